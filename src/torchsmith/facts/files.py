@@ -1,0 +1,73 @@
+"""Reading the facts files, each at most once and only when asked for."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from torchsmith.facts import models
+
+DATA = Path(__file__).parent / "data"
+
+_File = TypeVar("_File", bound=BaseModel)
+
+
+class Facts:
+    """Everything torchsmith knows of the world, read lazily from a folder of TOML files."""
+
+    def __init__(self, folder: Path = DATA) -> None:
+        self.folder = folder
+
+    def _read(self, name: str, model: type[_File]) -> _File:
+        with (self.folder / f"{name}.toml").open("rb") as file:
+            return model.model_validate(tomllib.load(file))
+
+    @cached_property
+    def torch(self) -> models.TorchFile:
+        """PyTorch's releases and what each needs."""
+        return self._read("torch", models.TorchFile)
+
+    @cached_property
+    def companions(self) -> models.CompanionsFile:
+        """torchvision, torchaudio, torchtext and the torch each release goes with."""
+        return self._read("companions", models.CompanionsFile)
+
+    @cached_property
+    def cuda(self) -> models.CudaFile:
+        """CUDA toolkits, architectures, host compilers, drivers."""
+        return self._read("cuda", models.CudaFile)
+
+    @cached_property
+    def gpus(self) -> models.GpusFile:
+        """GPU names and their compute capabilities."""
+        return self._read("gpus", models.GpusFile)
+
+    @cached_property
+    def boards(self) -> models.BoardsFile:
+        """Boards and what they lack."""
+        return self._read("boards", models.BoardsFile)
+
+    @cached_property
+    def features(self) -> models.FeaturesFile:
+        """What PyTorch can be built with, and the switches that say so."""
+        return self._read("features", models.FeaturesFile)
+
+    @cached_property
+    def systems(self) -> models.SystemsFile:
+        """Distributions, and the source packages of Debian's suites."""
+        return self._read("systems", models.SystemsFile)
+
+    @cached_property
+    def patches(self) -> models.PatchesFile:
+        """The patches torchsmith ships."""
+        return self._read("patches", models.PatchesFile)
+
+
+@cache
+def shipped() -> Facts:
+    """The facts this torchsmith was shipped with."""
+    return Facts()

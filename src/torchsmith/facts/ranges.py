@@ -1,0 +1,72 @@
+"""Versions and version ranges, the way build recipes write them.
+
+A range is written ``LOW:HIGH``, both ends inclusive and either end optional. An end
+counts *by prefix*: ``1.9:1.10`` holds 1.10.2, and ``2.6`` alone holds 2.6.0 and every
+2.6.x. This is the notation of Spack, in which most public knowledge of this kind is
+already written down.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+Release = tuple[int, ...]
+
+_VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}")
+
+
+@lru_cache(maxsize=4096)
+def release(text: str) -> Release:
+    """Return the numbers of a dotted version; `ValueError` if it is not one."""
+    if not _VERSION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a version number such as 2.6.0")
+    return tuple(int(part) for part in text.split("."))
+
+
+def dotted(numbers: Release) -> str:
+    """Write a release back as text."""
+    return ".".join(map(str, numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRange:
+    """An inclusive, prefix-matching range of versions."""
+
+    low: Release | None
+    high: Release | None
+    text: str
+
+    def __contains__(self, version: str | Release) -> bool:
+        numbers = release(version) if isinstance(version, str) else version
+        if self.low is not None and numbers[: len(self.low)] < self.low:
+            return False
+        return self.high is None or numbers[: len(self.high)] <= self.high
+
+    def __str__(self) -> str:
+        if self.low is None and self.high is None:
+            return "any version"
+        if self.low == self.high and self.low is not None:
+            return dotted(self.low)
+        if self.low is None and self.high is not None:
+            return f"up to {dotted(self.high)}"
+        if self.low is not None and self.high is None:
+            return f"{dotted(self.low)} or newer"
+        assert self.low is not None and self.high is not None
+        return f"{dotted(self.low)} to {dotted(self.high)}"
+
+
+@lru_cache(maxsize=4096)
+def version_range(text: str) -> VersionRange:
+    """Parse ``LOW:HIGH``; a single version is the range of everything it prefixes."""
+    low, colon, high = text.partition(":")
+    if not colon:
+        only = release(low)
+        return VersionRange(only, only, text)
+    parsed = VersionRange(
+        release(low) if low else None, release(high) if high else None, text
+    )
+    if parsed.low and parsed.high and parsed.low[: len(parsed.high)] > parsed.high:
+        raise ValueError(f"the range {text!r} ends before it begins")
+    return parsed
