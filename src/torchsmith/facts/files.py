@@ -27,8 +27,13 @@ class Facts:
             return model.model_validate(tomllib.load(file))
 
     @cached_property
+    def releases(self) -> models.ReleasesFile:
+        """PyTorch's releases: tags, commits, dates, Pythons."""
+        return self._read("releases", models.ReleasesFile)
+
+    @cached_property
     def torch(self) -> models.TorchFile:
-        """PyTorch's releases and what each needs."""
+        """What each range of PyTorch releases needs."""
         return self._read("torch", models.TorchFile)
 
     @cached_property

@@ -51,7 +51,7 @@ class Fact(_Model):
     note: str = ""
 
 
-# ---------------------------------------------------------------------------- torch.toml
+# ------------------------------------------------------------------------- releases.toml
 
 
 class TorchRelease(Fact):
@@ -62,6 +62,16 @@ class TorchRelease(Fact):
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
     date: str | None = None
     pythons: list[Version] = Field(description="CPythons it has published Linux wheels for.")
+
+
+class ReleasesFile(_Model):
+    """``releases.toml``."""
+
+    sources: dict[str, Source]
+    release: list[TorchRelease]
+
+
+# ---------------------------------------------------------------------------- torch.toml
 
 
 class TorchRange(Fact):
@@ -108,7 +118,6 @@ class TorchFile(_Model):
     """``torch.toml``."""
 
     sources: dict[str, Source]
-    release: list[TorchRelease]
     cuda: list[TorchRange]
     cudnn: list[TorchRange]
     cmake: list[TorchRange]
