@@ -62,6 +62,11 @@ class Facts:
         return self._read("features", models.FeaturesFile)
 
     @cached_property
+    def costs(self) -> models.CostsFile:
+        """What builds take."""
+        return self._read("costs", models.CostsFile)
+
+    @cached_property
     def systems(self) -> models.SystemsFile:
         """Distributions, and the source packages of Debian's suites."""
         return self._read("systems", models.SystemsFile)

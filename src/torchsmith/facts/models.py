@@ -60,6 +60,9 @@ class TorchRelease(Fact):
     version: Version
     tag: str
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
+    wheel_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = Field(
+        None, description="What the published wheels say, where the tag's own is not known."
+    )
     date: str | None = None
     pythons: list[Version] = Field(description="CPythons it has published Linux wheels for.")
 
@@ -179,6 +182,9 @@ class Toolkit(Fact):
         default_factory=list,
         description="Distributions with an nvidia/cuda:…-devel image, e.g. ubuntu20.04.",
     )
+    image: str = Field(
+        "", description="The tag of those images, before -devel: nvidia/cuda:{image}-devel-…"
+    )
     wheels: bool = Field(False, description="Whether nvcc can be assembled from PyPI wheels.")
 
 
@@ -227,11 +233,19 @@ class Gpu(Fact):
     aliases: list[str] = Field(default_factory=list)
 
 
+class AmbiguousGpu(Fact):
+    """A name that people use for cards of different compute capabilities."""
+
+    name: str
+    between: list[str] = Field(description="The names of the cards it could mean.")
+
+
 class GpusFile(_Model):
     """``gpus.toml``."""
 
     sources: dict[str, Source]
     gpu: list[Gpu]
+    ambiguous: list[AmbiguousGpu] = Field(default_factory=list)
 
 
 class Lack(_Model):
@@ -313,6 +327,30 @@ class FeaturesFile(_Model):
     feature: list[Feature]
 
 
+# ---------------------------------------------------------------------------- costs.toml
+
+
+class CompileCost(Fact):
+    """What compiling a project takes, before anything is known of this machine."""
+
+    project: str = Field(description="torch, vision, …; 'extension' for any other.")
+    torch: Range
+    profile: Profile
+    core_seconds: float
+    cuda_core_seconds: float = Field(0, description="More with CUDA, whatever the GPUs.")
+    arch_core_seconds: float = Field(0, description="More for each architecture.")
+    memory_mb: int = Field(description="The hungriest single compile.")
+    disk_mb: int
+    measured: bool = Field(description="False: an estimate from the notes.")
+
+
+class CostsFile(_Model):
+    """``costs.toml``."""
+
+    sources: dict[str, Source]
+    compile: list[CompileCost]
+
+
 # ----------------------------------------------------------- systems.toml, patches.toml
 
 
@@ -323,6 +361,9 @@ class System(Fact):
     image: str = Field(description="Its container base image, e.g. ubuntu:20.04")
     glibc: Version
     gcc: Version = Field(description="Its default gcc.")
+    gccs: list[Version] = Field(
+        default_factory=list, description="Majors it packages as gcc-N, the default included."
+    )
     python: Version = Field(description="Its own python3.")
     cmake: Version
 
@@ -345,6 +386,16 @@ class SystemsFile(_Model):
     debian: list[DebianSource]
 
 
+class MagmaRelease(Fact):
+    """The MAGMA PyTorch's own builds of a CUDA toolkit go with."""
+
+    cuda: Range
+    version: Version
+    url: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    archs: list[Arch] = Field(description="What its package is compiled for.")
+
+
 class PatchFact(Fact):
     """A patch file shipped with torchsmith and when it applies."""
 
@@ -354,6 +405,12 @@ class PatchFact(Fact):
     releases: Range
     boards: list[str] = Field(default_factory=list, description="Empty: any board or none.")
     cuda: Range | None = None
+    gcc: Range | None = Field(
+        None, description="Compilers that need it; harmless with others. Empty: any."
+    )
+    submodule: str | None = Field(
+        None, description="The submodule it changes: source archives may come without."
+    )
     why: str
 
 
@@ -362,3 +419,4 @@ class PatchesFile(_Model):
 
     sources: dict[str, Source]
     patch: list[PatchFact]
+    magma: list[MagmaRelease] = Field(default_factory=list)

@@ -70,3 +70,13 @@ def version_range(text: str) -> VersionRange:
     if parsed.low and parsed.high and parsed.low[: len(parsed.high)] > parsed.high:
         raise ValueError(f"the range {text!r} ends before it begins")
     return parsed
+
+
+def requirement(name: str, span: VersionRange) -> str:
+    """Write a range as a pip requirement: ``70.1:81`` -> ``name>=70.1,<82``."""
+    bounds: list[str] = []
+    if span.low is not None:
+        bounds.append(f">={dotted(span.low)}")
+    if span.high is not None:
+        bounds.append(f"<{dotted((*span.high[:-1], span.high[-1] + 1))}")
+    return name + ",".join(bounds)

@@ -1,0 +1,63 @@
+"""Questions about CUDA toolkits, architectures and host compilers."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from torchsmith.facts.files import Facts
+from torchsmith.facts.models import CudaArch, HostCompiler, Toolkit
+from torchsmith.facts.ranges import release, version_range
+
+
+@cache
+def toolkits(facts: Facts) -> tuple[Toolkit, ...]:
+    """Every toolkit we know, oldest first."""
+    return tuple(sorted(facts.cuda.toolkit, key=lambda item: release(item.version)))
+
+
+@cache
+def find_toolkit(facts: Facts, version: str) -> Toolkit | None:
+    """Return the toolkit of a version such as 11.0, 11.0.221 or 13."""
+    wanted = release(version)
+    if len(wanted) == 1:
+        same = [item for item in toolkits(facts) if release(item.version)[:1] == wanted]
+        return same[-1] if same else None
+    return next((item for item in toolkits(facts) if release(item.version) == wanted[:2]), None)
+
+
+@cache
+def find_arch(facts: Facts, arch: str) -> CudaArch | None:
+    """Return what is known of a compute capability."""
+    return next((item for item in facts.cuda.arch if item.arch == arch), None)
+
+
+def compiles(facts: Facts, cuda: str, arch: str) -> bool:
+    """Whether this toolkit can compile for this compute capability."""
+    known = find_arch(facts, arch)
+    return known is not None and cuda in version_range(known.cuda)
+
+
+@cache
+def archs_of(facts: Facts, cuda: str) -> tuple[CudaArch, ...]:
+    """The compute capabilities a toolkit compiles for."""
+    return tuple(item for item in facts.cuda.arch if cuda in version_range(item.cuda))
+
+
+@cache
+def host_compiler(facts: Facts, cuda: str, kind: str) -> HostCompiler | None:
+    """The newest gcc or clang a toolkit accepts."""
+    return next(
+        (
+            item
+            for item in facts.cuda.host_compiler
+            if item.compiler == kind and cuda in version_range(item.cuda)
+        ),
+        None,
+    )
+
+
+def arch_number(arch: str) -> tuple[int, int, str]:
+    """Split 9.0a into (9, 0, 'a')."""
+    digits = arch.rstrip("af")
+    major, minor = digits.split(".")
+    return int(major), int(minor), arch[len(digits) :]

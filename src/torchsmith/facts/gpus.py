@@ -1,0 +1,115 @@
+"""Which GPU a person means by a name.
+
+A wrong answer here is a build for the wrong card, found out hours later; so a name either
+says one card or says nothing. What may be left out of a name, or put around it, is decided
+in this file; every other spelling is an alias in ``gpus.toml``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cache
+
+from torchsmith.facts.files import Facts
+from torchsmith.facts.models import Gpu
+
+# A brand is optional, but not interchangeable: "Quadro T4" is no card, although "T4" is.
+_BRANDS = {
+    "geforce": "geforce",
+    "jetson": "jetson",
+    "quadro": "workstation",
+    "tesla": "datacentre",
+}
+# Words around a name that tell no two cards apart.
+_AROUND = re.compile(
+    r"nvidia|corporation|gpu|graphics|card|generation|developer|devkit|kit|module|mig"
+    r"|pcie?|fhhl|dgxs|sxm\d*|nvl\d*|hbm\d+e?|\d+(?:g|gb|gib)"
+)
+_WORD = re.compile(r"[a-z0-9]+")
+# Alone, these are AMD's names too: there is a GeForce 840M and a Radeon 840M.
+_BARE_NUMBER = re.compile(r"\d{3}[a-z]*")
+# No card's name is longer; a pasted log line is no reason to compare for seconds.
+_LONGEST = 120
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """The cards by the words that tell them apart, with their brand and without."""
+
+    branded: dict[str, Gpu]
+    plain: dict[str, tuple[Gpu, ...]]
+    ambiguous: dict[str, tuple[str, ...]]
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name that tell cards apart; ``24 GB`` is one thing in two words."""
+    kept: list[str] = []
+    for word in _WORD.findall(name[:_LONGEST].lower()):
+        if word in ("gb", "gib") and kept and kept[-1].isdecimal():
+            kept.pop()
+        elif not _AROUND.fullmatch(word):
+            kept.append(word)
+    return kept
+
+
+def _plain(words: list[str]) -> str:
+    return "".join(word for word in words if word not in _BRANDS)
+
+
+@cache
+def _index(facts: Facts) -> _Index:
+    branded: dict[str, Gpu] = {}
+    plain: dict[str, list[Gpu]] = {}
+    for gpu in facts.gpus.gpu:
+        for name in (gpu.name, *gpu.aliases):
+            words = _words(name)
+            branded.setdefault("".join(words), gpu)
+            cards = plain.setdefault(_plain(words), [])
+            if gpu not in cards:
+                cards.append(gpu)
+    return _Index(
+        branded=branded,
+        plain={key: tuple(cards) for key, cards in plain.items()},
+        ambiguous={_plain(_words(name.name)): tuple(name.between) for name in facts.gpus.ambiguous},
+    )
+
+
+def find_gpu(facts: Facts, name: str) -> Gpu | None:
+    """Return the GPU a name says, or None if it says none or more than one."""
+    index = _index(facts)
+    words = _words(name)
+    if (gpu := index.branded.get("".join(words))) is not None:
+        return gpu
+    key = _plain(words)
+    kinds = {_BRANDS[word] for word in words if word in _BRANDS}
+    if key in index.ambiguous:
+        return None
+    if _BARE_NUMBER.fullmatch(key) and not kinds and "nvidia" not in name.lower():
+        return None
+    fitting = [gpu for gpu in index.plain.get(key, ()) if kinds <= {gpu.kind}]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def nearest_gpus(facts: Facts, name: str, count: int = 3) -> list[str]:
+    """Return names a person may have meant, the likeliest first."""
+    index = _index(facts)
+    words = _words(name)
+    wanted = _plain(words)
+    if not wanted:
+        return []
+    kinds = {_BRANDS[word] for word in words if word in _BRANDS}
+    scores: dict[str, float] = {}
+    for key, cards in index.plain.items():
+        # Part of a longer name is a better guess than one wrong digit.
+        likeness = SequenceMatcher(None, wanted, key).ratio() + 0.3 * (wanted in key)
+        if likeness < 0.6:
+            continue
+        for gpu in cards:
+            score = likeness + 0.4 * (gpu.kind in kinds)
+            scores[gpu.name] = max(score, scores.get(gpu.name, 0.0))
+    likely = sorted(scores, key=lambda gpu: -scores[gpu])
+    found = list(index.ambiguous.get(wanted, ()))
+    found += [gpu for gpu in likely if gpu not in found]
+    return found[:count]

@@ -1,0 +1,78 @@
+"""Questions about PyTorch's releases and what goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Protocol, TypeVar
+
+from torchsmith.facts.files import Facts
+from torchsmith.facts.models import CompanionRelease, PublishedArchs, TorchRelease
+from torchsmith.facts.ranges import Release, release, version_range
+
+
+class _ByTorch(Protocol):
+    @property
+    def torch(self) -> str: ...
+
+
+_Entry = TypeVar("_Entry", bound=_ByTorch)
+
+
+def entry_for(entries: Sequence[_Entry], torch: str) -> _Entry | None:
+    """Return the one entry whose torch range holds this release."""
+    return next((entry for entry in entries if torch in version_range(entry.torch)), None)
+
+
+@cache
+def releases(facts: Facts) -> tuple[TorchRelease, ...]:
+    """Every release we know, oldest first."""
+    return tuple(sorted(facts.releases.release, key=lambda item: release(item.version)))
+
+
+@cache
+def find_release(facts: Facts, version: str) -> TorchRelease | None:
+    """Return the release of this name; for a prefix such as 2.6, its newest patch release."""
+    wanted: Release = release(version)
+    matching = [
+        item
+        for item in releases(facts)
+        if release(item.version)[: len(wanted)] == wanted or item.version == version
+    ]
+    exact = [item for item in matching if item.version == version]
+    return (exact or matching)[-1] if matching else None
+
+
+@cache
+def minor_heads(facts: Facts) -> tuple[TorchRelease, ...]:
+    """The newest patch release of every minor release, oldest first."""
+    heads = {release(item.version)[:2]: item for item in releases(facts)}
+    return tuple(heads.values())
+
+
+@cache
+def companion_for(facts: Facts, name: str, torch: str) -> CompanionRelease | None:
+    """Return the newest companion release that is built against this torch."""
+    matching = [item for item in companion_releases(facts, name) if torch in version_range(item.torch)]
+    # A release made for exactly this torch beats one that merely tolerates it.
+    exact = [item for item in matching if item.torch == torch]
+    return (exact or matching)[-1] if matching else None
+
+
+@cache
+def companion_releases(facts: Facts, name: str) -> tuple[CompanionRelease, ...]:
+    """Every release of a companion, oldest first."""
+    mine = [item for item in facts.companions.release if item.name == name]
+    return tuple(sorted(mine, key=lambda item: release(item.version)))
+
+
+def published_archs(facts: Facts, torch: str, cuda: str, platform: str) -> PublishedArchs | None:
+    """The arch list of the wheels PyTorch publishes for this combination."""
+    for entry in facts.torch.published:
+        if (
+            entry.platform == platform
+            and torch in version_range(entry.torch)
+            and cuda in version_range(entry.cuda)
+        ):
+            return entry
+    return None

@@ -1,0 +1,82 @@
+"""Container engines, and whether they would work now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from torchsmith.host.models import Engine
+from torchsmith.host.probe import Answer, Programs, first_version, together
+
+
+def read_engines(programs: Programs) -> tuple[Engine, ...]:
+    """Return the container engines that answer."""
+    readers: tuple[Callable[[Programs], Engine | None], ...] = (
+        read_podman,
+        read_docker,
+        read_buildah,
+        read_apptainer,
+    )
+    return tuple(engine for engine in together(lambda read: read(programs), readers) if engine)
+
+
+def read_podman(programs: Programs) -> Engine | None:
+    """Return podman, which needs no daemon."""
+    path = programs.find("podman")
+    version = _version(programs, path)
+    if path is None or version is None:
+        return None
+    return Engine(name="podman", version=version, path=str(path), running=True)
+
+
+def read_docker(programs: Programs) -> Engine | None:
+    """Return docker, with what its client says when no daemon answers."""
+    path = programs.find("docker")
+    said = programs.run(path, "--version") if path else None
+    version = first_version(said)
+    if path is None or said is None or version is None:
+        return None
+    if "podman" in said.lower():  # the podman-docker package
+        return Engine(
+            name="docker", version=version, path=str(path), running=True, detail="is podman"
+        )
+    answer = programs.ask(path, "version", "--format", "{{.Server.Version}}")
+    running = answer is not None and answer.code == 0 and first_version(answer.out) is not None
+    return Engine(
+        name="docker",
+        version=version,
+        path=str(path),
+        running=running,
+        detail="" if running else _complaint(answer),
+    )
+
+
+def _complaint(answer: Answer | None) -> str:
+    if answer is None:
+        return "the docker client did not answer in time"
+    lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
+    # Its last line: warnings about the client's configuration come first.
+    return lines[-1][:300] if lines else "no docker daemon answers"
+
+
+def read_buildah(programs: Programs) -> Engine | None:
+    """Return buildah, which needs no daemon."""
+    path = programs.find("buildah")
+    version = _version(programs, path)
+    if path is None or version is None:
+        return None
+    return Engine(name="buildah", version=version, path=str(path), running=True)
+
+
+def read_apptainer(programs: Programs) -> Engine | None:
+    """Return apptainer, under its own or its older name."""
+    path = programs.find("apptainer", "singularity")
+    version = _version(programs, path)
+    if path is None or version is None:
+        return None
+    detail = "is singularity" if path.name == "singularity" else ""
+    return Engine(name="apptainer", version=version, path=str(path), running=True, detail=detail)
+
+
+def _version(programs: Programs, path: Path | None) -> str | None:
+    return first_version(programs.run(path, "--version")) if path else None

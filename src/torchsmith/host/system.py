@@ -1,0 +1,142 @@
+"""The system itself: platform, distribution, libc, board, CPU, and the Pythons on it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchsmith.facts.ranges import release
+from torchsmith.host.models import Libc, Python
+from torchsmith.host.probe import Programs, first_version, is_executable, read_text, together
+
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+# A 64-bit kernel under a 32-bit system (Raspberry Pi OS ships so) reports the kernel's machine.
+_NARROW = {"x86_64": "i686", "aarch64": "armv7l"}
+
+_PYTHON = re.compile(r"python(3(\.\d+t?)?)?")
+# -S: site-packages can be large and slow, and can print.
+_PYTHON_ASKS = (
+    "import sys; v = sys.version_info; print('\\n'.join(['torchsmith',"
+    " sys.implementation.name, '%d.%d.%d' % v[:3], sys.executable, sys.base_prefix,"
+    " getattr(sys, 'abiflags', '')]))"
+)
+
+
+def read_platform() -> str:
+    """Return the platform as facts name it, e.g. ``linux-x86_64``."""
+    name = os.uname()
+    machine = _MACHINES.get(name.machine, name.machine)
+    if sys.maxsize < 2**32:
+        machine = _NARROW.get(machine, machine)
+    return f"{name.sysname.lower()}-{machine}"
+
+
+def read_system(root: Path = Path("/")) -> str:
+    """Return the distribution and its release, e.g. ``ubuntu-22.04``; `""` if it does not say."""
+    text = read_text(root / "etc/os-release") or read_text(root / "usr/lib/os-release") or ""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("=")
+        if equals:
+            try:
+                fields[key.strip()] = "".join(shlex.split(value)[:1])
+            except ValueError:  # a quote without its end
+                continue
+    # Rolling distributions (arch, Debian's sid) have no VERSION_ID.
+    return "-".join(filter(None, (fields.get("ID"), fields.get("VERSION_ID"))))
+
+
+def read_libc(programs: Programs, root: Path = Path("/")) -> Libc | None:
+    """Return the C library: glibc says it itself, musl through its loader."""
+    try:
+        said = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (OSError, ValueError):
+        return read_musl(programs, root)
+    version = first_version(said)
+    return Libc(kind="glibc", version=version) if version else read_musl(programs, root)
+
+
+def read_musl(programs: Programs, root: Path = Path("/")) -> Libc | None:
+    """Return musl's version: its loader prints it on standard error and exits with 1."""
+    for loader in _listed(root / "lib", "ld-musl-*.so.1"):
+        answer = programs.ask(loader)
+        if answer is not None and "musl" in answer.err:
+            version = first_version(answer.err)
+            if version:
+                return Libc(kind="musl", version=version)
+    return None
+
+
+def read_board(root: Path = Path("/")) -> str:
+    """Return the board's name from the device tree; `""` on machines without one."""
+    text = read_text(root / "proc/device-tree/model") or ""
+    name = text.strip("\0 \n")
+    return name if name.isprintable() else ""
+
+
+def read_l4t(root: Path = Path("/")) -> str | None:
+    """Return the release of a Jetson's Linux, from ``# R32 (release), REVISION: 4.4, …``."""
+    text = read_text(root / "etc/nv_tegra_release") or ""
+    found = re.search(r"R(\d{1,3}) \(release\), REVISION: (\d{1,3}(?:\.\d{1,3})?)", text)
+    return f"{found[1]}.{found[2]}" if found else None
+
+
+def read_cpu_name(programs: Programs, root: Path = Path("/")) -> str:
+    """Return the CPU's name; on ARM the kernel gives numbers only, and lscpu has the names."""
+    found = re.search(r"^model name\s*:\s*(\S.*)$", _cpuinfo(root), re.MULTILINE)
+    if found is None:
+        lscpu = programs.find("lscpu")
+        said = programs.run(lscpu) if lscpu else None
+        found = re.search(r"^Model name:\s*(\S.*)$", said or "", re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _cpuinfo(root: Path) -> str:
+    return read_text(root / "proc/cpuinfo") or ""
+
+
+def read_pythons(programs: Programs, running: Path | None = None) -> tuple[Python, ...]:
+    """Return the Pythons on the search path, after the running one, each once."""
+    paths = [running or Path(sys.executable), *_python_candidates(programs)]
+    # Names of one executable are asked once, before and after: a shim hides which one it is.
+    different = {os.path.realpath(path): None for path in paths if is_executable(path)}
+    answers = together(lambda path: read_python(programs, Path(path)), different)
+    return tuple({found.path: found for found in answers if found}.values())
+
+
+def _python_candidates(programs: Programs) -> Iterator[Path]:
+    for path in programs.matching(_PYTHON):
+        # pyenv, asdf and mise have a folder "shims" with a slow script for every name of every
+        # version they hold, which refuses all but the selected one. The versions themselves
+        # are beside it.
+        manager = path.parent.parent
+        held = _listed(manager / "versions", "*") + _listed(manager / "installs/python", "*")
+        if path.parent.name == "shims" and held:
+            held.sort(key=lambda folder: release(first_version(folder.name) or "0"), reverse=True)
+            yield from (folder / "bin" / path.name for folder in held)
+        else:
+            yield path
+
+
+def read_python(programs: Programs, path: Path) -> Python | None:
+    """Ask one interpreter what it is; `None` unless it is a working CPython 3."""
+    said = (programs.run(path, "-I", "-S", "-c", _PYTHON_ASKS) or "").split("\n")
+    if len(said) < 6 or said[:2] != ["torchsmith", "cpython"]:
+        return None
+    version, executable, prefix, flags = said[2:6]
+    if first_version(version) != version or not executable:
+        return None
+    name = ".".join(version.split(".")[:2]) + flags
+    header = Path(prefix) / "include" / f"python{name}" / "Python.h"
+    return Python(version=version, path=os.path.realpath(executable), headers=header.is_file())
+
+
+def _listed(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return sorted(folder.glob(pattern))
+    except OSError:
+        return []

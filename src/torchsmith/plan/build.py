@@ -1,0 +1,138 @@
+"""Putting a plan together: the steps of every variant, shared ones once, each with its key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torchsmith.facts.files import Facts
+from torchsmith.plan.companions import companion_steps, extension_steps
+from torchsmith.plan.models import Plan, Step, step_key
+from torchsmith.plan.packages import conda_step, fetch_magma, libtorch_step, magma_steps
+from torchsmith.plan.render.conda import conda_files, magma_files
+from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
+from torchsmith.plan.ship import image_names, image_steps, job_steps, publish_steps
+from torchsmith.plan.sources import fetch_companion, fetch_torch, patch_source
+from torchsmith.plan.torch import environment, torch_steps
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.models import PatchChoice, Resolution
+
+
+class _Collector:
+    """Steps in order, each id once."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Step] = {}
+        self.files: dict[str, bytes] = {}
+
+    def add(self, *steps: Step) -> None:
+        for step in steps:
+            self.steps.setdefault(step.id, step)
+
+
+def _patches(resolution: Resolution, project: str) -> tuple[PatchChoice, ...]:
+    return tuple(patch for patch in resolution.patches if patch.project == project)
+
+
+def _patched(collector: _Collector, resolution: Resolution, fetch: Step, project: str) -> Step:
+    collector.add(fetch)
+    patches = _patches(resolution, project)
+    if not patches:
+        return fetch
+    patch = patch_source(fetch, patches, collector.files)
+    collector.add(patch)
+    return patch
+
+
+def _debian_companion(facts: Facts, resolution: Resolution, name: str, version: str) -> tuple[str, str] | None:
+    if resolution.source.kind != "debian":
+        return None
+    for item in facts.systems.debian:
+        if (item.project, item.version, item.suite) == (name, version, resolution.source.suite):
+            return item.suite, item.package
+    return None
+
+
+def _variant(
+    facts: Facts, recipe: Recipe, resolution: Resolution, collector: _Collector, torchsmith: str,
+    *, only: bool,
+) -> None:
+    variant = resolution.variant
+    builds = bool(resolution.use == "source" or resolution.companions or resolution.extensions)
+    wheels: list[Step] = []
+    conda: list[Step] = []
+    mine: list[Step] = []
+    if builds:
+        environ = environment(resolution)
+        torch = environ
+        if resolution.use == "source":
+            source = _patched(collector, resolution, fetch_torch(resolution), "torch")
+            collector.add(environ)
+            steps = torch_steps(facts, resolution, source, environ)
+            collector.add(*steps)
+            torch = next(step for step in steps if step.kind == "compile")
+            wheels.append(steps[-1])
+        collector.add(environ)
+        for companion in resolution.companions:
+            debian = _debian_companion(facts, resolution, companion.name, companion.version)
+            fetch = fetch_companion(companion, debian)
+            tree = _patched(collector, resolution, fetch, companion.name)
+            made = companion_steps(facts, resolution, companion, tree, torch)
+            collector.add(*made)
+            wheels.append(made[-1])
+        for extension in resolution.extensions:
+            made = extension_steps(facts, resolution, extension, torch)
+            collector.add(*made)
+            wheels.append(made[-1])
+        mine = [step for step in collector.steps.values() if step.variant in ("", variant)]
+        if resolution.use == "source":
+            if (magma := resolution.magma) is not None:
+                tree = _patched(collector, resolution, fetch_magma(magma), "magma")
+                collector.files.update(magma_files(resolution, magma))
+                made = magma_steps(resolution, magma, tree)
+                collector.add(*made)
+                conda.append(made[-1])
+            if recipe.packages.conda:
+                collector.files.update(conda_files(resolution, torch.outputs[0]))
+                step = conda_step(resolution, torch, tuple(item.id for item in conda))
+                collector.add(step)
+                conda.append(step)
+            if recipe.packages.libtorch:
+                collector.add(libtorch_step(resolution, torch))
+    images: list[str] = []
+    image_ids: tuple[str, ...] = ()
+    if recipe.image is not None:
+        context = f"image/{variant}"
+        text = render_dockerfile(recipe, resolution, mine, torchsmith)
+        collector.files[f"{context}/Dockerfile"] = text.encode()
+        if recipe.image.foundation is not None:
+            collector.files[f"{context}/Dockerfile.base"] = render_base(recipe.image).encode()
+        for step in mine:
+            for name in step.inputs:
+                collector.files[f"{context}/{name}"] = collector.files[name]
+        needs = tuple(step.id for step in wheels) if recipe.image.build == "wheels" else ()
+        made = image_steps(resolution, recipe.image, context, needs, only=only)
+        collector.add(*made)
+        images = list(image_names(recipe.image, variant, only=only).values())
+        image_ids = tuple(step.id for step in made)
+    shipped = publish_steps(
+        resolution, recipe.publish, tuple(wheels), tuple(conda), images, image_ids
+    )
+    collector.add(*shipped)
+    before = tuple(step.id for step in shipped if step.id.startswith("publish-images")) or image_ids
+    collector.add(*job_steps(recipe, resolution, images, before, collector.files))
+
+
+def make_plan(
+    recipe: Recipe, resolutions: Sequence[Resolution], facts: Facts, torchsmith: str
+) -> Plan:
+    """Plan every variant of a recipe; what several share is planned once."""
+    collector = _Collector()
+    for resolution in resolutions:
+        _variant(facts, recipe, resolution, collector, torchsmith, only=len(resolutions) == 1)
+    keys: dict[str, str] = {}
+    keyed: list[Step] = []
+    for step in collector.steps.values():
+        keys[step.id] = step_key(step, keys, collector.files)
+        keyed.append(replace(step, key=keys[step.id]))
+    return Plan(recipe.name, tuple(resolutions), tuple(keyed), collector.files)

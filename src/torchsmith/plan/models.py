@@ -1,0 +1,136 @@
+"""What a plan is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+from torchsmith.resolve.models import Resolution
+
+Kind = Literal[
+    "fetch",
+    "patch",
+    "environment",
+    "configure",
+    "compile",
+    "package",
+    "verify",
+    "image",
+    "publish",
+    "job",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a step is expected to take: an estimate, its origin beside it."""
+
+    core_seconds: float = 0.0
+    memory_mb: int = 0
+    disk_mb: int = 0
+    basis: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do.
+
+    `commands` are lines of POSIX shell, run in order in `folder` of the plan's work folder,
+    whose absolute path is `$WORK`; `path` holds folders of it to put before PATH. `inputs`
+    are files of the plan (patches, recipes) the step reads; `needs` are the steps whose
+    outputs it reads. In `env`, a value that starts with `@/` is a path in the work folder.
+    `secrets` names variables that must be set when it runs and whose values appear nowhere.
+    """
+
+    id: str
+    kind: Kind
+    title: str
+    why: str = ""
+    project: str = ""
+    variant: str = ""
+    needs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    path: tuple[str, ...] = ()
+    folder: str = "."
+    commands: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    cost: Cost = Cost()
+    details: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that will be done, before any of it is."""
+
+    name: str
+    variants: tuple[Resolution, ...]
+    steps: tuple[Step, ...]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def step(self, identity: str) -> Step:
+        """Return the step of this id."""
+        return next(step for step in self.steps if step.id == identity)
+
+    def of(self, variant: str) -> tuple[Step, ...]:
+        """The steps one variant needs, shared ones included, in order."""
+        return tuple(step for step in self.steps if step.variant in ("", variant))
+
+    @property
+    def core_seconds(self) -> float:
+        """Expected work."""
+        return sum(step.cost.core_seconds for step in self.steps)
+
+
+def digest(content: bytes) -> str:
+    """The hash that names content everywhere."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def step_key(step: Step, keys: Mapping[str, str], files: Mapping[str, bytes]) -> str:
+    """The hash of everything that can change a step's output.
+
+    Titles, reasons, estimates and the variant's name change nothing that is built, and so
+    they are left out: two variants that do the same share the result.
+    """
+    subject = {
+        "kind": step.kind,
+        "needs": sorted(keys[need] for need in step.needs),
+        "inputs": {name: digest(files[name]) for name in step.inputs},
+        "env": [[name, _neutral(step, value)] for name, value in step.env],
+        "path": _without_variant(step, step.path),
+        "folder": _neutral(step, step.folder),
+        "commands": _without_variant(step, step.commands),
+        "outputs": _without_variant(step, step.outputs),
+        "details": list(step.details),
+    }
+    return digest(json.dumps(subject, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _without_variant(step: Step, texts: Iterable[str]) -> list[str]:
+    return [_neutral(step, text) for text in texts]
+
+
+def _neutral(step: Step, text: str) -> str:
+    """The same text without the variant's name, which only says where files lie."""
+    return text.replace(f"/{step.variant}", "/@") if step.variant else text
+
+
+def as_json(value: Any) -> Any:
+    """Plain data for `json.dumps`: dataclasses as tables, pairs as tables, bytes by hash."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, bytes):
+        return {"sha256": digest(value), "bytes": len(value)}
+    if isinstance(value, Mapping):
+        return {str(name): as_json(item) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return {str(name): as_json(item) for name, item in value}
+        return [as_json(item) for item in value]
+    return value

@@ -1,0 +1,240 @@
+"""A plan as conda recipes: folders that rattler-build (or conda-build's successor) builds."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+
+from torchsmith.facts.ranges import release
+from torchsmith.plan.models import Plan
+from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH, gencode
+from torchsmith.plan.torch import build_env
+from torchsmith.resolve.models import MagmaChoice, Resolution
+
+Yaml = str | int | bool | Sequence["Yaml"] | dict[str, "Yaml"]
+
+
+def _yaml(value: Yaml, indent: int = 0) -> list[str]:
+    """Block YAML; every text is quoted, so nothing is read as a number or a date."""
+    pad = "  " * indent
+    lines: list[str] = []
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(item, dict | list | tuple) and item:
+                lines += [f"{pad}{name}:", *_yaml(item, indent + 1)]
+            else:
+                lines.append(f"{pad}{name}: {_scalar(item)}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            if isinstance(item, dict) and item:
+                first, *rest = _yaml(item, indent + 1)
+                lines += [f"{pad}- {first.lstrip()}", *rest]
+            else:
+                lines.append(f"{pad}- {_scalar(item)}")
+    return lines
+
+
+def _scalar(value: Yaml) -> str:
+    if isinstance(value, dict | list | tuple):
+        return "[]" if not isinstance(value, dict) else "{}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _next(version: str) -> str:
+    numbers = release(version)[:2]
+    return f"{numbers[0]}.{numbers[1] + 1}"
+
+
+def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> str:
+    """The recipe of the pytorch package, from its wheel or from its source."""
+    python = f"python {resolution.python}.*"
+    host: list[Yaml] = [python, "pip", "setuptools", "numpy", "pyyaml"]
+    run: list[Yaml] = [python, "numpy", "typing_extensions"]
+    constraints: list[Yaml] = []
+    cuda = resolution.cuda
+    if cuda is not None:
+        toolkit = "cudatoolkit" if release(cuda.version) < (12,) else "cuda-version"
+        run.append(f"{toolkit} >={cuda.version},<{_next(cuda.version)}")
+        run.append(f"__cuda >={cuda.version}" if release(cuda.version) < (11,) else "__cuda")
+        constraints.append("cpuonly <0")
+        if resolution.magma is not None:
+            host.append(f"{resolution.magma.package} {resolution.magma.version}.*")
+    build: list[Yaml] = ["patchelf"] if wheel else ["patchelf", "cmake", "ninja", "git"]
+    table: dict[str, Yaml] = {
+        "package": {"name": "pytorch", "version": resolution.torch},
+        "source": source,
+        "build": {
+            "number": resolution.build_number,
+            "string": resolution.conda_build,
+            "script": "build.sh",
+            # The libraries beside torch are found by the RPATHs build.sh sets.
+            "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
+        },
+        "requirements": {
+            "build": build,
+            "host": host,
+            "run": run,
+            **({"run_constraints": constraints} if constraints else {}),
+        },
+        "tests": [{"python": {"imports": ["torch"], "pip_check": False}}],
+        "about": {
+            "homepage": "https://pytorch.org",
+            "repository": "https://github.com/pytorch/pytorch",
+            "license": "BSD-3-Clause",
+            "summary": f"PyTorch {resolution.torch}, built by torchsmith",
+        },
+    }
+    return "\n".join(_yaml(table)) + "\n"
+
+
+_SET_RPATHS = f"""\
+# Libraries of the prefix are found from where torch's own lie; RPATH, not RUNPATH, so that it
+# holds for what they load in turn.
+for module in "$SP_DIR"/torch/*.so; do
+  patchelf --force-rpath --set-rpath '{MODULE_RPATH}' "$module"
+done
+for library in "$SP_DIR"/torch/lib/*.so*; do
+  if [ -L "$library" ]; then continue; fi
+  patchelf --force-rpath --set-rpath '{LIBRARY_RPATH}' "$library"
+done
+"""
+
+
+def wheel_build_script(wheel: str) -> str:
+    """build.sh that unpacks a wheel already built."""
+    return (
+        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
+        f'"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation {shlex.quote(wheel)}\n\n'
+        + _SET_RPATHS
+    )
+
+
+def source_build_script(resolution: Resolution) -> str:
+    """build.sh that builds torch from source inside conda's environment."""
+    exports: list[str] = []
+    for name, value in build_env(resolution):
+        if name == "CUDA_HOME" and value.startswith("@/"):
+            exports.append('export CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"')
+        elif name in ("CC", "CXX", "CUDAHOSTCXX"):
+            exports.append(f'export {name}="${{{name}:-{value.rsplit("/", 1)[-1]}}}"')
+        else:
+            exports.append(f"export {name}={shlex.quote(value)}")
+    return (
+        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
+        + "\n".join(exports)
+        + '\nexport CMAKE_PREFIX_PATH="$PREFIX"\n'
+        'export MAX_JOBS="${MAX_JOBS:-${CPU_COUNT:-1}}"\n\n'
+        + (
+            '"$PYTHON" setup.py install --single-version-externally-managed --record=record.txt\n\n'
+            if resolution.frontend == "setup.py"
+            else '"$PYTHON" -m pip install --no-deps --no-build-isolation .\n\n'
+        )
+        + _SET_RPATHS
+    )
+
+
+def magma_recipe(magma: MagmaChoice, cuda: str, source: list[Yaml]) -> str:
+    """The recipe of magma-cudaXYZ."""
+    table: dict[str, Yaml] = {
+        "package": {"name": magma.package, "version": magma.version},
+        "source": source,
+        "build": {
+            "number": 1,
+            "string": "1",
+            "script": "build.sh",
+            "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
+        },
+        "requirements": {"run_constraints": [f"cudatoolkit >={cuda},<{_next(cuda)}"]},
+        "about": {
+            "homepage": "https://icl.utk.edu/magma/",
+            "license": "BSD-3-Clause",
+            "summary": f"MAGMA {magma.version} for CUDA {cuda}",
+        },
+    }
+    return "\n".join(_yaml(table)) + "\n"
+
+
+def magma_pack_script() -> str:
+    """build.sh that packs a MAGMA already built: static library and headers."""
+    return (
+        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
+        'mkdir -p "$PREFIX/lib" "$PREFIX/include"\n'
+        'cp -a lib/libmagma*.a "$PREFIX/lib/" 2>/dev/null || cp -a lib/libmagma*.so* "$PREFIX/lib/"\n'
+        'cp -a include/. "$PREFIX/include/"\n'
+    )
+
+
+def magma_source_script(magma: MagmaChoice) -> str:
+    """build.sh that builds MAGMA from source."""
+    return (
+        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
+        f'export CUDA_ARCH_LIST="{gencode(magma.archs)}"\n'
+        "mkdir -p build && cd build\n"
+        "cmake .. -DUSE_FORTRAN=OFF -DGPU_TARGET=All -DCMAKE_BUILD_TYPE=Release "
+        '-DCMAKE_INSTALL_PREFIX="$PREFIX" -DCUDA_ARCH_LIST="$CUDA_ARCH_LIST"\n'
+        'cmake --build . --target install --parallel "${CPU_COUNT:-1}"\n'
+    )
+
+
+def conda_files(resolution: Resolution, wheel: str) -> dict[str, bytes]:
+    """The recipe folders a plan's own conda steps pack finished builds with."""
+    folder = f"conda/{resolution.variant}"
+    # A recipe's paths are relative to its own folder, three below the work folder.
+    source: list[Yaml] = [{"path": f"../../../{wheel}"}]
+    files = {
+        f"{folder}/pytorch/recipe.yaml": torch_recipe(resolution, source, wheel=True),
+        f"{folder}/pytorch/build.sh": wheel_build_script(wheel.rsplit("/", 1)[-1]),
+    }
+    return {name: text.encode() for name, text in files.items()}
+
+
+def magma_files(resolution: Resolution, magma: MagmaChoice) -> dict[str, bytes]:
+    """The recipe folder MAGMA's package is packed with."""
+    folder = f"conda/{resolution.variant}/{magma.package}"
+    assert resolution.cuda is not None
+    source: list[Yaml] = [{"path": f"../../../build/{resolution.variant}/magma/prefix"}]
+    return {
+        f"{folder}/recipe.yaml": magma_recipe(magma, resolution.cuda.version, source).encode(),
+        f"{folder}/build.sh": magma_pack_script().encode(),
+    }
+
+
+def _git_source(resolution: Resolution, patches: list[str]) -> list[Yaml]:
+    source = resolution.source
+    extra: dict[str, Yaml] = {"patches": list(patches)} if patches else {}
+    if source.kind == "archive" and source.url:
+        return [{"url": source.url, "sha256": source.sha256, **extra}]
+    if source.kind in ("folder", "archive"):
+        return [{"path": source.path, **extra}]
+    url = source.url or "https://github.com/pytorch/pytorch.git"
+    ref = source.ref if source.kind == "git" else f"v{resolution.torch}"
+    pin: dict[str, Yaml] = {"rev": source.commit} if source.commit else {"tag": ref}
+    return [{"git": url, **pin, **extra}]
+
+
+def render_conda(plan: Plan) -> dict[str, bytes]:
+    """Recipe folders that build everything from source; one per variant and package."""
+    files: dict[str, bytes] = {}
+    for resolution in plan.variants:
+        top = f"{resolution.variant}/" if len(plan.variants) > 1 else ""
+        patches: list[str] = []
+        magma_patches: list[str] = []
+        for patch in resolution.patches:
+            home = {"torch": "pytorch", "magma": resolution.magma and resolution.magma.package}
+            folder = home.get(patch.project)
+            if folder is None:
+                continue
+            files[f"{top}{folder}/{patch.name}"] = patch.content
+            (patches if patch.project == "torch" else magma_patches).append(patch.name)
+        recipe = torch_recipe(resolution, _git_source(resolution, patches), wheel=False)
+        files[f"{top}pytorch/recipe.yaml"] = recipe.encode()
+        files[f"{top}pytorch/build.sh"] = source_build_script(resolution).encode()
+        if (magma := resolution.magma) is not None and resolution.cuda is not None:
+            source: dict[str, Yaml] = {"url": magma.url, "sha256": magma.sha256}
+            if magma_patches:
+                source["patches"] = list(magma_patches)
+            text = magma_recipe(magma, resolution.cuda.version, [source])
+            files[f"{top}{magma.package}/recipe.yaml"] = text.encode()
+            files[f"{top}{magma.package}/build.sh"] = magma_source_script(magma).encode()
+    return files

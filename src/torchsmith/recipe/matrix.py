@@ -1,0 +1,120 @@
+"""Expanding a recipe into its variants: one for every combination of the matrix."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torchsmith.recipe.models import Cuda, MatrixCell, Recipe, Torch
+
+MAX_VARIANTS = 10_000
+AXES = ("torch", "python", "cuda", "gpus", "cpu", "profile", "platform", "features")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A recipe with every axis at one value; `python` is a list of one."""
+
+    name: str
+    recipe: Recipe
+    axes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def python(self) -> str:
+        """The one Python of this variant."""
+        return self.recipe.python[0]
+
+
+def _axes(recipe: Recipe) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {
+        axis: list(values) for axis in AXES if (values := getattr(recipe.matrix, axis))
+    }
+    # `python = ["3.8", "3.9"]` at the top is the commonest matrix and needs no [matrix].
+    if "python" not in axes and len(recipe.python) > 1:
+        axes["python"] = list(recipe.python)
+    return axes
+
+
+def count_variants(recipe: Recipe) -> int:
+    """How many combinations there are, before exclusions, without making them."""
+    axes = _axes(recipe)
+    return math.prod(len(values) for values in axes.values()) + len(recipe.matrix.include)
+
+
+def _cell_values(cell: MatrixCell) -> dict[str, Any]:
+    return {axis: value for axis in AXES if (value := getattr(cell, axis)) is not None}
+
+
+def _updated(recipe: Recipe, values: dict[str, Any]) -> Recipe:
+    update = dict(values)
+    if "python" in update:
+        update["python"] = [update["python"]]
+    if "features" in update:
+        update["features"] = {**recipe.features, **update["features"]}
+    return recipe.model_copy(update=update)
+
+
+def _matches(cell: dict[str, Any], values: dict[str, Any]) -> bool:
+    for axis, wanted in cell.items():
+        value = values.get(axis)
+        if axis == "features":
+            if not isinstance(value, dict) or not wanted.items() <= value.items():
+                return False
+        elif value != wanted:
+            return False
+    return bool(cell)
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, Torch):
+        return value.ref or value.release
+    if isinstance(value, Cuda):
+        return value.version
+    if isinstance(value, list):
+        return ";".join(value)
+    if isinstance(value, dict):
+        return ",".join(f"{name}={mode}" for name, mode in sorted(value.items()))
+    return str(value)
+
+
+def _slug(axis: str, value: Any) -> str:
+    text = _label(value)
+    if axis == "python":
+        return f"py{text}"
+    if axis == "cuda":
+        return "cpu" if text == "none" else f"cu{text}"
+    kept = "".join(char if char.isalnum() or char in ".+-" else "-" for char in text)
+    return kept.strip("-").lower()
+
+
+def expand(recipe: Recipe) -> Iterator[Variant]:
+    """Yield the variants in a stable order; the same values twice give one variant."""
+    base = recipe.model_copy(update={"python": recipe.python[:1]})
+    axes = _axes(recipe)
+    combinations: list[dict[str, Any]] = [
+        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+    ]
+    excluded = [_cell_values(cell) for cell in recipe.matrix.exclude]
+    kept = [
+        values
+        for values in combinations
+        if not any(_matches(cell, values) for cell in excluded)
+    ]
+    kept += [_cell_values(cell) for cell in recipe.matrix.include]
+
+    seen: set[str] = set()
+    names: dict[str, int] = {}
+    for values in kept:
+        shown = tuple((axis, _label(value)) for axis, value in values.items())
+        if (same := repr(values)) in seen:
+            continue
+        seen.add(same)
+        name = "_".join([recipe.name, *(_slug(axis, value) for axis, value in values.items())])
+        name = name[:120]
+        names[name] = names.get(name, 0) + 1
+        if names[name] > 1:
+            name = f"{name}-{names[name]}"
+        yield Variant(name, _updated(base, values), shown)

@@ -1,0 +1,286 @@
+"""The recipe file, as models. The JSON Schema and the reference in the docs come from here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from torchsmith.recipe.gpus import Gpus
+from torchsmith.recipe.outcome import Image, Job, Packages, Publish
+from torchsmith.recipe.values import (
+    Commit,
+    CpuText,
+    EnvName,
+    FeatureMode,
+    Line,
+    Name,
+    PackageVersion,
+    PipRequirement,
+    PlatformText,
+    ProjectPath,
+    Pythons,
+    PythonText,
+    Ref,
+    Sha256,
+    Size,
+    SourcePath,
+    Url,
+    VersionText,
+)
+
+Profile = Literal["release", "minimal", "debug"]
+
+
+class Section(BaseModel):
+    """A table of the recipe: no unknown keys, no silent conversions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Torch(Section):
+    """Which PyTorch. `torch = "2.6.0"` is short for a table with only `release`."""
+
+    release: VersionText = Field(
+        description="A release such as 2.6.0; 2.6 means its newest patch release. With `ref`: "
+        "the release whose facts apply to that ref."
+    )
+    ref: Ref | None = Field(None, description="Build this git tag, branch or commit instead.")
+    commit: Commit | None = Field(None, description="The commit `ref` must point to.")
+    version: PackageVersion | None = Field(
+        None, description="Version written into the package; default: the release and a label."
+    )
+    build_number: Annotated[int, Field(ge=0, le=9999)] = Field(
+        0, description="Conda build number."
+    )
+    use: Literal["source", "wheel"] = Field(
+        "source",
+        description="Build torch from source, or take the published wheel and build only the "
+        "companions against it.",
+    )
+
+
+def _short_torch(value: Any) -> Any:
+    return {"release": value} if isinstance(value, str) else value
+
+
+TorchWish = Annotated[
+    Torch,
+    BeforeValidator(_short_torch),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Torch"}]}),
+]
+
+
+class Cuda(Section):
+    """Which CUDA. `cuda = "12.6"` is short for a table with only `version`."""
+
+    version: VersionText | Literal["none", "host"] = Field(
+        description="A toolkit release such as 12.6; 'none' for CPU only; 'host' for the newest "
+        "toolkit this machine has."
+    )
+    toolkit: Literal["system", "wheels", "image"] | None = Field(
+        None,
+        description="Where nvcc comes from: installed on the system, NVIDIA's PyPI wheels, or an "
+        "nvidia/cuda container image. Default: image if `system` names a distribution.",
+    )
+    cudnn: VersionText | None = Field(None, description="cuDNN release, e.g. 8.0.5.")
+    nccl: VersionText | None = Field(None, description="NCCL release, e.g. 2.4.")
+    nvcc_flags: list[Line] = Field(
+        default_factory=list, description='TORCH_NVCC_FLAGS, e.g. ["-Xfatbin", "-compress-all"].'
+    )
+
+
+def _short_cuda(value: Any) -> Any:
+    if value is False:
+        return {"version": "none"}
+    return {"version": value} if isinstance(value, str) else value
+
+
+CudaWish = Annotated[
+    Cuda,
+    BeforeValidator(_short_cuda),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string"}, {"const": False}, {"$ref": "#/$defs/Cuda"}]}
+    ),
+]
+
+
+class Source(Section):
+    """Where torch's source comes from."""
+
+    kind: Literal["auto", "git", "debian", "archive", "folder", "bundle"] = Field(
+        "auto", description="'auto': git where it can be reached, else Debian's source package."
+    )
+    url: Url | None = Field(None, description="Git repository or archive.")
+    mirrors: list[Url] = Field(default_factory=list, description="Tried in order after `url`.")
+    suite: Name | None = Field(None, description="Debian suite, e.g. trixie.")
+    path: SourcePath | None = Field(None, description="Archive, folder or bundle on this machine.")
+    sha256: Sha256 | None = Field(None, description="Of the archive.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.kind == "archive" and not (self.sha256 and (self.url or self.path)):
+            raise ValueError("an archive needs a url or path, and its sha256")
+        if self.kind in ("folder", "bundle") and not self.path:
+            raise ValueError(f"a {self.kind} needs its path")
+        if self.kind != "archive" and self.sha256:
+            raise ValueError("sha256 belongs to kind = 'archive'")
+        if self.suite and self.kind not in ("auto", "debian"):
+            raise ValueError("suite belongs to kind = 'debian'")
+        return self
+
+
+class GitSource(Section):
+    """A git repository at a ref."""
+
+    url: Url
+    ref: Ref
+
+
+class Extension(Section):
+    """Any other library built against this torch: by sdist, git repository or folder."""
+
+    name: Name
+    sdist: PipRequirement | None = Field(None, description="e.g. torch-scatter==2.1.2")
+    git: GitSource | None = None
+    folder: ProjectPath | None = None
+    env: dict[EnvName, Line] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if sum(source is not None for source in (self.sdist, self.git, self.folder)) != 1:
+            raise ValueError("an extension needs exactly one of sdist, git and folder")
+        return self
+
+
+def _companion(value: Any) -> Any:
+    return {True: "match", False: "none"}[value] if isinstance(value, bool) else value
+
+
+CompanionWish = Annotated[
+    VersionText | Literal["match", "none"],
+    BeforeValidator(_companion),
+    WithJsonSchema(
+        {
+            "anyOf": [{"enum": ["match", "none", True, False]}, {"type": "string"}],
+            "description": "'match' for the release that goes with this torch, a release, or "
+            "'none'.",
+        }
+    ),
+]
+
+
+class Companions(Section):
+    """Libraries that only work with their matching torch."""
+
+    vision: CompanionWish = "none"
+    audio: CompanionWish = "none"
+    text: CompanionWish = "none"
+    extension: list[Extension] = Field(default_factory=list, max_length=64)
+
+
+class Patch(Section):
+    """A patch of the recipe's own. A plain path is short for a table with only `file`."""
+
+    file: ProjectPath
+    project: Literal["torch", "vision", "audio", "text", "magma"] = "torch"
+    strip: Annotated[int, Field(ge=0, le=5)] = 1
+
+
+def _short_patch(value: Any) -> Any:
+    return {"file": value} if isinstance(value, str) else value
+
+
+PatchWish = Annotated[
+    Patch,
+    BeforeValidator(_short_patch),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Patch"}]}),
+]
+
+
+class Build(Section):
+    """How the build itself runs."""
+
+    compiler: Name | None = Field(None, description="e.g. gcc-9 or clang-14; default: the newest allowed.")
+    jobs: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="Default: every core.")
+    memory: Size | None = Field(None, description="Budget for compilers; default: what is free.")
+    env: dict[EnvName, Line] = Field(
+        default_factory=dict, description="More environment for the build; wins over ours."
+    )
+    cmake: dict[EnvName, Line] = Field(
+        default_factory=dict, description="More CMake cache entries, passed as -DNAME=VALUE."
+    )
+
+
+class MatrixCell(Section):
+    """A combination of axis values, in `exclude` and `include`."""
+
+    torch: TorchWish | None = None
+    python: PythonText | None = None
+    cuda: CudaWish | None = None
+    gpus: Gpus | None = None
+    cpu: CpuText | None = None
+    profile: Profile | None = None
+    platform: PlatformText | None = None
+    features: dict[str, FeatureMode] | None = None
+
+
+class Matrix(Section):
+    """Axes to build for: every combination becomes a variant."""
+
+    torch: list[TorchWish] = Field(default_factory=list, max_length=1000)
+    python: list[PythonText] = Field(default_factory=list, max_length=1000)
+    cuda: list[CudaWish] = Field(default_factory=list, max_length=1000)
+    gpus: list[Gpus] = Field(default_factory=list, max_length=1000)
+    cpu: list[CpuText] = Field(default_factory=list, max_length=1000)
+    profile: list[Profile] = Field(default_factory=list, max_length=1000)
+    platform: list[PlatformText] = Field(default_factory=list, max_length=1000)
+    features: list[dict[str, FeatureMode]] = Field(default_factory=list, max_length=1000)
+    exclude: list[MatrixCell] = Field(default_factory=list, max_length=1000)
+    include: list[MatrixCell] = Field(default_factory=list, max_length=1000)
+
+
+class Recipe(Section):
+    """What is wanted: one file, one PyTorch (or a matrix of them)."""
+
+    name: Name = Field("torch", description="Names the plan, its folders and its image.")
+    description: str = Field("", max_length=2000)
+    torch: TorchWish
+    python: Pythons = Field(["host"], description="One Python, or a list: a variant for each.")
+    platform: PlatformText = Field("host", description="The machine the result runs on.")
+    board: Name | None = Field(None, description="e.g. jetson-tx2; sets platform, GPU and patches.")
+    jetpack: VersionText | None = Field(None, description="JetPack release on the board.")
+    system: Name | None = Field(
+        None, description="Distribution to build and run on, e.g. ubuntu-20.04; default: this one."
+    )
+    cuda: CudaWish = Field(default_factory=lambda: Cuda(version="none"))
+    gpus: Gpus = Field(
+        ["published"],
+        description="GPU names or compute capabilities; default: the list of the published wheels.",
+    )
+    cpu: CpuText = Field("portable", description="'portable', 'native', or a CPU such as haswell.")
+    profile: Profile = "release"
+    features: dict[str, FeatureMode] = Field(
+        default_factory=dict, description="What to build with or without; `torchsmith facts features`."
+    )
+    source: Source = Field(default_factory=Source)
+    patches: list[PatchWish] = Field(default_factory=list, max_length=200)
+    build: Build = Field(default_factory=Build)
+    companions: Companions = Field(default_factory=Companions)
+    packages: Packages = Field(default_factory=Packages)
+    image: Image | None = None
+    publish: Publish = Field(default_factory=Publish)
+    job: list[Job] = Field(default_factory=list, max_length=200)
+    matrix: Matrix = Field(default_factory=Matrix)
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        for what, names in (
+            ("companions.extension", [item.name for item in self.companions.extension]),
+            ("job", [item.name for item in self.job]),
+            ("image.train", [item.name for item in self.image.train] if self.image else []),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"two entries of {what} are named {twice[0]!r}")
+        return self

@@ -1,0 +1,86 @@
+"""Names in a recipe that must be known to the facts: GPUs, boards, systems, features."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torchsmith.facts.files import Facts
+from torchsmith.facts.gpus import find_gpu, nearest_gpus
+from torchsmith.recipe.gpus import gpu_wish
+from torchsmith.recipe.models import Recipe
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class UnknownName:
+    """A name nobody knows, and the nearest one that somebody does."""
+
+    path: Path
+    message: str
+    meant: str
+
+    @property
+    def key(self) -> str:
+        """The dotted key it was written under."""
+        return ".".join(part for part in self.path if isinstance(part, str))
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return the closest name, or nothing if none is close."""
+    close = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
+    return close[0] if close else ""
+
+
+def _unknown_gpus(facts: Facts, path: Path, texts: Iterable[str]) -> Iterator[UnknownName]:
+    for text in texts:
+        wish = gpu_wish(text)
+        if wish.name and find_gpu(facts, wish.name) is None:
+            close = nearest_gpus(facts, wish.name)
+            meant = close[0] if close else ""
+            yield UnknownName(
+                path,
+                f"{wish.name!r} is not a GPU we know; its compute capability, such as \"8.6\", "
+                "always works",
+                meant,
+            )
+
+
+def _unknown_features(facts: Facts, path: Path, names: Iterable[str]) -> Iterator[UnknownName]:
+    known = [feature.name for feature in facts.features.feature]
+    for name in names:
+        if name not in known:
+            yield UnknownName((*path, name), "is not a feature of PyTorch", nearest(name, known))
+
+
+def unknown_names(recipe: Recipe, facts: Facts) -> Iterator[UnknownName]:
+    """Every name in the recipe that the facts do not hold."""
+    yield from _unknown_gpus(facts, ("gpus",), recipe.gpus)
+    for index, gpus in enumerate(recipe.matrix.gpus):
+        yield from _unknown_gpus(facts, ("matrix", "gpus", index), gpus)
+    for kind, cells in (("exclude", recipe.matrix.exclude), ("include", recipe.matrix.include)):
+        for index, cell in enumerate(cells):
+            yield from _unknown_gpus(facts, ("matrix", kind, index, "gpus"), cell.gpus or ())
+            yield from _unknown_features(
+                facts, ("matrix", kind, index, "features"), cell.features or ()
+            )
+    yield from _unknown_features(facts, ("features",), recipe.features)
+    for index, features in enumerate(recipe.matrix.features):
+        yield from _unknown_features(facts, ("matrix", "features", index), features)
+
+    if recipe.board is not None:
+        boards = [board.name for board in facts.boards.board]
+        if recipe.board not in boards:
+            yield UnknownName(
+                ("board",), f"{recipe.board!r} is not a board we know", nearest(recipe.board, boards)
+            )
+    if recipe.system is not None:
+        systems = [system.name for system in facts.systems.system]
+        if recipe.system not in systems:
+            yield UnknownName(
+                ("system",),
+                f"{recipe.system!r} is not a distribution we know",
+                nearest(recipe.system, systems),
+            )

@@ -1,0 +1,153 @@
+"""The second half of a recipe: what becomes of the build (packages, images, shipping, jobs)."""
+
+from __future__ import annotations
+
+import zoneinfo
+from functools import cache
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from torchsmith.recipe.values import (
+    AptPackage,
+    EnvName,
+    ImageName,
+    Line,
+    Login,
+    Name,
+    PipRequirement,
+    ProjectPath,
+    Size,
+    Url,
+)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Packages(_Section):
+    """What the build is packed into."""
+
+    wheel: bool = True
+    conda: bool = False
+    libtorch: bool = False
+    magma: bool = Field(False, description="MAGMA as a conda package of its own (magma-cuda110).")
+    label: Name | None = Field(
+        None, description="Local version label of the wheel; 'none' leaves it out. Default: cuXYZ."
+    )
+
+
+@cache
+def _timezones() -> frozenset[str]:
+    return frozenset(zoneinfo.available_timezones())
+
+
+def _is_timezone(text: str) -> str:
+    if text not in _timezones():
+        raise ValueError("is not an IANA time zone name such as Asia/Seoul")
+    return text
+
+
+TimeZone = Annotated[str, AfterValidator(_is_timezone)]
+
+
+class Training(_Section):
+    """An image a person works in. Several may share one torch build."""
+
+    name: Name
+    user: Login = "torch"
+    uid: Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal["caller"] = "caller"
+    gid: Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal["caller"] = "caller"
+    groups: list[Login] = Field(default_factory=list)
+    timezone: TimeZone = "Etc/UTC"
+    locale: Annotated[str, Field(pattern=r"^[A-Za-z_]{1,16}(\.[A-Za-z0-9-]{1,16})?$")] = "C.UTF-8"
+    shell: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/_-]{1,64}$")] = "/bin/bash"
+    workdir: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/._-]{0,200}$")] = "/workspace"
+    apt: list[AptPackage] = Field(default_factory=list)
+    pip: list[PipRequirement] = Field(default_factory=list)
+    conda: list[PipRequirement] = Field(default_factory=list)
+    env: dict[EnvName, Line] = Field(default_factory=dict)
+    run: list[Line] = Field(default_factory=list, description="Commands run while building it.")
+
+
+class Client(_Section):
+    """A vendor's installer, copied into the image and run there."""
+
+    files: list[ProjectPath] = Field(min_length=1)
+    run: list[Line] = Field(min_length=1)
+
+
+class Foundation(_Section):
+    """A base image of one's own, built first and tagged, then built upon."""
+
+    name: ImageName
+    start: ImageName = Field(alias="from")
+    apt: list[AptPackage] = Field(default_factory=list)
+    env: dict[EnvName, Line] = Field(default_factory=dict)
+    run: list[Line] = Field(default_factory=list)
+
+
+class Image(_Section):
+    """The container image."""
+
+    name: ImageName = "torchsmith"
+    base: ImageName | None = Field(None, description="Default: chosen from `system` and `cuda`.")
+    foundation: Foundation | None = Field(None, description="Instead of `base`.")
+    build: Literal["wheels", "inside"] = Field(
+        "inside", description="Build torch inside the image, or copy wheels built on this machine."
+    )
+    shm_size: Size = "8G"
+    apt: list[AptPackage] = Field(default_factory=list)
+    pip: list[PipRequirement] = Field(default_factory=list)
+    run: list[Line] = Field(default_factory=list)
+    env: dict[EnvName, Line] = Field(default_factory=dict)
+    client: list[Client] = Field(default_factory=list)
+    train: list[Training] = Field(default_factory=list, max_length=64)
+
+
+class Publish(_Section):
+    """Where results are shipped. Credentials come from the environment, never from here."""
+
+    index: ProjectPath | None = Field(None, description="Folder of a static pip index.")
+    channel: ProjectPath | None = Field(None, description="Folder of a conda channel.")
+    anaconda_user: Name | None = Field(None, description="Upload to this user on anaconda.org.")
+    token_env: EnvName = Field("ANACONDA_TOKEN", description="Variable that holds the token.")
+    repository: Url | None = Field(None, description="A PyPI-like upload URL.")
+    registry: ImageName | None = Field(None, description="Push images under this name.")
+
+
+class Role(_Section):
+    """One kind of task of a job."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "main"
+    tasks: Annotated[int, Field(ge=1, le=100_000)] = 1
+    cpus: Annotated[int, Field(ge=1, le=4096)] = 1
+    memory_mb: Annotated[int, Field(ge=1, le=100_000_000)] = 2048
+    gpus: Annotated[int, Field(ge=0, le=1024)] = 0
+    shm_mb: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="Processes per task for a distributed run; default: one per GPU."
+    )
+    command: Line
+
+
+class Job(_Section):
+    """A workload to run with the result."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,254}$")]
+    image: ImageName | None = Field(None, description="Default: the recipe's own image.")
+    role: list[Role] = Field(min_length=1, max_length=64)
+    distributed: bool = False
+    backend: Literal["nccl", "gloo", "mpi"] | None = None
+    remote_gpus: bool = Field(False, description="GPUs reached over RDMA (vGPU).")
+    retries: Annotated[int, Field(ge=0, le=1000)] = 0
+
+    @model_validator(mode="after")
+    def _remote_means_nccl(self) -> Self:
+        if self.remote_gpus and not (self.distributed and self.backend == "nccl"):
+            raise ValueError(
+                "GPUs reached over RDMA need distributed = true and backend = 'nccl': peer access "
+                "between processes works only through NCCL there"
+            )
+        return self

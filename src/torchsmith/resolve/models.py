@@ -1,0 +1,214 @@
+"""What resolving gives: choices with reasons, conflicts with cures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchsmith.facts.models import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One decision and why it was made."""
+
+    subject: str
+    value: str
+    reason: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A fact as it stands in a conflict: the statement and where it can be checked."""
+
+    statement: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two facts that cannot both be satisfied, and the nearest thing that would work."""
+
+    kind: str
+    message: str
+    first: Evidence
+    second: Evidence
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """Something that will work, or may not, and what to do about it."""
+
+    message: str
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arch:
+    """A compute capability to compile for; `ptx` adds code newer GPUs can translate."""
+
+    arch: str
+    ptx: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.arch}+PTX" if self.ptx else self.arch
+
+    @property
+    def number(self) -> str:
+        """As nvcc writes it: 86, 90a."""
+        return self.arch.replace(".", "")
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerChoice:
+    """The host compiler: kind, version where known, and the command that calls it."""
+
+    kind: str
+    version: str
+    cc: str
+    cxx: str
+    package: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaChoice:
+    """The CUDA toolkit and what comes with it."""
+
+    version: str
+    build: str
+    toolkit: str
+    archs: tuple[Arch, ...]
+    cudnn: str = ""
+    nccl: str = ""
+    image: str = ""
+    nvcc_flags: tuple[str, ...] = ()
+
+    @property
+    def arch_list(self) -> str:
+        """As TORCH_CUDA_ARCH_LIST."""
+        return ";".join(map(str, self.archs))
+
+    @property
+    def short(self) -> str:
+        """As in package names: 110, 126."""
+        return self.version.replace(".", "")
+
+
+@dataclass(frozen=True, slots=True)
+class CompanionChoice:
+    """A companion at the release that goes with this torch."""
+
+    name: str
+    package: str
+    version: str
+    tag: str
+    repository: str
+    commit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionChoice:
+    """A library of the recipe's own choosing."""
+
+    name: str
+    sdist: str = ""
+    git_url: str = ""
+    git_ref: str = ""
+    folder: str = ""
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PatchChoice:
+    """A patch to apply, and why."""
+
+    name: str
+    project: str
+    strip: int
+    content: bytes = field(repr=False)
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChoice:
+    """Where torch's source comes from."""
+
+    kind: str
+    url: str = ""
+    mirrors: tuple[str, ...] = ()
+    ref: str = ""
+    commit: str = ""
+    suite: str = ""
+    package: str = ""
+    path: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MagmaChoice:
+    """MAGMA, built as a package of its own."""
+
+    version: str
+    url: str
+    sha256: str
+    package: str
+    archs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A variant with every choice made."""
+
+    variant: str
+    torch: str
+    use: str
+    version: str
+    build_number: int
+    python: str
+    python_from: str
+    platform: str
+    board: str
+    jetpack: str
+    system: str
+    container: bool
+    base_image: str
+    cuda: CudaChoice | None
+    cpu_flags: str
+    profile: str
+    features: tuple[tuple[str, Mode], ...]
+    feature_env: tuple[tuple[str, str], ...]
+    expected_cache: tuple[tuple[str, bool], ...]
+    env: tuple[tuple[str, str], ...]
+    cmake: tuple[tuple[str, str], ...]
+    compiler: CompilerChoice
+    cmake_range: str
+    requires: tuple[str, ...]
+    frontend: str
+    cmake_only: bool
+    source: SourceChoice
+    patches: tuple[PatchChoice, ...]
+    companions: tuple[CompanionChoice, ...]
+    extensions: tuple[ExtensionChoice, ...]
+    magma: MagmaChoice | None
+    apt: tuple[str, ...]
+    wheel: str
+    conda_build: str
+    choices: tuple[Choice, ...]
+    cautions: tuple[Caution, ...]
+
+    def feature(self, name: str) -> Mode | None:
+        """How a feature was decided, None if this release does not know it."""
+        return dict(self.features).get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A variant that cannot exist: every conflict, and the nearest combination that can."""
+
+    variant: str
+    conflicts: tuple[Conflict, ...]
+    nearest: str = ""
+
+
+Outcome = Resolution | Refusal

@@ -1,0 +1,129 @@
+"""Deciding where torch's source comes from and which patches it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchsmith.facts.files import DATA, Facts
+from torchsmith.facts.models import DebianSource, PatchFact, TorchRelease
+from torchsmith.facts.ranges import version_range
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.combination import sources
+from torchsmith.resolve.models import Choice, Conflict, Evidence, PatchChoice, SourceChoice
+from torchsmith.resolve.toolchain import Decided
+
+TORCH_REPOSITORY = "https://github.com/pytorch/pytorch.git"
+
+
+def _debian(facts: Facts, torch: str, suite: str | None) -> DebianSource | None:
+    return next(
+        (
+            item
+            for item in facts.systems.debian
+            if item.project == "torch" and item.version == torch and suite in (None, item.suite)
+        ),
+        None,
+    )
+
+
+def decide_source(
+    facts: Facts, recipe: Recipe, release: TorchRelease, decided: Decided
+) -> SourceChoice:
+    """Choose the source; a tag whose commit we know must point there."""
+    source, torch = recipe.source, recipe.torch
+    if source.kind == "debian":
+        entry = _debian(facts, release.version, source.suite)
+        if entry is None:
+            offered = ", ".join(
+                f"{item.version} ({item.suite})"
+                for item in facts.systems.debian
+                if item.project == "torch"
+            )
+            decided.conflicts.append(
+                Conflict(
+                    "source-debian",
+                    f"Debian{f' {source.suite}' if source.suite else ''} has no source package of "
+                    f"torch {release.version}",
+                    Evidence(f"asked for: torch {release.version} from Debian"),
+                    Evidence(
+                        f"Debian has {offered}",
+                        sources(dict(facts.systems.sources), facts.systems.debian[0]),
+                    ),
+                    "one of these; or source.kind = 'git'",
+                )
+            )
+            return SourceChoice("debian", suite=source.suite or "", package="pytorch")
+        decided.choices.append(
+            Choice("source", f"Debian {entry.suite}", "the recipe says so; signed and mirrored")
+        )
+        return SourceChoice("debian", suite=entry.suite, package=entry.package, ref=entry.version)
+    if source.kind in ("archive", "folder", "bundle"):
+        where = source.url or source.path or ""
+        decided.choices.append(Choice("source", f"{source.kind} {where}", "the recipe says so"))
+        return SourceChoice(
+            source.kind,
+            url=source.url or "",
+            mirrors=tuple(source.mirrors),
+            path=source.path or "",
+            sha256=source.sha256 or "",
+        )
+    ref = torch.ref or release.tag
+    commit = torch.commit or ("" if torch.ref else release.commit or "")
+    fallback = _debian(facts, release.version, source.suite) if source.kind == "auto" else None
+    reason = "the release's tag" if not torch.ref else "the recipe names the ref"
+    if commit:
+        reason += f", which must point to {commit[:12]}"
+    if fallback is not None:
+        reason += f"; where git cannot be reached, Debian {fallback.suite} has the same release"
+    decided.choices.append(
+        Choice("source", f"git {ref}", reason, sources(dict(facts.releases.sources), release))
+    )
+    return SourceChoice(
+        "git",
+        url=source.url or TORCH_REPOSITORY,
+        mirrors=tuple(source.mirrors),
+        ref=ref,
+        commit=commit,
+        suite=fallback.suite if fallback else "",
+        package=fallback.package if fallback else "",
+    )
+
+
+def _applies(patch: PatchFact, project: str, version: str, board: str, cuda: str) -> bool:
+    if patch.project != project or version not in version_range(patch.releases):
+        return False
+    if patch.boards and board not in patch.boards:
+        return False
+    return patch.cuda is None or (bool(cuda) and cuda in version_range(patch.cuda))
+
+
+def decide_patches(
+    facts: Facts,
+    recipe: Recipe,
+    versions: Mapping[str, str],
+    cuda: str,
+    files: Mapping[str, bytes],
+    decided: Decided,
+) -> tuple[PatchChoice, ...]:
+    """The patches facts prescribe for these versions, then the recipe's own, in its order."""
+    chosen: list[PatchChoice] = []
+    for patch in facts.patches.patch:
+        version = versions.get(patch.project)
+        if version and _applies(patch, patch.project, version, recipe.board or "", cuda):
+            content = (DATA / "patches" / patch.file).read_bytes()
+            chosen.append(PatchChoice(patch.file, patch.project, 1, content, patch.why))
+            decided.choices.append(
+                Choice(
+                    f"patch {patch.project}",
+                    patch.file,
+                    patch.why,
+                    sources(dict(facts.patches.sources), patch),
+                )
+            )
+    for wish in recipe.patches:
+        name = wish.file.rsplit("/", 1)[-1]
+        chosen.append(
+            PatchChoice(name, wish.project, wish.strip, files.get(wish.file, b""), "the recipe's own")
+        )
+        decided.choices.append(Choice(f"patch {wish.project}", wish.file, "the recipe's own"))
+    return tuple(chosen)
