@@ -61,7 +61,7 @@ class TorchRelease(Fact):
     tag: str
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
     wheel_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = Field(
-        None, description="What the published wheels say, where the tag's own is not known."
+        None, description="What the published wheels say, where that is not the tag's."
     )
     date: str | None = None
     pythons: list[Version] = Field(description="CPythons it has published Linux wheels for.")
@@ -407,6 +407,9 @@ class PatchFact(Fact):
     cuda: Range | None = None
     gcc: Range | None = Field(
         None, description="Compilers that need it; harmless with others. Empty: any."
+    )
+    sources: list[str] = Field(
+        default_factory=list, description="Kinds of source that need it; empty: any."
     )
     submodule: str | None = Field(
         None, description="The submodule it changes: source archives may come without."

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.values import (
     AptPackage,
     EnvName,
@@ -33,6 +34,9 @@ class Packages(_Section):
     conda: bool = False
     libtorch: bool = False
     magma: bool = Field(False, description="MAGMA as a conda package of its own (magma-cuda110).")
+    magma_gpus: Gpus | None = Field(
+        None, description="What MAGMA is compiled for; default: what PyTorch's own packages have."
+    )
     label: Name | None = Field(
         None, description="Local version label of the wheel; 'none' leaves it out. Default: cuXYZ."
     )

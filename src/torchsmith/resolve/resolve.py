@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torchsmith.facts.cuda import find_toolkit, toolkits
+from torchsmith.facts.cuda import archs_of, compiles, find_toolkit, toolkits
 from torchsmith.facts.files import Facts
 from torchsmith.facts.models import Board, Jetpack, Mode
 from torchsmith.facts.ranges import dotted, release, requirement, version_range
 from torchsmith.facts.torch import companion_for, entry_for, find_release, releases
 from torchsmith.host.models import Host
+from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.archs import ArchDecisions, decide_archs
@@ -144,10 +145,14 @@ def resolve(
         return Refusal(variant.name, _unique(decided.conflicts))
     companions = _companions(facts, recipe, torch, decided)
     magma = _magma(facts, recipe, cuda_choice, decided)
+    if decided.conflicts:
+        return Refusal(variant.name, _unique(decided.conflicts))
     versions = {"torch": torch, **{item.name: item.version for item in companions}}
     if magma is not None:
         versions["magma"] = magma.version
-    patches = decide_patches(facts, recipe, versions, cuda, files or {}, decided)
+    patches = decide_patches(
+        facts, recipe, versions, cuda, compiler, source, files or {}, decided
+    )
     if target.board is not None:
         _board_notes(target.board, decided)
 
@@ -537,6 +542,21 @@ def _magma(
             )
         )
         return None
+    archs = list(entry.archs)
+    if recipe.packages.magma_gpus:
+        archs = [gpu_wish(text).arch for text in recipe.packages.magma_gpus]
+        for arch in archs:
+            if not compiles(facts, cuda.version, arch):
+                decided.conflicts.append(
+                    Conflict(
+                        "magma-arch",
+                        f"CUDA {cuda.version} cannot compile MAGMA for {arch or 'that GPU'}",
+                        Evidence(f"asked for: packages.magma_gpus with {arch}"),
+                        Evidence(f"CUDA {cuda.version} compiles for "
+                                 + ", ".join(item.arch for item in archs_of(facts, cuda.version))),
+                        "compute capabilities from that list",
+                    )
+                )
     decided.choices.append(
         Choice(
             "MAGMA",
@@ -550,7 +570,7 @@ def _magma(
         entry.url,
         entry.sha256,
         f"magma-cuda{cuda.short}",
-        tuple(Arch(arch).number for arch in entry.archs),
+        tuple(Arch(arch).number for arch in archs),
     )
 
 

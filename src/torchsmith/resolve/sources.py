@@ -9,7 +9,14 @@ from torchsmith.facts.models import DebianSource, PatchFact, TorchRelease
 from torchsmith.facts.ranges import version_range
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.combination import sources
-from torchsmith.resolve.models import Choice, Conflict, Evidence, PatchChoice, SourceChoice
+from torchsmith.resolve.models import (
+    Choice,
+    CompilerChoice,
+    Conflict,
+    Evidence,
+    PatchChoice,
+    SourceChoice,
+)
 from torchsmith.resolve.toolchain import Decided
 
 TORCH_REPOSITORY = "https://github.com/pytorch/pytorch.git"
@@ -89,10 +96,23 @@ def decide_source(
     )
 
 
-def _applies(patch: PatchFact, project: str, version: str, board: str, cuda: str) -> bool:
-    if patch.project != project or version not in version_range(patch.releases):
+def _applies(
+    patch: PatchFact, version: str, board: str, cuda: str, compiler: CompilerChoice, source: str
+) -> bool:
+    if version not in version_range(patch.releases):
         return False
     if patch.boards and board not in patch.boards:
+        return False
+    if patch.sources and source not in patch.sources:
+        return False
+    # Debian's source packages come without third_party: the system's own libraries serve.
+    if patch.submodule and source == "debian":
+        return False
+    if patch.gcc is not None and not (
+        compiler.kind == "gcc"
+        and compiler.version
+        and compiler.version in version_range(patch.gcc)
+    ):
         return False
     return patch.cuda is None or (bool(cuda) and cuda in version_range(patch.cuda))
 
@@ -102,6 +122,8 @@ def decide_patches(
     recipe: Recipe,
     versions: Mapping[str, str],
     cuda: str,
+    compiler: CompilerChoice,
+    source: SourceChoice,
     files: Mapping[str, bytes],
     decided: Decided,
 ) -> tuple[PatchChoice, ...]:
@@ -109,7 +131,9 @@ def decide_patches(
     chosen: list[PatchChoice] = []
     for patch in facts.patches.patch:
         version = versions.get(patch.project)
-        if version and _applies(patch, patch.project, version, recipe.board or "", cuda):
+        if version and _applies(
+            patch, version, recipe.board or "", cuda, compiler, source.kind
+        ):
             content = (DATA / "patches" / patch.file).read_bytes()
             chosen.append(PatchChoice(patch.file, patch.project, 1, content, patch.why))
             decided.choices.append(
