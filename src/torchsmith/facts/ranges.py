@@ -64,9 +64,7 @@ def version_range(text: str) -> VersionRange:
     if not colon:
         only = release(low)
         return VersionRange(only, only, text)
-    parsed = VersionRange(
-        release(low) if low else None, release(high) if high else None, text
-    )
+    parsed = VersionRange(release(low) if low else None, release(high) if high else None, text)
     if parsed.low and parsed.high and parsed.low[: len(parsed.high)] > parsed.high:
         raise ValueError(f"the range {text!r} ends before it begins")
     return parsed

@@ -53,7 +53,9 @@ def minor_heads(facts: Facts) -> tuple[TorchRelease, ...]:
 @cache
 def companion_for(facts: Facts, name: str, torch: str) -> CompanionRelease | None:
     """Return the newest companion release that is built against this torch."""
-    matching = [item for item in companion_releases(facts, name) if torch in version_range(item.torch)]
+    matching = [
+        item for item in companion_releases(facts, name) if torch in version_range(item.torch)
+    ]
     # A release made for exactly this torch beats one that merely tolerates it.
     exact = [item for item in matching if item.torch == torch]
     return (exact or matching)[-1] if matching else None

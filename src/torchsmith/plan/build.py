@@ -44,7 +44,9 @@ def _patched(collector: _Collector, resolution: Resolution, fetch: Step, project
     return patch
 
 
-def _debian_companion(facts: Facts, resolution: Resolution, name: str, version: str) -> tuple[str, str] | None:
+def _debian_companion(
+    facts: Facts, resolution: Resolution, name: str, version: str
+) -> tuple[str, str] | None:
     if resolution.source.kind != "debian":
         return None
     for item in facts.systems.debian:
@@ -54,8 +56,13 @@ def _debian_companion(facts: Facts, resolution: Resolution, name: str, version: 
 
 
 def _variant(
-    facts: Facts, recipe: Recipe, resolution: Resolution, collector: _Collector, torchsmith: str,
-    *, only: bool,
+    facts: Facts,
+    recipe: Recipe,
+    resolution: Resolution,
+    collector: _Collector,
+    torchsmith: str,
+    *,
+    only: bool,
 ) -> None:
     variant = resolution.variant
     builds = bool(resolution.use == "source" or resolution.companions or resolution.extensions)

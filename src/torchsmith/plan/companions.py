@@ -22,7 +22,9 @@ _CHECKS = {
 }
 
 
-def companion_env(resolution: Resolution, companion: CompanionChoice) -> tuple[tuple[str, str], ...]:
+def companion_env(
+    resolution: Resolution, companion: CompanionChoice
+) -> tuple[tuple[str, str], ...]:
     """torch's own build environment, and what pins the companion to that torch."""
     env = dict(build_env(resolution))
     for name in ("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER"):
@@ -90,9 +92,7 @@ def _torch_in_place(resolution: Resolution, torch: Step) -> tuple[str, ...]:
     return (install_torch(resolution, torch),) if torch.kind == "compile" else ()
 
 
-def _verify(
-    resolution: Resolution, name: str, compiled: Step, pattern: str, torch: Step
-) -> Step:
+def _verify(resolution: Resolution, name: str, compiled: Step, pattern: str, torch: Step) -> Step:
     variant = resolution.variant
     folder = f"verify/{variant}"
     check = _CHECKS.get(name, f"import {_module_of(name)}")

@@ -60,7 +60,7 @@ def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> lis
         commands=(
             f"rm -rf {folder} && mkdir -p {folder}/build && cp -a {source.outputs[0]}/. {folder}",
             f"cd {folder}/build",
-            'cmake .. -DUSE_FORTRAN=OFF -DGPU_TARGET=All -DCMAKE_BUILD_TYPE=Release '
+            "cmake .. -DUSE_FORTRAN=OFF -DGPU_TARGET=All -DCMAKE_BUILD_TYPE=Release "
             f'-DCMAKE_INSTALL_PREFIX="$WORK/{prefix}" -DCUDA_ARCH_LIST="$CUDA_ARCH_LIST"',
             'cmake --build . --target install --parallel "${MAX_JOBS:-$(nproc)}"',
         ),

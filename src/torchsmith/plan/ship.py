@@ -85,8 +85,12 @@ def image_steps(
 
 
 def publish_steps(
-    resolution: Resolution, publish: Publish, wheels: tuple[Step, ...], conda: tuple[Step, ...],
-    images: list[str], image_ids: tuple[str, ...],
+    resolution: Resolution,
+    publish: Publish,
+    wheels: tuple[Step, ...],
+    conda: tuple[Step, ...],
+    images: list[str],
+    image_ids: tuple[str, ...],
 ) -> list[Step]:
     """Ship what was made. Secrets are named, never written."""
     variant = resolution.variant
@@ -176,7 +180,10 @@ def publish_steps(
                 commands=tuple(
                     f"{ENGINE} {sh(*words)}"
                     for name in images
-                    for words in (("tag", name, f"{registry}/{name}"), ("push", f"{registry}/{name}"))
+                    for words in (
+                        ("tag", name, f"{registry}/{name}"),
+                        ("push", f"{registry}/{name}"),
+                    )
                 ),
             )
         )
@@ -209,7 +216,10 @@ def openpai_v1(job: Job, image: str) -> bytes:
 
 
 def job_steps(
-    recipe: Recipe, resolution: Resolution, images: list[str], needs: tuple[str, ...],
+    recipe: Recipe,
+    resolution: Resolution,
+    images: list[str],
+    needs: tuple[str, ...],
     files: dict[str, bytes],
 ) -> list[Step]:
     """One step for each job: its request, ready to be submitted."""

@@ -9,7 +9,9 @@ from torchsmith.resolve.models import CompanionChoice, PatchChoice, Resolution, 
 DEBIAN_MIRROR = "https://deb.debian.org/debian"
 
 
-def git_commands(folder: str, url: str, mirrors: tuple[str, ...], ref: str, commit: str) -> list[str]:
+def git_commands(
+    folder: str, url: str, mirrors: tuple[str, ...], ref: str, commit: str
+) -> list[str]:
     """A shallow clone at a ref, its commit checked, its submodules brought along."""
     git = ("git", "-C", folder)
     fetches = [
@@ -34,7 +36,18 @@ def git_commands(folder: str, url: str, mirrors: tuple[str, ...], ref: str, comm
     return [
         *commands,
         sh(*git, "submodule", "sync", "--quiet", "--recursive"),
-        sh(*git, "submodule", "update", "--quiet", "--init", "--recursive", "--depth", "1", "--jobs", "8"),
+        sh(
+            *git,
+            "submodule",
+            "update",
+            "--quiet",
+            "--init",
+            "--recursive",
+            "--depth",
+            "1",
+            "--jobs",
+            "8",
+        ),
     ]
 
 
@@ -151,7 +164,9 @@ def patch_source(fetch: Step, patches: tuple[PatchChoice, ...], files: dict[str,
         apply = sh("patch", "--directory", folder, "--forward", "--batch", f"--strip={patch.strip}")
         given = f'--input="$WORK"/{sh(name)}'
         commands.append(
-            unless(f"{apply} --dry-run {given}", f"{patch.name} does not apply: nothing was changed")
+            unless(
+                f"{apply} --dry-run {given}", f"{patch.name} does not apply: nothing was changed"
+            )
         )
         commands.append(f"{apply} --quiet {given}")
     return Step(

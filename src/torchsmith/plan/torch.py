@@ -76,7 +76,7 @@ def environment(resolution: Resolution) -> Step:
             sh(*pip, *toolkit_requirements(resolution)),
             # CUDA 13's wheels share one folder, CUDA 12's have one each: either way one tree.
             f"rm -rf {toolkit} && mkdir -p {toolkit}",
-            f"if test -d {parts}/cu13; then cp -rs \"$WORK/{parts}/cu13/.\" {toolkit}; fi",
+            f'if test -d {parts}/cu13; then cp -rs "$WORK/{parts}/cu13/." {toolkit}; fi',
             f"for part in {parts}/*/; do case $part in */cu13/) ;; "
             f'*) cp -rsn "$WORK/$part." {toolkit} ;; esac; done',
             f"test -e {toolkit}/lib64 || ln -s lib {toolkit}/lib64",
@@ -135,7 +135,9 @@ def _cache_checks(resolution: Resolution) -> list[str]:
         else:
             # An option this configuration never reached is off too.
             test = f"! grep -Eiq '^{name}:[A-Z]+=(ON|1|TRUE|YES)$' build/CMakeCache.txt"
-        checks.append(unless(test, f"{name} should be {state} and is not: see build/CMakeCache.txt"))
+        checks.append(
+            unless(test, f"{name} should be {state} and is not: see build/CMakeCache.txt")
+        )
     return checks
 
 
@@ -151,7 +153,7 @@ def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Ste
     # Copied and configured in one step, so that a broken attempt starts from a clean tree.
     copy = (
         f'cd "$WORK" && rm -rf {folder} && mkdir -p {folder} && '
-        f'cp -a {source.outputs[0]}/. {folder} && cd {folder}'
+        f"cp -a {source.outputs[0]}/. {folder} && cd {folder}"
     )
     extra = [sh("cmake", *(f"-D{name}={value}" for name, value in resolution.cmake), "build")]
     checks = _cache_checks(resolution)

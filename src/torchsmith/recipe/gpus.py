@@ -60,7 +60,7 @@ def _read(value: Any) -> Any:
     split: list[str] = []
     for item in items:
         if isinstance(item, bool) or not isinstance(item, str | float):
-            raise ValueError(f"{item!r} is not a GPU: write it as text, such as \"8.6\"")
+            raise ValueError(f'{item!r} is not a GPU: write it as text, such as "8.6"')
         split.extend(split_arch_list(str(item)))
     for text in split:
         gpu_wish(text)

@@ -99,9 +99,7 @@ def expand(recipe: Recipe) -> Iterator[Variant]:
     ]
     excluded = [_cell_values(cell) for cell in recipe.matrix.exclude]
     kept = [
-        values
-        for values in combinations
-        if not any(_matches(cell, values) for cell in excluded)
+        values for values in combinations if not any(_matches(cell, values) for cell in excluded)
     ]
     kept += [_cell_values(cell) for cell in recipe.matrix.include]
 

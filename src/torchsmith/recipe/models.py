@@ -50,9 +50,7 @@ class Torch(Section):
     version: PackageVersion | None = Field(
         None, description="Version written into the package; default: the release and a label."
     )
-    build_number: Annotated[int, Field(ge=0, le=9999)] = Field(
-        0, description="Conda build number."
-    )
+    build_number: Annotated[int, Field(ge=0, le=9999)] = Field(0, description="Conda build number.")
     use: Literal["source", "wheel"] = Field(
         "source",
         description="Build torch from source, or take the published wheel and build only the "
@@ -99,9 +97,7 @@ def _short_cuda(value: Any) -> Any:
 CudaWish = Annotated[
     Cuda,
     BeforeValidator(_short_cuda),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string"}, {"const": False}, {"$ref": "#/$defs/Cuda"}]}
-    ),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"const": False}, {"$ref": "#/$defs/Cuda"}]}),
 ]
 
 
@@ -201,8 +197,12 @@ PatchWish = Annotated[
 class Build(Section):
     """How the build itself runs."""
 
-    compiler: Name | None = Field(None, description="e.g. gcc-9 or clang-14; default: the newest allowed.")
-    jobs: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="Default: every core.")
+    compiler: Name | None = Field(
+        None, description="e.g. gcc-9 or clang-14; default: the newest allowed."
+    )
+    jobs: Annotated[int, Field(ge=1, le=4096)] | None = Field(
+        None, description="Default: every core."
+    )
     memory: Size | None = Field(None, description="Budget for compilers; default: what is free.")
     env: dict[EnvName, Line] = Field(
         default_factory=dict, description="More environment for the build; wins over ours."
@@ -261,7 +261,8 @@ class Recipe(Section):
     cpu: CpuText = Field("portable", description="'portable', 'native', or a CPU such as haswell.")
     profile: Profile = "release"
     features: dict[str, FeatureMode] = Field(
-        default_factory=dict, description="What to build with or without; `torchsmith facts features`."
+        default_factory=dict,
+        description="What to build with or without; `torchsmith facts features`.",
     )
     source: Source = Field(default_factory=Source)
     patches: list[PatchWish] = Field(default_factory=list, max_length=200)

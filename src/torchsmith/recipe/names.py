@@ -42,7 +42,7 @@ def _unknown_gpus(facts: Facts, path: Path, texts: Iterable[str]) -> Iterator[Un
             meant = close[0] if close else ""
             yield UnknownName(
                 path,
-                f"{wish.name!r} is not a GPU we know; its compute capability, such as \"8.6\", "
+                f'{wish.name!r} is not a GPU we know; its compute capability, such as "8.6", '
                 "always works",
                 meant,
             )
@@ -74,7 +74,9 @@ def unknown_names(recipe: Recipe, facts: Facts) -> Iterator[UnknownName]:
         boards = [board.name for board in facts.boards.board]
         if recipe.board not in boards:
             yield UnknownName(
-                ("board",), f"{recipe.board!r} is not a board we know", nearest(recipe.board, boards)
+                ("board",),
+                f"{recipe.board!r} is not a board we know",
+                nearest(recipe.board, boards),
             )
     if recipe.system is not None:
         systems = [system.name for system in facts.systems.system]

@@ -43,7 +43,10 @@ def recipe_schema(facts: Facts) -> dict[str, Any]:
             definitions[name]["properties"]["features"] = {"anyOf": [reference, {"type": "null"}]}
     boards = [board.name for board in facts.boards.board]
     systems = [system.name for system in facts.systems.system]
-    schema["properties"]["board"] = {"enum": boards, "description": "A board; sets platform and GPU."}
+    schema["properties"]["board"] = {
+        "enum": boards,
+        "description": "A board; sets platform and GPU.",
+    }
     schema["properties"]["system"] = {
         "enum": systems,
         "description": "Distribution to build and run on.",

@@ -67,7 +67,9 @@ _IMAGE = re.compile(
 )
 _CPU = re.compile(r"(?:-m(?:arch|cpu|tune)=)?[a-z0-9][a-z0-9+._-]{0,63}")
 _SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
-_PIP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9,._-]+\])?(?:[=<>!~]=?=?[A-Za-z0-9.*+!,<>=~]+)?")
+_PIP = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9,._-]+\])?(?:[=<>!~]=?=?[A-Za-z0-9.*+!,<>=~]+)?"
+)
 _APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(?:=[A-Za-z0-9.+:~-]+)?")
 
 
@@ -80,14 +82,18 @@ def _matching(pattern: re.Pattern[str], expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-PackageVersion = Annotated[str, _matching(_PACKAGE_VERSION, "a package version such as 1.8.0+cu110")]
+PackageVersion = Annotated[
+    str, _matching(_PACKAGE_VERSION, "a package version such as 1.8.0+cu110")
+]
 Name = Annotated[str, _matching(_NAME, "a name of letters, digits, '.', '_' and '-'")]
 Ref = Annotated[str, _matching(_REF, "a git tag, branch or commit")]
 Url = Annotated[str, _matching(_URL, "an http(s), ssh, git, file or s3 URL")]
 EnvName = Annotated[str, _matching(_ENV_NAME, "the name of an environment variable")]
 ImageName = Annotated[str, _matching(_IMAGE, "an image name such as debian:trixie-slim")]
 Sha256 = Annotated[str, _matching(re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits")]
-Commit = Annotated[str, _matching(re.compile(r"[0-9a-f]{40}"), "the 40 hexadecimal digits of a commit")]
+Commit = Annotated[
+    str, _matching(re.compile(r"[0-9a-f]{40}"), "the 40 hexadecimal digits of a commit")
+]
 CpuText = Annotated[
     str, _matching(_CPU, "'portable', 'native', or a CPU the compiler knows, such as haswell")
 ]

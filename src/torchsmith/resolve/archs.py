@@ -180,7 +180,7 @@ def _consider(
         made.cautions.append(
             Caution(
                 f"{len(archs)} architectures in one library may pass the 2 GiB that relative "
-                "addressing reaches: the link then fails with \"relocation truncated to fit: "
+                'addressing reaches: the link then fails with "relocation truncated to fit: '
                 'R_X86_64_GOTPCREL"',
                 "; or ".join(cures),
             )

@@ -251,9 +251,7 @@ def _cudnn(facts: Facts, torch: str, cuda: str, cudnn: str) -> tuple[Clash, ...]
 
 
 @cache
-def _compiler(
-    facts: Facts, torch: str, cuda: str, kind: str, version: str
-) -> tuple[Clash, ...]:
+def _compiler(facts: Facts, torch: str, cuda: str, kind: str, version: str) -> tuple[Clash, ...]:
     found: list[Clash] = []
     asked = Evidence(f"compiler: {kind} {version}")
     if cuda:

@@ -55,7 +55,9 @@ def decide_features(
         default: Mode = feature.default[profile]  # type: ignore[index]
         mode = wanted or default
         if mode != "off":
-            obstacle = _obstacle(facts, feature, lacks.get(name), board, platform, cuda, asked, made)
+            obstacle = _obstacle(
+                facts, feature, lacks.get(name), board, platform, cuda, asked, made
+            )
             if obstacle is not None:
                 conflict, reason = obstacle
                 if wanted is not None:
@@ -99,7 +101,9 @@ def _obstacle(
             "feature-platform",
             f"{name} does not exist on {platform}",
             wish,
-            Evidence(f"{name} needs {' or '.join(where)}", sources(dict(facts.features.sources), feature)),
+            Evidence(
+                f"{name} needs {' or '.join(where)}", sources(dict(facts.features.sources), feature)
+            ),
             f"features.{name} = 'off'",
         )
         return conflict, f"needs {' or '.join(where)}"

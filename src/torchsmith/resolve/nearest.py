@@ -15,12 +15,25 @@ from functools import cache
 from torchsmith.facts.cuda import arch_number, archs_of, find_arch, host_compiler, toolkits
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import release, version_range
-from torchsmith.facts.torch import companion_for, companion_releases, entry_for, minor_heads, releases
+from torchsmith.facts.torch import (
+    companion_for,
+    companion_releases,
+    entry_for,
+    minor_heads,
+    releases,
+)
 from torchsmith.resolve.combination import Clash, Combination, clashes, with_companion
 
 # How reluctantly a person changes each of them: the GPU is bolted in, a companion's release
 # hardly matters. Used to order whole combinations; the unit is one step in the list of versions.
-_RELUCTANCE = {"archs": 6.0, "torch": 2.0, "cuda": 1.5, "python": 1.5, "cudnn": 0.5, "compiler": 0.5}
+_RELUCTANCE = {
+    "archs": 6.0,
+    "torch": 2.0,
+    "cuda": 1.5,
+    "python": 1.5,
+    "cudnn": 0.5,
+    "compiler": 0.5,
+}
 _WIDTH = 14
 
 
@@ -30,7 +43,9 @@ def _ordered(versions: tuple[str, ...], asked: str) -> tuple[str, ...]:
     numbers = sorted({*versions, asked}, key=release)
     at = numbers.index(asked)
     others = [version for version in versions if version != asked]
-    return tuple(sorted(others, key=lambda item: (abs(numbers.index(item) - at), -numbers.index(item))))
+    return tuple(
+        sorted(others, key=lambda item: (abs(numbers.index(item) - at), -numbers.index(item)))
+    )
 
 
 @cache
@@ -52,7 +67,9 @@ def _replacement_archs(facts: Facts, asked: Combination) -> Iterator[tuple[str, 
             kept.append(arch)
             continue
         major, minor, _ = arch_number(arch)
-        same = [a for a in usable if arch_number(a)[0] == major and arch_number(a)[1:] <= (minor, "")]
+        same = [
+            a for a in usable if arch_number(a)[0] == major and arch_number(a)[1:] <= (minor, "")
+        ]
         if same:
             replaced.append(max(same, key=arch_number))
     if replaced:
@@ -78,10 +95,7 @@ def _alternatives(facts: Facts, asked: Combination, dimension: str) -> Iterator[
             yield replace(asked, archs=archs)
     elif dimension == "cudnn" and asked.cudnn:
         lines = {
-            version
-            for line in facts.cuda.cudnn
-            for version in line.cudnn.split(":")
-            if version
+            version for line in facts.cuda.cudnn for version in line.cudnn.split(":") if version
         }
         for version in _ordered(tuple(sorted(lines, key=release)), asked.cudnn):
             yield replace(asked, cudnn=version)
@@ -173,7 +187,9 @@ def _special_cures(facts: Facts, asked: Combination, clash: Clash) -> list[str]:
         if usable and known and not wanted[2]:
             best = max(usable, key=arch_number)
             if arch_number(best)[0] < wanted[0]:
-                return [f"compute capability {best}+PTX, which the driver translates for newer GPUs"]
+                return [
+                    f"compute capability {best}+PTX, which the driver translates for newer GPUs"
+                ]
     return []
 
 

@@ -150,9 +150,7 @@ def resolve(
     versions = {"torch": torch, **{item.name: item.version for item in companions}}
     if magma is not None:
         versions["magma"] = magma.version
-    patches = decide_patches(
-        facts, recipe, versions, cuda, compiler, source, files or {}, decided
-    )
+    patches = decide_patches(facts, recipe, versions, cuda, compiler, source, files or {}, decided)
     if target.board is not None:
         _board_notes(target.board, decided)
 
@@ -274,7 +272,9 @@ def _decide_target(facts: Facts, recipe: Recipe, host: Host, decided: Decided) -
                 "board-platform",
                 f"the {board.title} is not {platform}",
                 Evidence(f"asked for: platform = {platform!r}"),
-                Evidence(f"{board.title} is {board.platform}", sources(dict(facts.boards.sources), board)),
+                Evidence(
+                    f"{board.title} is {board.platform}", sources(dict(facts.boards.sources), board)
+                ),
                 "leave platform out: the board decides",
             )
         )
@@ -537,7 +537,9 @@ def _magma(
         decided.cautions.append(
             Caution(
                 "packages.magma is asked for, but "
-                + ("there is no CUDA in this build" if cuda is None else "no MAGMA is known for it"),
+                + (
+                    "there is no CUDA in this build" if cuda is None else "no MAGMA is known for it"
+                ),
                 "give a cuda version, or packages.magma = false",
             )
         )
@@ -552,8 +554,10 @@ def _magma(
                         "magma-arch",
                         f"CUDA {cuda.version} cannot compile MAGMA for {arch or 'that GPU'}",
                         Evidence(f"asked for: packages.magma_gpus with {arch}"),
-                        Evidence(f"CUDA {cuda.version} compiles for "
-                                 + ", ".join(item.arch for item in archs_of(facts, cuda.version))),
+                        Evidence(
+                            f"CUDA {cuda.version} compiles for "
+                            + ", ".join(item.arch for item in archs_of(facts, cuda.version))
+                        ),
                         "compute capabilities from that list",
                     )
                 )
@@ -657,5 +661,3 @@ def _requires(facts: Facts, torch: str, python: str, packages: list[str]) -> tup
         wanted.pop("cmake", None)
         wanted.pop("ninja", None)
     return tuple(sorted(wanted.values()))
-
-

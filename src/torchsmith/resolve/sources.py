@@ -109,9 +109,7 @@ def _applies(
     if patch.submodule and source == "debian":
         return False
     if patch.gcc is not None and not (
-        compiler.kind == "gcc"
-        and compiler.version
-        and compiler.version in version_range(patch.gcc)
+        compiler.kind == "gcc" and compiler.version and compiler.version in version_range(patch.gcc)
     ):
         return False
     return patch.cuda is None or (bool(cuda) and cuda in version_range(patch.cuda))
@@ -131,9 +129,7 @@ def decide_patches(
     chosen: list[PatchChoice] = []
     for patch in facts.patches.patch:
         version = versions.get(patch.project)
-        if version and _applies(
-            patch, version, recipe.board or "", cuda, compiler, source.kind
-        ):
+        if version and _applies(patch, version, recipe.board or "", cuda, compiler, source.kind):
             content = (DATA / "patches" / patch.file).read_bytes()
             chosen.append(PatchChoice(patch.file, patch.project, 1, content, patch.why))
             decided.choices.append(
@@ -147,7 +143,9 @@ def decide_patches(
     for wish in recipe.patches:
         name = wish.file.rsplit("/", 1)[-1]
         chosen.append(
-            PatchChoice(name, wish.project, wish.strip, files.get(wish.file, b""), "the recipe's own")
+            PatchChoice(
+                name, wish.project, wish.strip, files.get(wish.file, b""), "the recipe's own"
+            )
         )
         decided.choices.append(Choice(f"patch {wish.project}", wish.file, "the recipe's own"))
     return tuple(chosen)

@@ -174,7 +174,14 @@ def default_system(facts: Facts, cuda: str, torch: str) -> str:
         if toolkit
         else []
     )
-    for name in [*names, "debian-12", "ubuntu-22.04", "ubuntu-20.04", "ubuntu-18.04", "ubuntu-16.04"]:
+    for name in [
+        *names,
+        "debian-12",
+        "ubuntu-22.04",
+        "ubuntu-20.04",
+        "ubuntu-18.04",
+        "ubuntu-16.04",
+    ]:
         system = find_system(facts, name)
         if system and any(allows("gcc", version) for version in (system.gcc, *system.gccs)):
             return name
@@ -215,7 +222,9 @@ def decide_toolkit(
                 f"NVIDIA publishes no CUDA {cuda} development image for "
                 f"{system.name if system else 'this machine'}",
                 Evidence("asked for: cuda.toolkit = 'image'"),
-                Evidence(f"images exist for {', '.join(toolkit.images) or 'none'}", evidence.source),
+                Evidence(
+                    f"images exist for {', '.join(toolkit.images) or 'none'}", evidence.source
+                ),
                 "system = one of these; or cuda.toolkit = 'wheels' or 'system'",
             )
         )

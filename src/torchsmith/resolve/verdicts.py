@@ -69,7 +69,11 @@ def _libc(host: Host) -> Verdict:
 
 def _apt(host: Host, *packages: str) -> str:
     sudo = "" if host.root else "sudo "
-    return f"{sudo}apt-get install {' '.join(packages)}" if host.apt else f"install {' '.join(packages)}"
+    return (
+        f"{sudo}apt-get install {' '.join(packages)}"
+        if host.apt
+        else f"install {' '.join(packages)}"
+    )
 
 
 def _toolchain(
@@ -86,9 +90,13 @@ def _toolchain(
         cure = "" if fits else "pip install uv: the plan takes this Python from uv"
         has_uv = "uv" in host.tools
         rating: Rating = "ok" if fits else ("ok" if has_uv else "warn")
-        yield Verdict("Python", found, f"{wanted.python} with headers", rating, cure if rating != "ok" else "")
+        yield Verdict(
+            "Python", found, f"{wanted.python} with headers", rating, cure if rating != "ok" else ""
+        )
 
-    compilers = ", ".join(dict.fromkeys(f"{item.kind} {item.version}" for item in host.compilers)) or "none"
+    compilers = (
+        ", ".join(dict.fromkeys(f"{item.kind} {item.version}" for item in host.compilers)) or "none"
+    )
     if wanted is None or inside:
         rating = "info" if compilers != "none" or inside else "fail"
         cure = "" if rating == "info" else _apt(host, "build-essential")
@@ -155,7 +163,11 @@ def _cuda(
         found = library.version if library else "none"
         mode = wanted.feature(name) if wanted is not None and cuda is not None else None
         asked = getattr(cuda, name, "") if cuda is not None else ""
-        outside = inside or (cuda is not None and cuda.toolkit == "wheels") or bool(wanted and wanted.board)
+        outside = (
+            inside
+            or (cuda is not None and cuda.toolkit == "wheels")
+            or bool(wanted and wanted.board)
+        )
         must = not outside and (
             (name == "cudnn" and mode not in (None, "off")) or mode in ("system", "static")
         )
@@ -183,7 +195,11 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Ver
             yield Verdict("driver", host.driver, "", "info")
         return
     archs = {arch.arch.rstrip("af") for arch in cuda.archs}
-    covered = [gpu for gpu in host.gpus if gpu.arch and _runs(gpu.arch, archs, ptx=any(a.ptx for a in cuda.archs))]
+    covered = [
+        gpu
+        for gpu in host.gpus
+        if gpu.arch and _runs(gpu.arch, archs, ptx=any(a.ptx for a in cuda.archs))
+    ]
     if not host.gpus:
         yield Verdict("GPU", gpus, cuda.arch_list, "info", "it builds here and runs elsewhere")
     elif covered:
@@ -194,7 +210,7 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Ver
             gpus,
             cuda.arch_list,
             "warn",
-            "this machine's GPU is not in the list: \"no kernel image is available\" if run here; "
+            'this machine\'s GPU is not in the list: "no kernel image is available" if run here; '
             "add 'native' to gpus",
         )
     toolkit = find_toolkit(facts, cuda.version)
@@ -252,7 +268,9 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
             "add memory or swap, or use a larger machine"
             if short
             else (
-                f"fewer compilers at once: MAX_JOBS={max(1, (memory or one) // one)}" if tight else ""
+                f"fewer compilers at once: MAX_JOBS={max(1, (memory or one) // one)}"
+                if tight
+                else ""
             ),
         )
     free = host.disk_free_bytes
@@ -266,7 +284,9 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
             f"{_gib(free)} free",
             f"{_gib(required)}",
             "ok" if enough else "fail",
-            "" if enough else f"free {_gib(required - (free or 0))} more, or work in another folder",
+            ""
+            if enough
+            else f"free {_gib(required - (free or 0))} more, or work in another folder",
         )
     shm = host.shm_bytes
     small = shm is not None and shm < SHM_WANTED
@@ -281,10 +301,13 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
 
 def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Verdict]:
     running = [engine for engine in host.engines if engine.running]
-    found = ", ".join(
-        f"{engine.name} {engine.version}" + ("" if engine.running else " (not running)")
-        for engine in host.engines
-    ) or "none"
+    found = (
+        ", ".join(
+            f"{engine.name} {engine.version}" + ("" if engine.running else " (not running)")
+            for engine in host.engines
+        )
+        or "none"
+    )
     if not (needs.images or inside):
         yield Verdict("container engine", found, "", "info")
         return

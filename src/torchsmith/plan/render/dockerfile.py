@@ -40,7 +40,9 @@ def _run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
 
 def _apt(packages: Iterable[str]) -> list[str]:
     names = sorted(dict.fromkeys(packages))
-    install = "apt-get install --yes --no-install-recommends \\\n        " + " \\\n        ".join(names)
+    install = "apt-get install --yes --no-install-recommends \\\n        " + " \\\n        ".join(
+        names
+    )
     return _run(["export DEBIAN_FRONTEND=noninteractive", "apt-get update", install], _APT_MOUNTS)
 
 
@@ -102,8 +104,12 @@ def _toolchain(resolution: Resolution) -> list[str]:
             ),
         ]
     else:
-        lines += _run([f"command -v python{resolution.python} || ln -s /usr/bin/python3 "
-                       f"/usr/local/bin/python{resolution.python}"])
+        lines += _run(
+            [
+                f"command -v python{resolution.python} || ln -s /usr/bin/python3 "
+                f"/usr/local/bin/python{resolution.python}"
+            ]
+        )
     return lines
 
 
@@ -195,7 +201,10 @@ def _runtime(resolution: Resolution, image: Image, torchsmith: str) -> list[str]
     else:
         pins = [f"torch=={resolution.torch}", *image.pip]
         lines += _run(
-            ["python3 -m venv /opt/venv", "/opt/venv/bin/pip install " + " ".join(map(shlex.quote, pins))],
+            [
+                "python3 -m venv /opt/venv",
+                "/opt/venv/bin/pip install " + " ".join(map(shlex.quote, pins)),
+            ],
             [_PIP_MOUNT],
         )
     lines.append("ENV PATH=/opt/venv/bin:$PATH")
@@ -297,7 +306,9 @@ def render_dockerfile(
     mine = [step for step in steps if step.kind in _BUILD_KINDS and _reaches(step, resolution)]
     compiled = any(step.kind == "compile" for step in mine)
     lines = [
-        *_comment(f"{resolution.variant}: PyTorch {resolution.version} for Python {resolution.python}."),
+        *_comment(
+            f"{resolution.variant}: PyTorch {resolution.version} for Python {resolution.python}."
+        ),
         f"# Written by torchsmith {torchsmith}; builds without it:",
         "#   docker build --target runtime --tag NAME .      (or podman build)",
         f"#   docker run --shm-size={image.shm_size} NAME",

@@ -65,7 +65,11 @@ def _write_file(name: str, content: bytes) -> list[str]:
         text = "\0"
     plain = text.endswith("\n") and "\0" not in text and "\r" not in text
     if plain and "END_OF_FILE" not in text.splitlines():
-        return [*lines, f"cat > \"$WORK\"/{shlex.quote(name)} <<'END_OF_FILE'", text + "END_OF_FILE"]
+        return [
+            *lines,
+            f"cat > \"$WORK\"/{shlex.quote(name)} <<'END_OF_FILE'",
+            text + "END_OF_FILE",
+        ]
     encoded = "\n".join(textwrap.wrap(base64.b64encode(content).decode(), 100))
     return [
         *lines,
@@ -93,7 +97,9 @@ def _step(step: Step) -> list[str]:
 
 def render_script(plan: Plan, torchsmith: str) -> str:
     """Write the plan as bash. The same plan gives the same bytes."""
-    names = ", ".join(f"torch {item.version} for Python {item.python}" for item in plan.variants[:4])
+    names = ", ".join(
+        f"torch {item.version} for Python {item.python}" for item in plan.variants[:4]
+    )
     more = f" and {len(plan.variants) - 4} more" if len(plan.variants) > 4 else ""
     lines = [
         "#!/usr/bin/env bash",

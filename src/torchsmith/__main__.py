@@ -1,0 +1,5 @@
+"""`python -m torchsmith`."""
+
+from torchsmith.cli import main
+
+main()

@@ -1,0 +1,50 @@
+"""The commands, one file each: parse, call, print. No logic lives here.
+
+Start-up is part of the interface: modules of this room import what they need inside the
+command that needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line; explained failures end with one sentence and an exit code."""
+    from torchsmith.errors import RecipeError, TorchsmithError
+
+    debug = "--debug" in sys.argv
+    if debug:
+        sys.argv.remove("--debug")
+    try:
+        from torchsmith.cli.app import app
+
+        app(prog_name="torchsmith")
+    except RecipeError as error:
+        for problem in error.problems:
+            _complain(f"{error.path}: {problem}")
+        _complain(f"error: {error.message}", error.hint)
+        _end(error, debug)
+    except TorchsmithError as error:
+        _complain(f"error: {error.message}", error.hint)
+        _end(error, debug)
+    except BrokenPipeError:
+        # `torchsmith … | head`: the reader has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        raise SystemExit(130) from None
+
+
+def _complain(message: str, hint: str = "") -> None:
+    print(message, file=sys.stderr)
+    if hint:
+        print(f"  {hint}", file=sys.stderr)
+
+
+def _end(error: BaseException, debug: bool) -> None:
+    if debug:
+        raise error
+    raise SystemExit(getattr(error, "exit_code", 1)) from None

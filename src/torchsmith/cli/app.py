@@ -1,0 +1,43 @@
+"""The command line itself: which commands there are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from torchsmith import __version__
+from torchsmith.cli import doctor, facts, init, plan, schema
+
+app = typer.Typer(
+    name="torchsmith",
+    help="From a recipe to the PyTorch you need: checked, planned, built, packaged, shipped.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Any command takes --debug, which shows the traceback behind an error.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"torchsmith {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """From a recipe to the PyTorch you need: checked, planned, built, packaged, shipped."""
+
+
+app.command("init")(init.init)
+app.command("plan")(plan.plan)
+app.command("doctor")(doctor.doctor)
+app.add_typer(facts.app, name="facts")
+app.command("schema")(schema.schema)

@@ -1,0 +1,68 @@
+"""`torchsmith doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli import wishes
+
+
+def doctor(
+    recipe: wishes.RecipeArgument = None,
+    preset: wishes.Preset = None,
+    host: wishes.HostFile = None,
+    json: Annotated[bool, typer.Option("--json", help="For scripts, and for --host.")] = False,
+) -> None:
+    """Look at this machine and say what a recipe would miss here.
+
+    Ends with 0 if everything is there, 4 if something must be mended first.
+    """
+    from torchsmith import __version__
+    from torchsmith.cli.output import print_json
+    from torchsmith.errors import HostError
+    from torchsmith.facts.files import shipped
+    from torchsmith.plan.build import make_plan
+    from torchsmith.plan.models import as_json
+    from torchsmith.recipe.matrix import expand
+    from torchsmith.resolve.models import Refusal
+    from torchsmith.resolve.resolve import resolve
+    from torchsmith.resolve.verdicts import Needs, examine, worst
+
+    here = wishes.host_for(host)
+    facts = shipped()
+    resolution = None
+    needs = Needs()
+    if recipe is not None or preset is not None:
+        from torchsmith.cli.plan import refuse
+
+        loaded = wishes.loaded(recipe, preset, {})
+        outcomes = [resolve(item, facts, here, loaded.files) for item in expand(loaded.recipe)]
+        refused = [item for item in outcomes if isinstance(item, Refusal)]
+        resolved = [item for item in outcomes if not isinstance(item, Refusal)]
+        if not resolved:
+            refuse(refused, len(outcomes), json=json)
+        made = make_plan(loaded.recipe, resolved, facts, __version__)
+        resolution = resolved[0]
+        needs = Needs(
+            memory_mb=max((step.cost.memory_mb for step in made.steps), default=0),
+            disk_mb=sum(step.cost.disk_mb for step in made.steps),
+            images=any(step.kind == "image" for step in made.steps),
+        )
+    lines = examine(here, facts, resolution, needs)
+    rating = worst(lines)
+    if json:
+        verdicts = as_json(tuple(lines))
+        print_json({"host": here.model_dump(mode="json"), "verdicts": verdicts, "verdict": rating})
+    else:
+        from torchsmith.cli.show_doctor import show_verdicts
+
+        show_verdicts(lines)
+    if rating == "fail":
+        raise HostError(
+            "this machine cannot do it as it is"
+            if resolution
+            else "something essential is missing",
+            "The lines marked x say what mends each.",
+        )

@@ -1,0 +1,151 @@
+"""`torchsmith plan`."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+
+from torchsmith.cli import wishes
+
+if TYPE_CHECKING:
+    from torchsmith.plan.models import Plan
+    from torchsmith.recipe.load import LoadedRecipe
+    from torchsmith.resolve.models import Refusal
+
+
+def plan(
+    recipe: wishes.RecipeArgument = None,
+    preset: wishes.Preset = None,
+    torch: wishes.Torch = None,
+    python: wishes.Python = None,
+    cuda: wishes.Cuda = None,
+    gpu: wishes.Gpu = None,
+    platform: wishes.Platform = None,
+    board: wishes.Board = None,
+    system: wishes.System = None,
+    profile: wishes.Profile = None,
+    cpu: wishes.Cpu = None,
+    compiler: wishes.Compiler = None,
+    feature: wishes.Feature = None,
+    companion: wishes.Companion = None,
+    host: wishes.HostFile = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="The reason for every choice.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The whole plan, for scripts.")] = False,
+    render: Annotated[
+        Literal["script", "dockerfile", "conda"] | None,
+        typer.Option("--as", help="Write the plan as something that needs no torchsmith."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File (script) or folder to write.")
+    ] = None,
+) -> None:
+    """Check that a recipe can exist and show what would be done."""
+    from torchsmith import __version__
+    from torchsmith.facts.files import shipped
+    from torchsmith.plan.build import make_plan
+    from torchsmith.recipe.matrix import expand
+    from torchsmith.resolve.models import Refusal
+    from torchsmith.resolve.resolve import resolve
+
+    with ThreadPoolExecutor(1) as pool:
+        # Asking a dozen programs for their versions takes as long as everything else.
+        machine = pool.submit(wishes.host_for, host)
+        loaded = wishes.loaded(
+            recipe,
+            preset,
+            {
+                "torch": torch,
+                "python": python,
+                "cuda": cuda,
+                "gpus": gpu,
+                "platform": platform,
+                "board": board,
+                "system": system,
+                "profile": profile,
+                "cpu": cpu,
+                "compiler": compiler,
+                "features": feature,
+                "companions": companion,
+            },
+        )
+        here = machine.result()
+    facts = shipped()
+    outcomes = [resolve(item, facts, here, loaded.files) for item in expand(loaded.recipe)]
+    refused = [item for item in outcomes if isinstance(item, Refusal)]
+    if refused:
+        refuse(refused, len(outcomes), json=json)
+    resolved = [item for item in outcomes if not isinstance(item, Refusal)]
+    made = make_plan(loaded.recipe, resolved, facts, __version__)
+    if render is not None:
+        _render(made, loaded, render, output)
+    elif json:
+        _print_json(made, output)
+    else:
+        from torchsmith.cli.show_plan import show_plan
+
+        show_plan(made, here.cores, explain=explain)
+
+
+def refuse(refused: list[Refusal], count: int, *, json: bool) -> NoReturn:
+    """Show why, and end the command."""
+    from torchsmith.cli.output import print_json
+    from torchsmith.cli.show_plan import show_refusals
+    from torchsmith.errors import ConflictError
+    from torchsmith.plan.models import as_json
+
+    if json:
+        print_json({"refused": as_json(tuple(refused))})
+    else:
+        show_refusals(refused)
+    subject = (
+        "this cannot exist" if count == 1 else f"{len(refused)} of {count} variants cannot exist"
+    )
+    raise ConflictError(subject, "Change the recipe as said above; nothing was written.")
+
+
+def _print_json(made: Plan, output: Path | None) -> None:
+    import json
+
+    from torchsmith.cli.output import print_json, write_file
+    from torchsmith.plan.models import as_json
+
+    table = as_json(made)
+    if output is None:
+        print_json(table)
+    else:
+        write_file(output, (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) -> None:
+    import sys
+
+    from torchsmith import __version__
+    from torchsmith.cli.output import print_files, write_file, write_tree
+    from torchsmith.plan.render.conda import render_conda
+    from torchsmith.plan.render.dockerfile import dockerfile_context
+    from torchsmith.plan.render.script import render_script
+
+    if render == "script":
+        text = render_script(made, __version__)
+        if output is None:
+            sys.stdout.write(text)
+        else:
+            write_file(output, text.encode(), mode=0o755)
+        return
+    files = (
+        render_conda(made)
+        if render == "conda"
+        else dockerfile_context(made, loaded.recipe, __version__)
+    )
+    if output is not None:
+        write_tree(output, files)
+        print(f"written: {output}/{{{', '.join(files)}}}")
+    elif len(files) == 1:
+        sys.stdout.write(next(iter(files.values())).decode())
+    else:
+        print_files(files)

@@ -1,0 +1,329 @@
+"""Answers to questions people ask of the facts, as titled lines with their sources."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchsmith.errors import UsageError
+from torchsmith.facts.cuda import archs_of, find_arch, find_toolkit, host_compiler, toolkits
+from torchsmith.facts.files import Facts
+from torchsmith.facts.gpus import find_gpu, nearest_gpus
+from torchsmith.facts.models import Fact, Source
+from torchsmith.facts.ranges import release, version_range
+from torchsmith.facts.torch import companion_releases, entry_for, find_release, releases
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLine:
+    """One statement and where it can be checked."""
+
+    subject: str
+    value: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is known of one thing."""
+
+    title: str
+    lines: tuple[AnswerLine, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
+
+def addresses(table: Mapping[str, Source], fact: Fact | None) -> str:
+    """The addresses a fact can be checked at."""
+    if fact is None:
+        return ""
+    return " ".join(dict.fromkeys(table[key].url for key in fact.source.split()))
+
+
+def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
+    close = difflib.get_close_matches(name.lower(), list(names), n=3, cutoff=0.5)
+    hint = (
+        f"Did you mean {' or '.join(close)}?" if close else f"`torchsmith facts {what}` lists them."
+    )
+    return UsageError(f"no {what} named {name!r} is known", hint)
+
+
+def _checked(what: str, text: str) -> str:
+    try:
+        release(text)
+    except ValueError as error:
+        raise UsageError(f"{what}: {error}") from None
+    return text
+
+
+def about_gpu(facts: Facts, name: str | None) -> Answer:
+    """One GPU, or all of them."""
+    table = facts.gpus.sources
+    if name is None:
+        ordered = sorted(
+            facts.gpus.gpu, key=lambda gpu: release(gpu.arch.rstrip("af")), reverse=True
+        )
+        lines = [AnswerLine(gpu.name, f"{gpu.arch}  {gpu.kind}") for gpu in ordered]
+        return Answer(f"{len(lines)} GPUs", tuple(lines))
+    gpu = find_gpu(facts, name)
+    if gpu is None:
+        close = nearest_gpus(facts, name)
+        raise UsageError(
+            f"no GPU named {name!r} is known",
+            f"Did you mean {' or '.join(close)}?"
+            if close
+            else "`torchsmith facts gpu` lists them.",
+        )
+    arch = find_arch(facts, gpu.arch)
+    knowing = [
+        item.version
+        for item in releases(facts)
+        if (entry := entry_for(facts.torch.archs, item.version)) and gpu.arch in entry.known
+    ]
+    lines = [
+        AnswerLine("compute capability", gpu.arch, addresses(table, gpu)),
+        AnswerLine("kind", gpu.kind),
+        AnswerLine("in an arch list", f"{gpu.arch} (sm_{gpu.arch.replace('.', '')})"),
+    ]
+    if arch is not None:
+        lines.append(AnswerLine("family", arch.family))
+        lines.append(
+            AnswerLine("CUDA", str(version_range(arch.cuda)), addresses(facts.cuda.sources, arch))
+        )
+    if knowing:
+        lines.append(AnswerLine("torch", f"{knowing[0]} to {knowing[-1]} know it"))
+    if gpu.note:
+        lines.append(AnswerLine("note", gpu.note))
+    return Answer(gpu.name, tuple(lines))
+
+
+def about_torch(facts: Facts, version: str | None) -> Answer:
+    """One release, or all of them."""
+    if version is None:
+        lines = [
+            AnswerLine(item.version, f"Python {', '.join(item.pythons)}")
+            for item in reversed(releases(facts))
+        ]
+        return Answer(f"{len(lines)} releases of PyTorch", tuple(lines))
+    found = find_release(facts, _checked("torch", version))
+    if found is None:
+        raise _unknown("torch", version, [item.version for item in releases(facts)])
+    torch = found.version
+    table = facts.torch.sources
+    own = addresses(facts.releases.sources, found)
+    lines = [AnswerLine("tag", found.tag, own)]
+    if found.commit:
+        lines.append(AnswerLine("commit", found.commit, own))
+    if found.wheel_commit:
+        lines.append(AnswerLine("commit of the wheels", found.wheel_commit, own))
+    if found.date:
+        lines.append(AnswerLine("released", found.date, own))
+    lines.append(AnswerLine("Python", ", ".join(found.pythons), own))
+    for subject, entries in (
+        ("CUDA", facts.torch.cuda),
+        ("cuDNN", facts.torch.cudnn),
+        ("CMake", facts.torch.cmake),
+        ("setuptools", facts.torch.setuptools),
+        ("numpy", facts.torch.numpy),
+    ):
+        if (span := entry_for(entries, torch)) is not None:
+            text = str(version_range(span.value)) + (f" ({span.note})" if span.note else "")
+            lines.append(AnswerLine(subject, text, addresses(table, span)))
+    if (cxx := entry_for(facts.torch.cxx, torch)) is not None:
+        text = f"C++{cxx.standard}, gcc {version_range(cxx.gcc)}"
+        lines.append(AnswerLine("compiler", text, addresses(table, cxx)))
+    if (archs := entry_for(facts.torch.archs, torch)) is not None:
+        lines.append(AnswerLine("GPUs it knows", ", ".join(archs.known), addresses(table, archs)))
+    for published in facts.torch.published:
+        if torch in version_range(published.torch):
+            subject = f"published, CUDA {version_range(published.cuda)}"
+            where = "" if published.platform == "linux-x86_64" else f" ({published.platform})"
+            lines.append(AnswerLine(subject + where, published.archs, addresses(table, published)))
+    for project in facts.companions.project:
+        matching = [
+            item
+            for item in companion_releases(facts, project.name)
+            if torch in version_range(item.torch)
+        ]
+        if matching:
+            value = ", ".join(item.version for item in matching)
+            source = addresses(facts.companions.sources, matching[-1])
+        else:
+            ended = f"; it ended at {project.ended}" if project.ended else ""
+            value, source = f"none{ended}", addresses(facts.companions.sources, project)
+        lines.append(AnswerLine(project.package, value, source))
+    suites = [
+        item.suite
+        for item in facts.systems.debian
+        if (item.project, item.version) == ("torch", torch)
+    ]
+    if suites:
+        lines.append(AnswerLine("Debian source", ", ".join(suites)))
+    if found.note:
+        lines.append(AnswerLine("note", found.note))
+    return Answer(f"torch {torch}", tuple(lines))
+
+
+def about_cuda(facts: Facts, version: str | None) -> Answer:
+    """One toolkit, or all of them."""
+    table = facts.cuda.sources
+    if version is None:
+        lines = [
+            AnswerLine(item.version, f"driver {item.driver} or newer")
+            for item in reversed(toolkits(facts))
+        ]
+        return Answer(f"{len(lines)} CUDA toolkits", tuple(lines))
+    toolkit = find_toolkit(facts, _checked("cuda", version))
+    if toolkit is None:
+        raise _unknown("cuda", version, [item.version for item in toolkits(facts)])
+    cuda = toolkit.version
+    own = addresses(table, toolkit)
+    lines = []
+    if toolkit.builds:
+        lines.append(AnswerLine("builds", ", ".join(toolkit.builds), own))
+    lines.append(AnswerLine("driver", f"{toolkit.driver} or newer", own))
+    if toolkit.driver_compat:
+        text = f"{toolkit.driver_compat} or newer, by minor-version compatibility"
+        lines.append(AnswerLine("oldest driver", text, own))
+    known = archs_of(facts, cuda)
+    lines.append(
+        AnswerLine(
+            "compiles for", ", ".join(item.arch for item in known), addresses(table, known[0])
+        )
+    )
+    for kind in ("gcc", "clang"):
+        if (limit := host_compiler(facts, cuda, kind)) is not None:
+            lines.append(AnswerLine(kind, f"up to {limit.newest}", addresses(table, limit)))
+    cudnn = [
+        str(version_range(item.cudnn))
+        for item in facts.cuda.cudnn
+        if cuda in version_range(item.cuda)
+    ]
+    if cudnn:
+        lines.append(AnswerLine("cuDNN", ", ".join(cudnn)))
+    builds: Callable[[str], bool] = lambda torch: (  # noqa: E731
+        (span := entry_for(facts.torch.cuda, torch)) is not None
+        and cuda in version_range(span.value)
+    )
+    accepting = [item.version for item in releases(facts) if builds(item.version)]
+    lines.append(AnswerLine("torch", f"{accepting[0]} to {accepting[-1]}" if accepting else "none"))
+    lines.append(AnswerLine("images", ", ".join(toolkit.images) or "none"))
+    lines.append(AnswerLine("nvcc on PyPI", "yes" if toolkit.wheels else "no"))
+    if toolkit.note:
+        lines.append(AnswerLine("note", toolkit.note))
+    return Answer(f"CUDA {cuda}", tuple(lines))
+
+
+def about_board(facts: Facts, name: str | None) -> Answer:
+    """One board, or all of them."""
+    table = facts.boards.sources
+    if name is None:
+        lines = [AnswerLine(item.name, f"{item.title}, {item.arch}") for item in facts.boards.board]
+        return Answer(f"{len(lines)} boards", tuple(lines))
+    board = next((item for item in facts.boards.board if item.name == name.lower()), None)
+    if board is None:
+        raise _unknown("board", name, [item.name for item in facts.boards.board])
+    own = addresses(table, board)
+    lines = [
+        AnswerLine("compute capability", board.arch, own),
+        AnswerLine("platform", board.platform),
+        AnswerLine("CPU", f"-mcpu={board.cpu}"),
+        AnswerLine("memory", f"{board.memory_gb} GB"),
+    ]
+    if board.max_threads_per_block:
+        lines.append(AnswerLine("threads per block", f"at most {board.max_threads_per_block}", own))
+    lines += [
+        AnswerLine(
+            f"no {lack.feature}",
+            lack.reason + (f" Instead: {lack.instead}" if lack.instead else ""),
+        )
+        for lack in board.lacks
+    ]
+    lines += [
+        AnswerLine(
+            f"JetPack {item.version}",
+            f"{item.system}, CUDA {item.cuda}, cuDNN {item.cudnn}, Python {item.python}",
+            addresses(table, item),
+        )
+        for item in board.jetpack
+    ]
+    lines += [
+        AnswerLine(f"patch for torch {version_range(patch.releases)}", f"{patch.file}: {patch.why}")
+        for patch in facts.patches.patch
+        if board.name in patch.boards
+    ]
+    return Answer(board.title, tuple(lines))
+
+
+def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
+    """A companion's releases and the torch each goes with."""
+    project = next(
+        (item for item in facts.companions.project if name.lower() in (item.name, item.package)),
+        None,
+    )
+    if project is None:
+        raise _unknown("companion", name, [item.name for item in facts.companions.project])
+    table = facts.companions.sources
+    chosen = companion_releases(facts, project.name)
+    if version is not None:
+        chosen = tuple(item for item in chosen if item.version == version)
+        if not chosen:
+            known = [item.version for item in companion_releases(facts, project.name)]
+            raise _unknown(f"companion {project.name}", version, known)
+    lines = [
+        AnswerLine(
+            f"{project.package} {item.version}",
+            f"torch {version_range(item.torch)}",
+            addresses(table, item),
+        )
+        for item in reversed(chosen)
+    ]
+    if project.ended:
+        lines.append(
+            AnswerLine(
+                "ended", f"{project.ended}: {project.ended_reason}", addresses(table, project)
+            )
+        )
+    return Answer(project.package, tuple(lines))
+
+
+def about_features(facts: Facts, torch: str | None) -> Answer:
+    """What PyTorch can be built with."""
+    version = None
+    if torch is not None:
+        found = find_release(facts, _checked("torch", torch))
+        if found is None:
+            raise _unknown("torch", torch, [item.version for item in releases(facts)])
+        version = found.version
+    lines = []
+    for feature in facts.features.feature:
+        if version is not None and version not in version_range(feature.torch):
+            continue
+        switch = entry_for(feature.switch, version) if version is not None else None
+        off = " ".join(f"{name}={value}" for name, value in switch.off.items()) if switch else ""
+        value = f"{feature.title} [{', '.join(feature.modes)}]" + (f"  off: {off}" if off else "")
+        lines.append(AnswerLine(feature.name, value, addresses(facts.features.sources, feature)))
+    title = f"Features of torch {version}" if version else "Features of PyTorch"
+    return Answer(title, tuple(lines))
+
+
+def about_systems(facts: Facts) -> Answer:
+    """Distributions, and Debian's source packages."""
+    table = facts.systems.sources
+    lines = [
+        AnswerLine(
+            item.name,
+            f"glibc {item.glibc}, gcc {item.gcc} ({', '.join(item.gccs)}), Python {item.python}",
+            addresses(table, item),
+        )
+        for item in facts.systems.system
+    ]
+    lines += [
+        AnswerLine(f"Debian {item.suite}", f"{item.package} {item.version}", addresses(table, item))
+        for item in facts.systems.debian
+    ]
+    return Answer("Systems", tuple(lines))
