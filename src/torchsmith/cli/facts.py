@@ -29,10 +29,16 @@ def _print(answer: Answer, *, json: bool) -> None:
     table = Table(box=None, show_header=False, pad_edge=True)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
+    notes: dict[str, int] = {}
     for line in answer.lines:
-        source = f"  [dim]{escape(line.source)}[/dim]" if line.source else ""
+        marks = ",".join(
+            str(notes.setdefault(address, len(notes) + 1)) for address in line.source.split()
+        )
+        source = f"  [dim]({marks})[/dim]" if marks else ""
         table.add_row(escape(line.subject), escape(line.value) + source)
     out.print(table)
+    for address, number in notes.items():
+        out.print(f"[dim]({number}) {escape(address)}[/dim]")
 
 
 @app.command()

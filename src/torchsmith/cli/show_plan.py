@@ -21,7 +21,8 @@ def show_refusals(refused: Sequence[Refusal]) -> None:
     """Every conflict: what collides, where that is written, what would work."""
     out = console()
     for item in refused[:_SHOWN_VARIANTS]:
-        out.print(f"[bold]{escape(item.variant)}[/bold] cannot exist:")
+        subject = "What was asked for" if len(refused) == 1 else item.variant
+        out.print(f"[bold]{escape(subject)}[/bold] cannot exist:")
         for conflict in item.conflicts:
             out.print(f"  [red]x[/red] {escape(conflict.message)}")
             for fact in (conflict.first, conflict.second):
@@ -36,7 +37,9 @@ def show_refusals(refused: Sequence[Refusal]) -> None:
 
 
 def _headline(item: Resolution) -> str:
-    cuda = f"CUDA {item.cuda.version} ({item.cuda.arch_list})" if item.cuda else "no CUDA"
+    cuda = f"CUDA {item.cuda.version}" if item.cuda else "no CUDA"
+    if item.cuda and item.cuda.archs:
+        cuda += f" ({item.cuda.arch_list})"
     where = item.board or item.platform
     system = f", {item.system}" if item.system else ""
     return f"torch {item.version}, Python {item.python}, {cuda}, {where}{system}"
@@ -51,14 +54,17 @@ def _step_line(step: Step) -> str:
 
 
 def _add_steps(branch: Tree, steps: Sequence[Step], *, explain: bool) -> None:
+    told: set[tuple[tuple[str, str], ...]] = set()
     for step in steps:
         node = branch.add(_step_line(step))
         if step.why:
             node.add(f"[dim]{escape(step.why)}[/dim]")
         for name, value in step.details:
             node.add(f"{escape(name)}: {escape(value)}")
-        for name, value in step.env if step.kind in ("configure", "compile") else ():
-            if explain or name not in ("CC", "CXX", "CUDAHOSTCXX"):
+        # Compiling happens in the environment of configuring: said once.
+        if step.kind in ("configure", "compile") and step.env not in told:
+            told.add(step.env)
+            for name, value in step.env:
                 node.add(f"[cyan]{escape(name)}={escape(value)}[/cyan]")
         if explain:
             for command in step.commands:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torchsmith.errors import UsageError
 from torchsmith.facts.cuda import archs_of, find_arch, find_toolkit, host_compiler, toolkits
-from torchsmith.facts.files import Facts
+from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu, nearest_gpus
-from torchsmith.facts.models import Fact, Source
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.facts.torch import companion_releases, entry_for, find_release, releases
 
@@ -35,13 +34,6 @@ class Answer:
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
         return asdict(self)
-
-
-def addresses(table: Mapping[str, Source], fact: Fact | None) -> str:
-    """The addresses a fact can be checked at."""
-    if fact is None:
-        return ""
-    return " ".join(dict.fromkeys(table[key].url for key in fact.source.split()))
 
 
 def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -75,6 +76,17 @@ class Facts:
     def patches(self) -> models.PatchesFile:
         """The patches torchsmith ships."""
         return self._read("patches", models.PatchesFile)
+
+    def patch_content(self, patch: models.PatchFact) -> bytes:
+        """The text of a shipped patch."""
+        return (self.folder / "patches" / patch.file).read_bytes()
+
+
+def addresses(table: Mapping[str, models.Source], fact: models.Fact | None) -> str:
+    """The addresses a fact can be checked at, out of its file's table of sources."""
+    if fact is None:
+        return ""
+    return " ".join(dict.fromkeys(table[key].url for key in fact.source.split()))
 
 
 @cache

@@ -185,6 +185,9 @@ class Toolkit(Fact):
     image: str = Field(
         "", description="The tag of those images, before -devel: nvidia/cuda:{image}-devel-…"
     )
+    image_cudnn: str = Field(
+        "", description="The part of the tag that brings cuDNN: cudnn7, cudnn8, or just cudnn."
+    )
     wheels: bool = Field(False, description="Whether nvcc can be assembled from PyPI wheels.")
 
 

@@ -45,16 +45,16 @@ class VersionRange:
         return self.high is None or numbers[: len(self.high)] <= self.high
 
     def __str__(self) -> str:
-        if self.low is None and self.high is None:
-            return "any version"
-        if self.low == self.high and self.low is not None:
-            return dotted(self.low)
-        if self.low is None and self.high is not None:
-            return f"up to {dotted(self.high)}"
-        if self.low is not None and self.high is None:
-            return f"{dotted(self.low)} or newer"
-        assert self.low is not None and self.high is not None
-        return f"{dotted(self.low)} to {dotted(self.high)}"
+        low = dotted(self.low) if self.low is not None else ""
+        # An end of one number takes in everything below it: 3 is 3.x.
+        high = dotted(self.high) if self.high is not None else ""
+        if self.high is not None and len(self.high) == 1:
+            high += ".x"
+        if not low:
+            return f"up to {high}" if high else "any version"
+        if self.low == self.high:
+            return high
+        return f"{low} to {high}" if high else f"{low} or newer"
 
 
 @lru_cache(maxsize=4096)

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.outcome import Image, Job, Packages, Publish
 from torchsmith.recipe.values import (
+    AptPackage,
     Commit,
     CpuText,
     EnvName,
@@ -204,6 +205,12 @@ class Build(Section):
         None, description="Default: every core."
     )
     memory: Size | None = Field(None, description="Budget for compilers; default: what is free.")
+    apt: list[AptPackage] = Field(
+        default_factory=list, description="More Debian packages the build needs."
+    )
+    pip: list[PipRequirement] = Field(
+        default_factory=list, description="More Python packages the build needs."
+    )
     env: dict[EnvName, Line] = Field(
         default_factory=dict, description="More environment for the build; wins over ours."
     )

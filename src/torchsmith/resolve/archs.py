@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchsmith.facts.cuda import arch_number, archs_of
-from torchsmith.facts.files import Facts
+from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
 from torchsmith.facts.models import Board
 from torchsmith.facts.ranges import release
 from torchsmith.facts.torch import entry_for, published_archs
 from torchsmith.host.models import Host
 from torchsmith.recipe.gpus import gpu_wish, split_arch_list
-from torchsmith.resolve.combination import sources
 from torchsmith.resolve.models import Arch, Caution, Choice, Conflict, Evidence
 
 # Past this many kernels-for-one-GPU, torch_cuda's code and data drift more than 2 GiB apart and
@@ -82,7 +81,7 @@ def decide_archs(
                     "GPU",
                     arch,
                     f"{gpu.name} has compute capability {gpu.arch}",
-                    sources(dict(facts.gpus.sources), gpu),
+                    addresses(facts.gpus.sources, gpu),
                 )
             )
     made.archs.sort(key=lambda item: arch_number(item.arch))
@@ -118,7 +117,7 @@ def _published(
                 "GPU",
                 board.arch,
                 f"the GPU of the {board.title}",
-                sources(dict(facts.boards.sources), board),
+                addresses(facts.boards.sources, board),
             )
         )
         return
@@ -132,7 +131,7 @@ def _published(
                 "GPU",
                 entry.archs,
                 f"the arch list of the wheels PyTorch publishes for {torch} with CUDA {cuda}",
-                sources(dict(facts.torch.sources), entry),
+                addresses(facts.torch.sources, entry),
             )
         )
         return
@@ -220,7 +219,7 @@ def _consider(
         )
         made.choices.append(Choice("GPU of this machine", ", ".join(absent or archs), reason))
     newest = [item for item in made.archs if item.ptx]
-    if newest and made.archs[-1] not in newest:
+    if made.explicit and newest and made.archs[-1] not in newest:
         made.cautions.append(
             Caution(
                 f"+PTX stands on {newest[-1].arch}, which is not the newest of the list",

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from torchsmith.facts.cuda import compiles, find_arch, find_toolkit, host_compiler
-from torchsmith.facts.files import Facts
-from torchsmith.facts.models import Fact
+from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.facts.torch import companion_for, companion_releases, entry_for, find_release
 from torchsmith.resolve.models import Conflict, Evidence
@@ -62,14 +61,6 @@ class Clash:
         return self.conflict.kind, self.subject
 
 
-def sources(table: dict[str, object], fact: Fact | None) -> str:
-    """The addresses a fact can be checked at."""
-    if fact is None:
-        return ""
-    urls = (getattr(table.get(key), "url", "") for key in fact.source.split())
-    return " ".join(dict.fromkeys(url for url in urls if url))
-
-
 def clashes(facts: Facts, asked: Combination) -> tuple[Clash, ...]:
     """Every rule this combination breaks."""
     return tuple(_clashes(facts, asked))
@@ -112,7 +103,7 @@ def _python(facts: Facts, torch: str, python: str) -> tuple[Clash, ...]:
                 Evidence(f"asked for: Python {python}"),
                 Evidence(
                     f"torch {torch} was published for CPython {', '.join(known.pythons)}",
-                    sources(dict(facts.releases.sources), known),
+                    addresses(facts.releases.sources, known),
                 ),
             ),
             ("python", "torch"),
@@ -148,7 +139,7 @@ def _cuda(facts: Facts, torch: str, cuda: str) -> tuple[Clash, ...]:
                 Evidence(f"asked for: CUDA {cuda}"),
                 Evidence(
                     f"torch {torch} builds with CUDA {span}{because}",
-                    sources(dict(facts.torch.sources), entry),
+                    addresses(facts.torch.sources, entry),
                 ),
             ),
             ("cuda", "torch"),
@@ -184,7 +175,7 @@ def _arch(facts: Facts, torch: str, cuda: str, arch: str) -> tuple[Clash, ...]:
                     asked,
                     Evidence(
                         f"{arch} ({known.family}) needs CUDA {version_range(known.cuda)}",
-                        sources(dict(facts.cuda.sources), known),
+                        addresses(facts.cuda.sources, known),
                     ),
                 ),
                 ("archs", "cuda"),
@@ -201,7 +192,7 @@ def _arch(facts: Facts, torch: str, cuda: str, arch: str) -> tuple[Clash, ...]:
                     asked,
                     Evidence(
                         f"torch {torch} knows {', '.join(entry.known)}",
-                        sources(dict(facts.torch.sources), entry),
+                        addresses(facts.torch.sources, entry),
                     ),
                 ),
                 ("archs", "torch"),
@@ -224,7 +215,7 @@ def _cudnn(facts: Facts, torch: str, cuda: str, cudnn: str) -> tuple[Clash, ...]
                     Evidence(f"asked for: cuDNN {cudnn}"),
                     Evidence(
                         f"torch {torch} builds with cuDNN {version_range(entry.value)}",
-                        sources(dict(facts.torch.sources), entry),
+                        addresses(facts.torch.sources, entry),
                     ),
                 ),
                 ("cudnn", "torch"),
@@ -241,7 +232,7 @@ def _cudnn(facts: Facts, torch: str, cuda: str, cudnn: str) -> tuple[Clash, ...]
                     Evidence(f"asked for: cuDNN {cudnn}"),
                     Evidence(
                         f"cuDNN {cudnn} is for CUDA {spans}",
-                        sources(dict(facts.cuda.sources), lines[0]),
+                        addresses(facts.cuda.sources, lines[0]),
                     ),
                 ),
                 ("cudnn", "cuda"),
@@ -265,7 +256,7 @@ def _compiler(facts: Facts, torch: str, cuda: str, kind: str, version: str) -> t
                         asked,
                         Evidence(
                             f"CUDA {cuda} accepts {kind} up to {limit.newest}",
-                            sources(dict(facts.cuda.sources), limit),
+                            addresses(facts.cuda.sources, limit),
                         ),
                     ),
                     ("compiler", "cuda"),
@@ -282,7 +273,7 @@ def _compiler(facts: Facts, torch: str, cuda: str, kind: str, version: str) -> t
                     Evidence(
                         f"torch {torch} is C++{entry.standard} and needs gcc "
                         f"{version_range(entry.gcc)}",
-                        sources(dict(facts.torch.sources), entry),
+                        addresses(facts.torch.sources, entry),
                     ),
                 ),
                 ("compiler", "torch"),
@@ -308,7 +299,7 @@ def _board_cuda(facts: Facts, name: str, cuda: str) -> tuple[Clash, ...]:
                 Evidence(f"asked for: CUDA {cuda}"),
                 Evidence(
                     f"CUDA on the {board.title} comes with JetPack: {offered}",
-                    sources(dict(facts.boards.sources), board.jetpack[0]),
+                    addresses(facts.boards.sources, board.jetpack[0]),
                 ),
             ),
             ("cuda", "cuda"),
@@ -319,7 +310,7 @@ def _board_cuda(facts: Facts, name: str, cuda: str) -> tuple[Clash, ...]:
 @cache
 def _companion(facts: Facts, torch: str, name: str, version: str) -> tuple[Clash, ...]:
     project = next(item for item in facts.companions.project if item.name == name)
-    table = dict(facts.companions.sources)
+    table = facts.companions.sources
     if version == "match":
         if companion_for(facts, name, torch) is not None:
             return ()
@@ -338,7 +329,7 @@ def _companion(facts: Facts, torch: str, name: str, version: str) -> tuple[Clash
                     "companion-missing",
                     f"there is no {project.package} for torch {torch}",
                     Evidence(f"asked for: {name} to match torch {torch}"),
-                    Evidence(statement, sources(table, project if ended else newest)),
+                    Evidence(statement, addresses(table, project if ended else newest)),
                 ),
                 ("companions", "torch"),
                 name,
@@ -356,7 +347,7 @@ def _companion(facts: Facts, torch: str, name: str, version: str) -> tuple[Clash
                     Evidence(f"asked for: {project.package} {version}"),
                     Evidence(
                         f"newest known: {companion_releases(facts, name)[-1].version}",
-                        sources(table, companion_releases(facts, name)[-1]),
+                        addresses(table, companion_releases(facts, name)[-1]),
                     ),
                 ),
                 ("companions", "torch"),
@@ -374,7 +365,7 @@ def _companion(facts: Facts, torch: str, name: str, version: str) -> tuple[Clash
                 Evidence(
                     f"{project.package} {version} is built against torch "
                     f"{version_range(entry.torch)}",
-                    sources(table, entry),
+                    addresses(table, entry),
                 ),
             ),
             ("companions", "torch"),

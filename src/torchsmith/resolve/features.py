@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torchsmith.facts.files import Facts
+from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, Feature, Lack, Mode, Switch
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import entry_for
-from torchsmith.resolve.combination import sources
 from torchsmith.resolve.models import Choice, Conflict, Evidence
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
@@ -64,13 +63,21 @@ def decide_features(
                     made.conflicts.append(conflict)
                     continue
                 mode = "off"
-                made.choices.append(Choice(f"feature {name}", "off", reason))
+                if cuda or "cuda" not in feature.needs:
+                    made.choices.append(Choice(f"feature {name}", "off", reason))
         made.modes[name] = mode
         if wanted is not None:
             made.choices.append(Choice(f"feature {name}", mode, "the recipe says so"))
-        elif mode != feature.default["release"] and mode == default:
+        elif (
+            mode != feature.default["release"]
+            and mode == default
+            and (cuda or "cuda" not in feature.needs)
+        ):
             made.choices.append(Choice(f"feature {name}", mode, f"profile {profile}"))
-        _switch(feature, mode, torch, made, explicit=wanted is not None)
+        # Without CUDA its satellites are off by themselves.
+        moot = mode == "off" and not cuda and "cuda" in feature.needs
+        if not moot:
+            _switch(feature, mode, torch, made, explicit=wanted is not None)
     return made
 
 
@@ -91,8 +98,8 @@ def _obstacle(
             "feature-board",
             f"{name} cannot be had on the {board.title}",
             wish,
-            Evidence(f"{board.title}: {lack.reason}", sources(dict(facts.boards.sources), board)),
-            lack.instead or f"features.{name} = 'off'",
+            Evidence(f"{board.title}: {lack.reason}", addresses(facts.boards.sources, board)),
+            f"features.{name} = 'off'" + (f". {lack.instead}" if lack.instead else ""),
         )
         return conflict, f"{board.title}: {lack.reason}"
     where = [need for need in feature.needs if need in PLATFORMS]
@@ -102,7 +109,7 @@ def _obstacle(
             f"{name} does not exist on {platform}",
             wish,
             Evidence(
-                f"{name} needs {' or '.join(where)}", sources(dict(facts.features.sources), feature)
+                f"{name} needs {' or '.join(where)}", addresses(facts.features.sources, feature)
             ),
             f"features.{name} = 'off'",
         )
@@ -117,7 +124,7 @@ def _obstacle(
                 "feature-needs",
                 f"{name} needs {need}, which this build does not have",
                 wish,
-                Evidence(f"{name} needs {need}", sources(dict(facts.features.sources), feature)),
+                Evidence(f"{name} needs {need}", addresses(facts.features.sources, feature)),
                 f"{cure}; or features.{name} = 'off'",
             )
             return conflict, f"needs {need}"
@@ -131,7 +138,7 @@ def _switch(
     # What upstream does by itself needs no switch, and a short environment is a readable one.
     if switch is not None and (explicit or mode != feature.default["release"]):
         made.env.update(getattr(switch, mode))
-    if feature.cache and (explicit or mode == "off"):
+    if feature.cache and (explicit or mode != feature.default["release"]):
         made.cache[feature.cache] = mode != "off"
     if mode == "system":
         made.apt.extend(feature.apt)
@@ -145,7 +152,7 @@ def _too_old_or_new(facts: Facts, feature: Feature, torch: str) -> Conflict:
         Evidence(f"asked for: {feature.name}"),
         Evidence(
             f"{feature.name} ({feature.title}) is in torch {span}",
-            sources(dict(facts.features.sources), feature),
+            addresses(facts.features.sources, feature),
         ),
         f"torch {span}; or leave features.{feature.name} out",
     )
@@ -158,7 +165,7 @@ def _no_such_mode(facts: Facts, feature: Feature, mode: str) -> Conflict:
         Evidence(f"asked for: {feature.name} = {mode!r}"),
         Evidence(
             f"{feature.name} can be {', '.join(feature.modes)}",
-            sources(dict(facts.features.sources), feature),
+            addresses(facts.features.sources, feature),
         ),
         f"features.{feature.name} = '{feature.modes[0]}'",
     )

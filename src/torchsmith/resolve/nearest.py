@@ -107,7 +107,10 @@ def _alternatives(facts: Facts, asked: Combination, dimension: str) -> Iterator[
     elif dimension == "companions":
         for name, version in asked.companions:
             match = companion_for(facts, name, asked.torch)
-            if match is not None and match.version != version:
+            if match is None:
+                kept = tuple(item for item in asked.companions if item[0] != name)
+                yield replace(asked, companions=kept)
+            elif match.version != version:
                 yield with_companion(asked, name, match.version)
 
 
@@ -133,11 +136,12 @@ def _change(before: Combination, after: Combination) -> str:
         said.append(f"compute capability {';'.join(after.archs)}{_binary_note(before, after)}")
     if after.compiler != before.compiler and after.compiler:
         said.append(f"{after.compiler[0]} {after.compiler[1]}")
-    said += [
-        f"{name} {version}"
-        for (name, version), (_, old) in zip(after.companions, before.companions, strict=True)
-        if version != old
-    ]
+    now = dict(after.companions)
+    for name, old in before.companions:
+        if name not in now:
+            said.append(f"no {name}")
+        elif now[name] != old:
+            said.append(f"{name} {now[name]}")
     return ", ".join(said)
 
 
@@ -152,15 +156,36 @@ def _binary_note(before: Combination, after: Combination) -> str:
 def cures(facts: Facts, asked: Combination, clash: Clash) -> str:
     """The nearest change of each side that mends this clash without causing another."""
     before = {other.identity for other in clashes(facts, asked)}
+
+    def mends(candidate: Combination) -> bool:
+        left = {other.identity for other in clashes(facts, candidate)}
+        # A GPU that torch knows and CUDA cannot compile for is not helped.
+        still = any(clash.subject and clash.subject == subject for _, subject in left)
+        return clash.identity not in left and left <= before and not still
+
     found: list[str] = []
     for dimension in dict.fromkeys(clash.dimensions):
-        for candidate in _alternatives(facts, asked, dimension):
-            left = {other.identity for other in clashes(facts, candidate)}
-            if clash.identity not in left and left <= before:
-                found.append(_change(asked, candidate))
-                break
+        alone = (item for item in _alternatives(facts, asked, dimension) if mends(item))
+        # Where no change of this side alone is enough, the one that drags torch or CUDA along.
+        dragged = (
+            item
+            for first in _alternatives(facts, asked, dimension)
+            for other in ("torch", "cuda")
+            if other != dimension
+            for item in itertools.islice(_alternatives(facts, first, other), _WIDTH)
+            if mends(item)
+        )
+        best = next(itertools.chain(alone, dragged), None)
+        if best is not None and not (
+            clash.conflict.kind.startswith("companion-") and _drops(asked, best)
+        ):
+            found.append(_change(asked, best))
     found += _special_cures(facts, asked, clash)
     return "; or ".join(dict.fromkeys(found))
+
+
+def _drops(before: Combination, after: Combination) -> bool:
+    return len(after.companions) < len(before.companions)
 
 
 def _special_cures(facts: Facts, asked: Combination, clash: Clash) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from torchsmith.facts.cuda import archs_of, compiles, find_toolkit, toolkits
-from torchsmith.facts.files import Facts
+from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, Jetpack, Mode
 from torchsmith.facts.ranges import dotted, release, requirement, version_range
 from torchsmith.facts.torch import companion_for, entry_for, find_release, releases
@@ -15,7 +15,7 @@ from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.archs import ArchDecisions, decide_archs
-from torchsmith.resolve.combination import Combination, clashes, sources
+from torchsmith.resolve.combination import Combination, clashes
 from torchsmith.resolve.features import decide_features
 from torchsmith.resolve.models import (
     Arch,
@@ -78,7 +78,8 @@ def resolve(
     system = find_system(facts, target.system) if target.system else None
 
     arch_list = ArchDecisions()
-    if cuda:
+    compiled = _compiles(recipe)
+    if cuda and compiled:
         arch_list = decide_archs(
             facts,
             torch=torch,
@@ -89,7 +90,7 @@ def resolve(
             host=host,
             compressed="-compress-all" in " ".join(recipe.cuda.nvcc_flags),
         )
-    elif recipe.gpus != ["published"]:
+    elif recipe.gpus != ["published"] and not cuda:
         decided.conflicts.append(_gpu_without_cuda(recipe))
     decided.choices += arch_list.choices
     decided.cautions += arch_list.cautions
@@ -97,6 +98,7 @@ def resolve(
 
     compiler = decide_compiler(
         facts,
+        needed=compiled,
         torch=torch,
         cuda=cuda if find_toolkit(facts, cuda or "0") else "",
         asked=recipe.build.compiler,
@@ -140,7 +142,7 @@ def resolve(
             variant.name, _unique(decided.conflicts), near.shown() if near is not None else ""
         )
 
-    cuda_choice = _cuda_choice(facts, recipe, cuda, arch_list, cudnn, target, host, decided)
+    cuda_choice = _cuda_choice(facts, recipe, torch, cuda, arch_list, cudnn, target, host, decided)
     if decided.conflicts:
         return Refusal(variant.name, _unique(decided.conflicts))
     companions = _companions(facts, recipe, torch, decided)
@@ -155,6 +157,8 @@ def resolve(
         _board_notes(target.board, decided)
 
     label = version_label(recipe.packages.label, cuda, arch_list.archs, explicit=arch_list.explicit)
+    if recipe.torch.use == "wheel":
+        label = ""
     version = recipe.torch.version or (f"{torch}+{label}" if label else torch)
     frontend = entry_for(facts.torch.frontend, torch)
     env = _build_env(recipe, target, cuda_choice, version)
@@ -186,7 +190,9 @@ def resolve(
         cmake=tuple(recipe.build.cmake.items()),
         compiler=compiler,
         cmake_range=_span(facts, "cmake", torch),
-        requires=_requires(facts, torch, python, frontend.requires if frontend else []),
+        requires=_requires(
+            facts, torch, python, [*(frontend.requires if frontend else []), *recipe.build.pip]
+        ),
         frontend=frontend.command if frontend else "setup.py",
         cmake_only=frontend.cmake_only if frontend else False,
         source=source,
@@ -204,7 +210,7 @@ def resolve(
             for item in recipe.companions.extension
         ),
         magma=magma,
-        apt=tuple(dict.fromkeys(features.apt)),
+        apt=tuple(dict.fromkeys([*features.apt, *recipe.build.apt])),
         wheel=wheel_name("torch", version, python, target.platform),
         conda_build=conda_build_string(
             python, cuda_choice.build if cuda_choice else "", cudnn, recipe.torch.build_number
@@ -229,7 +235,7 @@ def _unknown_torch(facts: Facts, asked: str) -> Conflict:
         Evidence(f"asked for: torch {asked}"),
         Evidence(
             f"releases known: {every[0].version} to {every[-1].version}",
-            sources(dict(facts.releases.sources), every[-1]),
+            addresses(facts.releases.sources, every[-1]),
         ),
         " or ".join(f"torch {version}" for version in below + above),
     )
@@ -273,7 +279,7 @@ def _decide_target(facts: Facts, recipe: Recipe, host: Host, decided: Decided) -
                 f"the {board.title} is not {platform}",
                 Evidence(f"asked for: platform = {platform!r}"),
                 Evidence(
-                    f"{board.title} is {board.platform}", sources(dict(facts.boards.sources), board)
+                    f"{board.title} is {board.platform}", addresses(facts.boards.sources, board)
                 ),
                 "leave platform out: the board decides",
             )
@@ -312,7 +318,7 @@ def _decide_jetpack(
                     Evidence(f"asked for: jetpack = {recipe.jetpack!r}"),
                     Evidence(
                         f"JetPacks for it: {', '.join(item.version for item in offered) or 'none'}",
-                        sources(dict(facts.boards.sources), board),
+                        addresses(facts.boards.sources, board),
                     ),
                     "one of these" if offered else "board = 'jetson-…'",
                 )
@@ -396,7 +402,7 @@ def _decide_cuda(
                 Evidence(f"toolkits here: {have}"),
                 Evidence(
                     f"torch {torch} builds with CUDA {version_range(span.value) if span else '?'}",
-                    sources(dict(facts.torch.sources), span),
+                    addresses(facts.torch.sources, span),
                 ),
                 f"cuda = '{offers[-1]}'" if offers else "",
             )
@@ -462,7 +468,7 @@ def _companions(
                 entry.version,
                 f"{'the release' if wish == 'match' else 'asked for; it is'} built against torch "
                 f"{version_range(entry.torch)}",
-                sources(dict(facts.companions.sources), entry),
+                addresses(facts.companions.sources, entry),
             )
         )
         chosen.append(
@@ -481,6 +487,7 @@ def _companions(
 def _cuda_choice(
     facts: Facts,
     recipe: Recipe,
+    torch: str,
     cuda: str,
     archs: ArchDecisions,
     cudnn: str,
@@ -493,10 +500,14 @@ def _cuda_choice(
     known = find_toolkit(facts, cuda)
     assert known is not None, cuda
     system = find_system(facts, target.system) if target.system and target.container else None
+    if not _compiles(recipe):
+        decided.choices.append(Choice("CUDA toolkit", "none", "nothing is compiled"))
+        return CudaChoice(cuda, cuda, "none", tuple(archs.archs), cudnn)
     toolkit = decide_toolkit(
         facts,
         asked=recipe.cuda,
         cuda=cuda,
+        torch=torch,
         system=system,
         board=target.board.name if target.board else "",
         host=host,
@@ -517,6 +528,12 @@ def _cuda_choice(
         nccl=recipe.cuda.nccl or "",
         image=image,
         nvcc_flags=tuple(recipe.cuda.nvcc_flags),
+    )
+
+
+def _compiles(recipe: Recipe) -> bool:
+    return bool(
+        recipe.torch.use == "source" or _asked_companions(recipe) or recipe.companions.extension
     )
 
 
@@ -566,7 +583,7 @@ def _magma(
             "MAGMA",
             entry.version,
             f"the release PyTorch's own builds use with CUDA {cuda.version}",
-            sources(dict(facts.patches.sources), entry),
+            addresses(facts.patches.sources, entry),
         )
     )
     return MagmaChoice(

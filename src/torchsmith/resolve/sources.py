@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchsmith.facts.files import DATA, Facts
+from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import DebianSource, PatchFact, TorchRelease
 from torchsmith.facts.ranges import version_range
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.combination import sources
 from torchsmith.resolve.models import (
     Choice,
     CompilerChoice,
@@ -54,7 +53,7 @@ def decide_source(
                     Evidence(f"asked for: torch {release.version} from Debian"),
                     Evidence(
                         f"Debian has {offered}",
-                        sources(dict(facts.systems.sources), facts.systems.debian[0]),
+                        addresses(facts.systems.sources, facts.systems.debian[0]),
                     ),
                     "one of these; or source.kind = 'git'",
                 )
@@ -83,7 +82,7 @@ def decide_source(
     if fallback is not None:
         reason += f"; where git cannot be reached, Debian {fallback.suite} has the same release"
     decided.choices.append(
-        Choice("source", f"git {ref}", reason, sources(dict(facts.releases.sources), release))
+        Choice("source", f"git {ref}", reason, addresses(facts.releases.sources, release))
     )
     return SourceChoice(
         "git",
@@ -130,14 +129,14 @@ def decide_patches(
     for patch in facts.patches.patch:
         version = versions.get(patch.project)
         if version and _applies(patch, version, recipe.board or "", cuda, compiler, source.kind):
-            content = (DATA / "patches" / patch.file).read_bytes()
+            content = facts.patch_content(patch)
             chosen.append(PatchChoice(patch.file, patch.project, 1, content, patch.why))
             decided.choices.append(
                 Choice(
                     f"patch {patch.project}",
                     patch.file,
                     patch.why,
-                    sources(dict(facts.patches.sources), patch),
+                    addresses(facts.patches.sources, patch),
                 )
             )
     for wish in recipe.patches:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torchsmith.facts.cuda import find_toolkit, host_compiler
-from torchsmith.facts.files import Facts
+from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import System, Toolkit
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Cuda
-from torchsmith.resolve.combination import sources
 from torchsmith.resolve.models import Caution, Choice, CompilerChoice, Conflict, Evidence
 
 
@@ -65,6 +64,7 @@ def _why(facts: Facts, torch: str, cuda: str) -> str:
 def decide_compiler(
     facts: Facts,
     *,
+    needed: bool,
     torch: str,
     cuda: str,
     asked: str | None,
@@ -73,6 +73,8 @@ def decide_compiler(
     decided: Decided,
 ) -> CompilerChoice:
     """Choose the newest compiler that everything allows; what cannot be had here is said."""
+    if not needed:
+        return CompilerChoice("gcc", "", "gcc", "g++")
     allows = _allowed(facts, torch, cuda)
     why = _why(facts, torch, cuda)
     if asked is not None:
@@ -96,7 +98,7 @@ def decide_compiler(
                 + (f" and CUDA {cuda} accept" if cuda else " accepts"),
                 Evidence(
                     f"{system.name} packages gcc {', '.join(system.gccs or [system.gcc])}",
-                    sources(dict(facts.systems.sources), system),
+                    addresses(facts.systems.sources, system),
                 ),
                 Evidence(why),
                 _other_systems(facts, allows),
@@ -117,7 +119,7 @@ def decide_compiler(
         Caution(
             f"this machine has no compiler for it ({why}; here: {found})",
             f"apt-get install gcc-{major} g++-{major}, or build in an image: system = "
-            f"'{_system_with(facts, allows)}'",
+            f"'{default_system(facts, cuda, torch)}'",
         )
     )
     decided.choices.append(Choice("compiler", f"gcc {major}", f"the newest that fits; {why}"))
@@ -141,13 +143,6 @@ def _named(kind: str, version: str, name: str) -> CompilerChoice:
     return CompilerChoice(kind, version, name, cxx, package=cxx)
 
 
-def _system_with(facts: Facts, allows: Callable[[str, str], bool]) -> str:
-    for system in reversed(facts.systems.system):
-        if any(allows("gcc", version) for version in (system.gcc, *system.gccs)):
-            return system.name
-    return "ubuntu-20.04"
-
-
 def _other_systems(facts: Facts, allows: Callable[[str, str], bool]) -> str:
     fitting = [
         system.name
@@ -159,9 +154,9 @@ def _other_systems(facts: Facts, allows: Callable[[str, str], bool]) -> str:
 
 def image_tag(toolkit: Toolkit, distribution: str, cudnn: str) -> str:
     """The name of NVIDIA's own development image."""
-    # From CUDA 12.4.1 on the tag says just "cudnn"; before, it carries cuDNN's major.
-    newer = release(toolkit.image or toolkit.version) >= (12, 4, 1)
-    part = "cudnn" if newer or not cudnn else f"cudnn{release(cudnn)[0]}"
+    part = toolkit.image_cudnn or "cudnn"
+    if cudnn and part != "cudnn":
+        part = f"cudnn{release(cudnn)[0]}"
     return f"nvidia/cuda:{toolkit.image or toolkit.version}-{part}-devel-{distribution}"
 
 
@@ -193,6 +188,7 @@ def decide_toolkit(
     *,
     asked: Cuda,
     cuda: str,
+    torch: str,
     system: System | None,
     board: str,
     host: Host,
@@ -202,7 +198,7 @@ def decide_toolkit(
     toolkit = find_toolkit(facts, cuda)
     if toolkit is None:
         return "system"
-    evidence = Evidence(f"CUDA {cuda}", sources(dict(facts.cuda.sources), toolkit))
+    evidence = Evidence(f"CUDA {cuda}", addresses(facts.cuda.sources, toolkit))
     distribution = system.name.replace("-", "") if system else ""
     if asked.toolkit == "wheels" and not toolkit.wheels:
         offered = [item.version for item in facts.cuda.toolkit if item.wheels]
@@ -248,13 +244,14 @@ def decide_toolkit(
             Choice("CUDA toolkit", "wheels", f"not installed here; NVIDIA ships {cuda} on PyPI")
         )
         return "wheels"
-    decided.choices.append(Choice("CUDA toolkit", "system", "it is neither an image nor on PyPI"))
+    decided.choices.append(Choice("CUDA toolkit", "system", "it is not on PyPI"))
     if system is None:
+        place = default_system(facts, cuda, torch)
         decided.cautions.append(
             Caution(
                 f"CUDA {cuda} is not installed on this machine, and PyPI does not have it",
-                f"install it from https://developer.nvidia.com/cuda-toolkit-archive, or build in an "
-                f"image: system = '{(toolkit.images or ['ubuntu20.04'])[-1].replace('ubuntu', 'ubuntu-')}'",
+                "install it from https://developer.nvidia.com/cuda-toolkit-archive, or build in an "
+                f"image: system = '{place}'",
             )
         )
     return "system"

@@ -235,7 +235,7 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Ver
             host.driver,
             f"{oldest} or newer for the CUDA {cuda.version} runtime",
             "fail",
-            f"update the driver and restart the machine, or build for an older CUDA; with this one "
+            "update the driver and restart the machine, or build for an older CUDA; with this one "
             'torch stops with "Error 804: forward compatibility was attempted on non supported HW"',
         )
 
