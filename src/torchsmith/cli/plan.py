@@ -45,16 +45,16 @@ def plan(
     ] = None,
 ) -> None:
     """Check that a recipe can exist and show what would be done."""
-    from torchsmith import __version__
-    from torchsmith.facts.files import shipped
-    from torchsmith.plan.build import make_plan
-    from torchsmith.recipe.matrix import expand
-    from torchsmith.resolve.models import Refusal
-    from torchsmith.resolve.resolve import resolve
-
     with ThreadPoolExecutor(1) as pool:
-        # Asking a dozen programs for their versions takes as long as everything else.
-        machine = pool.submit(wishes.host_for, host)
+        # Asking programs for their versions is mostly waiting: it goes on while we import.
+        machine = pool.submit(wishes.host_for, host, brief=True)
+        from torchsmith import __version__
+        from torchsmith.facts.files import shipped
+        from torchsmith.plan.build import make_plan
+        from torchsmith.recipe.matrix import expand
+        from torchsmith.resolve.models import Refusal
+        from torchsmith.resolve.resolve import resolve
+
         loaded = wishes.loaded(
             recipe,
             preset,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from torchsmith.recipe.load import LoadedRecipe
 
 RecipeArgument = Annotated[
-    Path | None, typer.Argument(help="The recipe file; default: ./recipe.toml if it is there.")
+    Path | None,
+    typer.Argument(help="The recipe file; default: ./recipe.toml, or the embedded one."),
 ]
 Preset = Annotated[str | None, typer.Option("--preset", help="Start from a shipped recipe.")]
 Torch = Annotated[str | None, typer.Option("--torch", help="A release such as 2.6.0.")]
@@ -39,6 +41,7 @@ HostFile = Annotated[
     typer.Option("--host", help="Plan for the machine this file describes (doctor --json)."),
 ]
 DEFAULT_RECIPE = Path("recipe.toml")
+DEFAULT_PRESET = "quickstart"
 
 
 def loaded(recipe: Path | None, preset: str | None, flags: dict[str, object]) -> LoadedRecipe:
@@ -58,17 +61,16 @@ def loaded(recipe: Path | None, preset: str | None, flags: dict[str, object]) ->
         plain = load_recipe(path)
         return overridden(plain, given) if given else plain
     if not given:
-        raise UsageError(
-            "no recipe was named",
-            "Give a file, --preset NAME, or flags such as --torch 2.6.0 --python 3.11; "
-            "`torchsmith init` writes a recipe.",
+        print(
+            f"no recipe was named: this is the embedded default, {DEFAULT_PRESET}", file=sys.stderr
         )
+        return load_recipe(find_preset(DEFAULT_PRESET).path)
     if "torch" not in given:
         raise UsageError("--torch is missing", "Without a recipe file, --torch says which release.")
     return parse_recipe(compose(given), "the command line", None)
 
 
-def host_for(path: Path | None) -> Host:
+def host_for(path: Path | None, *, brief: bool = False) -> Host:
     """This machine, or the one a file describes."""
     from pydantic import ValidationError
 
@@ -76,7 +78,7 @@ def host_for(path: Path | None) -> Host:
     from torchsmith.host import Host, read_host
 
     if path is None:
-        return read_host(Path.cwd())
+        return read_host(Path.cwd(), brief=brief)
     try:
         text = path.read_text(encoding="utf-8")
         return Host.model_validate_json(text)

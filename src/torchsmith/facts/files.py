@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel
+import msgspec
 
 from torchsmith.facts import models
+from torchsmith.facts.compiled import load_table
 
 DATA = Path(__file__).parent / "data"
 
-_File = TypeVar("_File", bound=BaseModel)
+_File = TypeVar("_File", bound=msgspec.Struct)
 
 
 class Facts:
@@ -24,8 +24,7 @@ class Facts:
         self.folder = folder
 
     def _read(self, name: str, model: type[_File]) -> _File:
-        with (self.folder / f"{name}.toml").open("rb") as file:
-            return model.model_validate(tomllib.load(file))
+        return msgspec.convert(load_table(self.folder / f"{name}.toml"), model)
 
     @cached_property
     def releases(self) -> models.ReleasesFile:

@@ -4,70 +4,65 @@ Each file starts with a ``[sources]`` table, and each entry names one or more of
 in ``source``: a fact whose origin nobody can check is not a fact.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from msgspec import Meta, Struct
 
-from torchsmith.facts.ranges import release, version_range
-
-
-def _is_version(text: str) -> str:
-    release(text)
-    return text
-
-
-def _is_range(text: str) -> str:
-    version_range(text)
-    return text
-
-
-Version = Annotated[str, AfterValidator(_is_version)]
-Range = Annotated[str, AfterValidator(_is_range)]
+_NUMBERS = r"\d{1,6}(\.\d{1,6}){0,5}"
+Version = Annotated[str, Meta(pattern=rf"^{_NUMBERS}$")]
+# LOW:HIGH, see `ranges`.
+Range = Annotated[str, Meta(pattern=rf"^(({_NUMBERS})?:({_NUMBERS})?|{_NUMBERS})$")]
 # A compute capability as PyTorch writes it: 8.6, 9.0a, 10.0f.
-Arch = Annotated[str, Field(pattern=r"^\d{1,2}\.\d[af]?$")]
+Arch = Annotated[str, Meta(pattern=r"^\d{1,2}\.\d[af]?$")]
+Commit = Annotated[str, Meta(pattern=r"^[0-9a-f]{40}$")]
+Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 Platform = Literal["linux-x86_64", "linux-aarch64"]
 Profile = Literal["release", "minimal", "debug"]
 Mode = Literal["on", "off", "system", "static"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """msgspec rather than pydantic: facts are read at every start.
+
+    These classes are made and filled in a tenth of the time. `kw_only` and `frozen` are not
+    handed down by themselves.
+    """
 
 
-class Source(_Model):
+class Source(_Model, frozen=True, kw_only=True):
     """Where a fact can be checked."""
 
     title: str
     url: str
-    read: str = Field(description="The day it was read, YYYY-MM-DD.")
+    # The day it was read, YYYY-MM-DD.
+    read: str
 
 
-class Fact(_Model):
+class Fact(_Model, frozen=True, kw_only=True):
     """An entry with its origin, and the reason where the bare value does not say it."""
 
-    source: str = Field(description="Keys of this file's [sources], separated by spaces.")
+    # Keys of this file's [sources], separated by spaces.
+    source: str
     note: str = ""
 
 
 # ------------------------------------------------------------------------- releases.toml
 
 
-class TorchRelease(Fact):
+class TorchRelease(Fact, frozen=True, kw_only=True):
     """One release of PyTorch."""
 
     version: Version
     tag: str
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
-    wheel_commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = Field(
-        None, description="What the published wheels say, where that is not the tag's."
-    )
+    commit: Commit | None = None
+    # What the published wheels say, where that is not the tag's.
+    wheel_commit: Commit | None = None
     date: str | None = None
-    pythons: list[Version] = Field(description="CPythons it has published Linux wheels for.")
+    # CPythons it has published Linux wheels for.
+    pythons: list[Version]
 
 
-class ReleasesFile(_Model):
+class ReleasesFile(_Model, frozen=True, kw_only=True):
     """``releases.toml``."""
 
     sources: dict[str, Source]
@@ -77,14 +72,14 @@ class ReleasesFile(_Model):
 # ---------------------------------------------------------------------------- torch.toml
 
 
-class TorchRange(Fact):
+class TorchRange(Fact, frozen=True, kw_only=True):
     """Something true of a range of torch releases: `value` is a range of versions."""
 
     torch: Range
     value: Range
 
 
-class TorchCxx(Fact):
+class TorchCxx(Fact, frozen=True, kw_only=True):
     """The C++ standard the sources are written in, and the oldest gcc that compiles them."""
 
     torch: Range
@@ -92,32 +87,35 @@ class TorchCxx(Fact):
     gcc: Range
 
 
-class TorchArchs(Fact):
+class TorchArchs(Fact, frozen=True, kw_only=True):
     """The compute capabilities a release's own build scripts accept by name."""
 
     torch: Range
     known: list[Arch]
 
 
-class PublishedArchs(Fact):
+class PublishedArchs(Fact, frozen=True, kw_only=True):
     """The arch list of the wheels the PyTorch project itself publishes."""
 
     torch: Range
     cuda: Range
     platform: Platform = "linux-x86_64"
-    archs: str = Field(description="As TORCH_CUDA_ARCH_LIST, e.g. 7.0;8.0;8.6;9.0+PTX")
+    # As TORCH_CUDA_ARCH_LIST, e.g. 7.0;8.0;8.6;9.0+PTX
+    archs: str
 
 
-class TorchFrontend(Fact):
+class TorchFrontend(Fact, frozen=True, kw_only=True):
     """How a release turns its source tree into a wheel."""
 
     torch: Range
     command: Literal["setup.py", "build"]
-    cmake_only: bool = Field(description="Whether setup.py can stop after configuring.")
-    requires: list[str] = Field(description="Python packages its build needs.")
+    # Whether setup.py can stop after configuring.
+    cmake_only: bool
+    # Python packages its build needs.
+    requires: list[str]
 
 
-class TorchFile(_Model):
+class TorchFile(_Model, frozen=True, kw_only=True):
     """``torch.toml``."""
 
     sources: dict[str, Source]
@@ -135,30 +133,31 @@ class TorchFile(_Model):
 # ----------------------------------------------------------------------- companions.toml
 
 
-class CompanionProject(Fact):
+class CompanionProject(Fact, frozen=True, kw_only=True):
     """A library that only works with its matching torch."""
 
     name: Literal["vision", "audio", "text"]
-    package: str = Field(description="Its name on PyPI, e.g. torchvision.")
+    # Its name on PyPI, e.g. torchvision.
+    package: str
     repository: str
-    ended: Version | None = Field(None, description="Its last release, if there are no more.")
+    # Its last release, if there are no more.
+    ended: Version | None = None
     ended_reason: str = ""
 
 
-class CompanionRelease(Fact):
+class CompanionRelease(Fact, frozen=True, kw_only=True):
     """One release of a companion and the torch it is built against."""
 
     name: Literal["vision", "audio", "text"]
     version: Version
     torch: Range
     tag: str
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")] | None = None
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
-        None, description="Of the tag's source archive."
-    )
+    commit: Commit | None = None
+    # Of the tag's source archive.
+    sha256: Sha256 | None = None
 
 
-class CompanionsFile(_Model):
+class CompanionsFile(_Model, frozen=True, kw_only=True):
     """``companions.toml``."""
 
     sources: dict[str, Source]
@@ -169,37 +168,37 @@ class CompanionsFile(_Model):
 # ----------------------------------------------------------------------------- cuda.toml
 
 
-class Toolkit(Fact):
+class Toolkit(Fact, frozen=True, kw_only=True):
     """One CUDA toolkit release."""
 
-    version: Version = Field(description="major.minor")
-    builds: list[Version] = Field(default_factory=list, description="Full versions, in order.")
-    driver: Version = Field(description="Oldest Linux x86_64 driver that runs it.")
-    driver_compat: Version | None = Field(
-        None, description="Oldest driver under minor-version compatibility (CUDA 11 and later)."
-    )
-    images: list[str] = Field(
-        default_factory=list,
-        description="Distributions with an nvidia/cuda:…-devel image, e.g. ubuntu20.04.",
-    )
-    image: str = Field(
-        "", description="The tag of those images, before -devel: nvidia/cuda:{image}-devel-…"
-    )
-    image_cudnn: str = Field(
-        "", description="The part of the tag that brings cuDNN: cudnn7, cudnn8, or just cudnn."
-    )
-    wheels: bool = Field(False, description="Whether nvcc can be assembled from PyPI wheels.")
+    # major.minor
+    version: Version
+    # Full versions, in order.
+    builds: list[Version] = []
+    # Oldest Linux x86_64 driver that runs it.
+    driver: Version
+    # Oldest driver under minor-version compatibility (CUDA 11 and later).
+    driver_compat: Version | None = None
+    # Distributions with an nvidia/cuda:…-devel image, e.g. ubuntu20.04.
+    images: list[str] = []
+    # The tag of those images, before -devel: nvidia/cuda:{image}-devel-…
+    image: str = ""
+    # The part of the tag that brings cuDNN: cudnn7, cudnn8, or just cudnn.
+    image_cudnn: str = ""
+    # Whether nvcc can be assembled from PyPI wheels.
+    wheels: bool = False
 
 
-class CudaArch(Fact):
+class CudaArch(Fact, frozen=True, kw_only=True):
     """An architecture and the toolkits that can compile for it."""
 
     arch: Arch
-    family: str = Field(description="Maxwell, Pascal, …")
+    # Maxwell, Pascal, …
+    family: str
     cuda: Range
 
 
-class HostCompiler(Fact):
+class HostCompiler(Fact, frozen=True, kw_only=True):
     """The newest host compiler a range of toolkits accepts."""
 
     cuda: Range
@@ -207,14 +206,14 @@ class HostCompiler(Fact):
     newest: Version
 
 
-class Cudnn(Fact):
+class Cudnn(Fact, frozen=True, kw_only=True):
     """A cuDNN release line and the CUDA toolkits it is built for."""
 
     cudnn: Range
     cuda: Range
 
 
-class CudaFile(_Model):
+class CudaFile(_Model, frozen=True, kw_only=True):
     """``cuda.toml``."""
 
     sources: dict[str, Source]
@@ -227,31 +226,32 @@ class CudaFile(_Model):
 # ----------------------------------------------------------------- gpus.toml, boards.toml
 
 
-class Gpu(Fact):
+class Gpu(Fact, frozen=True, kw_only=True):
     """A GPU by the name on its box."""
 
     name: str
     arch: Arch
     kind: Literal["datacentre", "workstation", "geforce", "jetson"]
-    aliases: list[str] = Field(default_factory=list)
+    aliases: list[str] = []
 
 
-class AmbiguousGpu(Fact):
+class AmbiguousGpu(Fact, frozen=True, kw_only=True):
     """A name that people use for cards of different compute capabilities."""
 
     name: str
-    between: list[str] = Field(description="The names of the cards it could mean.")
+    # The names of the cards it could mean.
+    between: list[str]
 
 
-class GpusFile(_Model):
+class GpusFile(_Model, frozen=True, kw_only=True):
     """``gpus.toml``."""
 
     sources: dict[str, Source]
     gpu: list[Gpu]
-    ambiguous: list[AmbiguousGpu] = Field(default_factory=list)
+    ambiguous: list[AmbiguousGpu] = []
 
 
-class Lack(_Model):
+class Lack(_Model, frozen=True, kw_only=True):
     """A feature a board cannot have, and why."""
 
     feature: str
@@ -259,7 +259,7 @@ class Lack(_Model):
     instead: str = ""
 
 
-class Jetpack(Fact):
+class Jetpack(Fact, frozen=True, kw_only=True):
     """A JetPack release: the only way CUDA reaches a Jetson."""
 
     version: Version
@@ -269,24 +269,24 @@ class Jetpack(Fact):
     python: Version
 
 
-class Board(Fact):
+class Board(Fact, frozen=True, kw_only=True):
     """A board with its GPU on the package."""
 
     name: str
     title: str
     arch: Arch
     platform: Platform
-    cpu: str = Field(description="For -mcpu, e.g. cortex-a57.")
+    # For -mcpu, e.g. cortex-a57.
+    cpu: str
     memory_gb: int
-    max_threads_per_block: int | None = Field(
-        None, description="Where PyTorch's default of 1024 exhausts the registers."
-    )
-    lacks: list[Lack] = Field(default_factory=list)
-    env: dict[str, str] = Field(default_factory=dict)
-    jetpack: list[Jetpack] = Field(default_factory=list)
+    # Where PyTorch's default of 1024 exhausts the registers.
+    max_threads_per_block: int | None = None
+    lacks: list[Lack] = []
+    env: dict[str, str] = {}
+    jetpack: list[Jetpack] = []
 
 
-class BoardsFile(_Model):
+class BoardsFile(_Model, frozen=True, kw_only=True):
     """``boards.toml``."""
 
     sources: dict[str, Source]
@@ -296,34 +296,35 @@ class BoardsFile(_Model):
 # ------------------------------------------------------------------------- features.toml
 
 
-class Switch(Fact):
+class Switch(Fact, frozen=True, kw_only=True):
     """The setup.py environment that turns a feature, for a range of releases."""
 
     torch: Range
-    on: dict[str, str] = Field(default_factory=dict)
-    off: dict[str, str] = Field(default_factory=dict)
-    system: dict[str, str] = Field(default_factory=dict)
-    static: dict[str, str] = Field(default_factory=dict)
+    on: dict[str, str] = {}
+    off: dict[str, str] = {}
+    system: dict[str, str] = {}
+    static: dict[str, str] = {}
 
 
-class Feature(Fact):
+class Feature(Fact, frozen=True, kw_only=True):
     """Something PyTorch can be built with or without."""
 
     name: str
     title: str
-    torch: Range = Field(description="Releases that know this feature.")
+    # Releases that know this feature.
+    torch: Range
     modes: list[Mode]
-    needs: list[str] = Field(
-        default_factory=list,
-        description="Other features, or 'cuda', 'linux-x86_64', 'linux-aarch64'.",
-    )
+    # Other features, or 'cuda', 'linux-x86_64', 'linux-aarch64'.
+    needs: list[str] = []
     default: dict[Profile, Mode]
-    cache: str | None = Field(None, description="CMake cache entry that tells whether it is in.")
-    apt: list[str] = Field(default_factory=list, description="Debian packages mode 'system' needs.")
+    # CMake cache entry that tells whether it is in.
+    cache: str | None = None
+    # Debian packages mode 'system' needs.
+    apt: list[str] = []
     switch: list[Switch]
 
 
-class FeaturesFile(_Model):
+class FeaturesFile(_Model, frozen=True, kw_only=True):
     """``features.toml``."""
 
     sources: dict[str, Source]
@@ -333,21 +334,26 @@ class FeaturesFile(_Model):
 # ---------------------------------------------------------------------------- costs.toml
 
 
-class CompileCost(Fact):
+class CompileCost(Fact, frozen=True, kw_only=True):
     """What compiling a project takes, before anything is known of this machine."""
 
-    project: str = Field(description="torch, vision, …; 'extension' for any other.")
+    # torch, vision, …; 'extension' for any other.
+    project: str
     torch: Range
     profile: Profile
     core_seconds: float
-    cuda_core_seconds: float = Field(0, description="More with CUDA, whatever the GPUs.")
-    arch_core_seconds: float = Field(0, description="More for each architecture.")
-    memory_mb: int = Field(description="The hungriest single compile.")
+    # More with CUDA, whatever the GPUs.
+    cuda_core_seconds: float = 0
+    # More for each architecture.
+    arch_core_seconds: float = 0
+    # The hungriest single compile.
+    memory_mb: int
     disk_mb: int
-    measured: bool = Field(description="False: an estimate from the notes.")
+    # False: an estimate from the notes.
+    measured: bool
 
 
-class CostsFile(_Model):
+class CostsFile(_Model, frozen=True, kw_only=True):
     """``costs.toml``."""
 
     sources: dict[str, Source]
@@ -357,31 +363,35 @@ class CostsFile(_Model):
 # ----------------------------------------------------------- systems.toml, patches.toml
 
 
-class System(Fact):
+class System(Fact, frozen=True, kw_only=True):
     """A Linux distribution release."""
 
-    name: str = Field(description="e.g. ubuntu-20.04, debian-12")
-    image: str = Field(description="Its container base image, e.g. ubuntu:20.04")
+    # e.g. ubuntu-20.04, debian-12
+    name: str
+    # Its container base image, e.g. ubuntu:20.04
+    image: str
     glibc: Version
-    gcc: Version = Field(description="Its default gcc.")
-    gccs: list[Version] = Field(
-        default_factory=list, description="Majors it packages as gcc-N, the default included."
-    )
-    python: Version = Field(description="Its own python3.")
+    # Its default gcc.
+    gcc: Version
+    # Majors it packages as gcc-N, the default included.
+    gccs: list[Version] = []
+    # Its own python3.
+    python: Version
     cmake: Version
 
 
-class DebianSource(Fact):
+class DebianSource(Fact, frozen=True, kw_only=True):
     """A source package in a Debian suite."""
 
     suite: str
     package: str
     project: Literal["torch", "vision", "audio", "text", "magma", "nccl"]
-    version: Version = Field(description="Upstream version.")
+    # Upstream version.
+    version: Version
     component: Literal["main", "contrib", "non-free"]
 
 
-class SystemsFile(_Model):
+class SystemsFile(_Model, frozen=True, kw_only=True):
     """``systems.toml``."""
 
     sources: dict[str, Source]
@@ -389,40 +399,40 @@ class SystemsFile(_Model):
     debian: list[DebianSource]
 
 
-class MagmaRelease(Fact):
+class MagmaRelease(Fact, frozen=True, kw_only=True):
     """The MAGMA PyTorch's own builds of a CUDA toolkit go with."""
 
     cuda: Range
     version: Version
     url: str
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    archs: list[Arch] = Field(description="What its package is compiled for.")
+    sha256: Sha256
+    # What its package is compiled for.
+    archs: list[Arch]
 
 
-class PatchFact(Fact):
+class PatchFact(Fact, frozen=True, kw_only=True):
     """A patch file shipped with torchsmith and when it applies."""
 
     name: str
-    file: str = Field(description="Under data/patches/.")
+    # Under data/patches/.
+    file: str
     project: Literal["torch", "vision", "audio", "text", "magma"]
     releases: Range
-    boards: list[str] = Field(default_factory=list, description="Empty: any board or none.")
+    # Empty: any board or none.
+    boards: list[str] = []
     cuda: Range | None = None
-    gcc: Range | None = Field(
-        None, description="Compilers that need it; harmless with others. Empty: any."
-    )
-    sources: list[str] = Field(
-        default_factory=list, description="Kinds of source that need it; empty: any."
-    )
-    submodule: str | None = Field(
-        None, description="The submodule it changes: source archives may come without."
-    )
+    # Compilers that need it; harmless with others. Empty: any.
+    gcc: Range | None = None
+    # Kinds of source that need it; empty: any.
+    sources: list[str] = []
+    # The submodule it changes: source archives may come without.
+    submodule: str | None = None
     why: str
 
 
-class PatchesFile(_Model):
+class PatchesFile(_Model, frozen=True, kw_only=True):
     """``patches.toml``."""
 
     sources: dict[str, Source]
     patch: list[PatchFact]
-    magma: list[MagmaRelease] = Field(default_factory=list)
+    magma: list[MagmaRelease] = []

@@ -19,7 +19,7 @@ Bytes = Annotated[int, Field(ge=0)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Libc(_Model):

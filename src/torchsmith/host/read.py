@@ -25,22 +25,27 @@ from torchsmith.host.system import (
 
 
 def read_host(
-    folder: Path, *, root: Path = Path("/"), environ: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    root: Path = Path("/"),
+    environ: Mapping[str, str] | None = None,
+    brief: bool = False,
 ) -> Host:
     """Return what this machine has, with the free disk where `folder` is or will be.
 
-    `root` and `environ` stand for the file tree and the environment to read it from.
+    `root` and `environ` stand for the file tree and the environment to read it from. `brief`
+    leaves out what no choice depends on: tools, container engines, the CPU's name.
     """
     programs = Programs(os.environ if environ is None else environ)
     platform = read_platform()
     with ThreadPoolExecutor(max_workers=8) as pool:
         pythons = pool.submit(read_pythons, programs)
         compilers = pool.submit(read_compilers, programs)
-        tools = pool.submit(read_tools, programs)
+        tools = None if brief else pool.submit(read_tools, programs)
         cuda = pool.submit(installed, programs, platform.partition("-")[2], root)
         gpus = pool.submit(read_gpus, programs, root)
-        engines = pool.submit(read_engines, programs)
-        cpu_name = pool.submit(read_cpu_name, programs, root)
+        engines = None if brief else pool.submit(read_engines, programs)
+        cpu_name = None if brief else pool.submit(read_cpu_name, programs, root)
         libc = pool.submit(read_libc, programs, root)
     memory, available = read_memory(root)
     toolkits, libraries = cuda.result()
@@ -52,15 +57,15 @@ def read_host(
         kernel=os.uname().release,
         board=read_board(root),
         l4t=read_l4t(root),
-        cpu_name=cpu_name.result(),
+        cpu_name=cpu_name.result() if cpu_name else "",
         pythons=pythons.result(),
         compilers=compilers.result(),
-        tools=tools.result(),
+        tools=tools.result() if tools else {},
         cuda=toolkits,
         libraries=libraries,
         gpus=found,
         driver=driver,
-        engines=engines.result(),
+        engines=engines.result() if engines else (),
         cores=read_cores(root),
         memory_bytes=memory,
         memory_available_bytes=available,

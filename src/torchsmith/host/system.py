@@ -122,8 +122,23 @@ def _python_candidates(programs: Programs) -> Iterator[Path]:
             yield path
 
 
+_PATCHLEVEL = re.compile(r'#define\s+PY_VERSION\s+"(\d+\.\d+\.\d+)"')
+
+
+def _from_headers(path: Path) -> Python | None:
+    """Read what CPython it is from the headers beside it: far quicker than starting it."""
+    for header in _listed(path.parent.parent / "include", f"{path.name}*/patchlevel.h"):
+        found = _PATCHLEVEL.search(read_text(header) or "")
+        if found and path.name == "python" + ".".join(found[1].split(".")[:2]):
+            headers = (header.parent / "Python.h").is_file()
+            return Python(version=found[1], path=str(path), headers=headers)
+    return None
+
+
 def read_python(programs: Programs, path: Path) -> Python | None:
-    """Ask one interpreter what it is; `None` unless it is a working CPython 3."""
+    """Say what an interpreter is; `None` unless it is a working CPython 3."""
+    if (known := _from_headers(path)) is not None:
+        return known
     said = (programs.run(path, "-I", "-S", "-c", _PYTHON_ASKS) or "").split("\n")
     if len(said) < 6 or said[:2] != ["torchsmith", "cpython"]:
         return None

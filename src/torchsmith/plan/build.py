@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from torchsmith.facts.files import Facts
 from torchsmith.plan.companions import companion_steps, extension_steps
@@ -13,7 +14,8 @@ from torchsmith.plan.render.conda import conda_files, magma_files
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
 from torchsmith.plan.ship import image_names, image_steps, job_steps, publish_steps
 from torchsmith.plan.sources import fetch_companion, fetch_torch, patch_source
-from torchsmith.plan.torch import environment, torch_steps
+from torchsmith.plan.toolkit import toolkit_step
+from torchsmith.plan.torch import environment, torch_environment, torch_steps
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import PatchChoice, Resolution
 
@@ -25,9 +27,14 @@ class _Collector:
         self.steps: dict[str, Step] = {}
         self.files: dict[str, bytes] = {}
 
-    def add(self, *steps: Step) -> None:
+    def add(self, *steps: Step | None) -> None:
         for step in steps:
-            self.steps.setdefault(step.id, step)
+            if step is None:
+                continue
+            known = self.steps.setdefault(step.id, step)
+            # Never silently one variant's work for another's.
+            if (known.commands, known.env) != (step.commands, step.env):
+                raise ValueError(f"two different steps are named {step.id}")
 
 
 def _patches(resolution: Resolution, project: str) -> tuple[PatchChoice, ...]:
@@ -71,28 +78,30 @@ def _variant(
     mine: list[Step] = []
     if builds:
         environ = environment(resolution)
-        torch = environ
+        torch: Step | None = None
         if resolution.use == "source":
             source = _patched(collector, resolution, fetch_torch(resolution), "torch")
-            collector.add(environ)
+            collector.add(environ, toolkit_step(resolution))
             steps = torch_steps(facts, resolution, source, environ)
             collector.add(*steps)
             torch = next(step for step in steps if step.kind == "compile")
             wheels.append(steps[-1])
-        collector.add(environ)
+            if resolution.companions or resolution.extensions:
+                environ = torch_environment(resolution, environ, torch)
+        collector.add(environ, toolkit_step(resolution))
         for companion in resolution.companions:
             debian = _debian_companion(facts, resolution, companion.name, companion.version)
             fetch = fetch_companion(companion, debian)
             tree = _patched(collector, resolution, fetch, companion.name)
-            made = companion_steps(facts, resolution, companion, tree, torch)
+            made = companion_steps(facts, resolution, companion, tree, environ, torch)
             collector.add(*made)
             wheels.append(made[-1])
         for extension in resolution.extensions:
-            made = extension_steps(facts, resolution, extension, torch)
+            made = extension_steps(facts, resolution, extension, environ, torch)
             collector.add(*made)
             wheels.append(made[-1])
         mine = [step for step in collector.steps.values() if step.variant in ("", variant)]
-        if resolution.use == "source":
+        if torch is not None:
             if (magma := resolution.magma) is not None:
                 tree = _patched(collector, resolution, fetch_magma(magma), "magma")
                 collector.files.update(magma_files(resolution, magma))
@@ -118,7 +127,12 @@ def _variant(
             for name in step.inputs:
                 collector.files[f"{context}/{name}"] = collector.files[name]
         needs = tuple(step.id for step in wheels) if recipe.image.build == "wheels" else ()
-        made = image_steps(resolution, recipe.image, context, needs, only=only)
+        inside = mine if recipe.image.build == "inside" else []
+        reads = [path for step in inside for path in step.reads]
+        reads += [path for client in recipe.image.client for path in client.files]
+        made = image_steps(
+            resolution, recipe.image, context, needs, tuple(dict.fromkeys(reads)), only=only
+        )
         collector.add(*made)
         images = list(image_names(recipe.image, variant, only=only).values())
         image_ids = tuple(step.id for step in made)

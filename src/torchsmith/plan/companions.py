@@ -9,8 +9,9 @@ from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import in_work, sh, unless
-from torchsmith.plan.sources import git_commands
-from torchsmith.plan.torch import build_env, env_folder, search_path
+from torchsmith.plan.sources import folder_commands, git_commands
+from torchsmith.plan.toolkit import toolkit_step
+from torchsmith.plan.torch import build_env, fresh_venv, layered_venv, loader_env, search_path
 from torchsmith.resolve.models import CompanionChoice, ExtensionChoice, Resolution
 
 _CHECKS = {
@@ -41,13 +42,10 @@ def companion_env(
     return tuple(env.items())
 
 
-def install_torch(resolution: Resolution, compiled: Step) -> str:
-    """Put the torch just built into the environment the companions are built in."""
-    python = f'"$WORK"/{shlex.quote(env_folder(resolution.variant))}/bin/python'
-    return (
-        f"{python} -m pip install --quiet --force-reinstall --no-deps {in_work(compiled.outputs[0])}"
-        f" && {python} -m pip install --quiet {in_work(compiled.outputs[0])}"
-    )
+def companion_path(resolution: Resolution, environ: Step) -> tuple[str, ...]:
+    """Folders before PATH: a layered environment's first, then those torch was built with."""
+    own = f"{environ.outputs[0]}/bin"
+    return tuple(dict.fromkeys((own, *search_path(resolution))))
 
 
 def companion_steps(
@@ -55,9 +53,10 @@ def companion_steps(
     resolution: Resolution,
     companion: CompanionChoice,
     source: Step,
-    torch: Step,
+    environ: Step,
+    torch: Step | None,
 ) -> list[Step]:
-    """Compile a companion against exactly this torch, then use it."""
+    """Compile a companion in an environment that has its torch, then use it."""
     variant = resolution.variant
     folder = f"build/{variant}/{companion.name}"
     dist = f"dist/{variant}"
@@ -69,52 +68,46 @@ def companion_steps(
         why="it only works with the torch it was built against: rebuilt whenever that changes",
         project=companion.name,
         variant=variant,
-        needs=(source.id, torch.id),
+        needs=(source.id, environ.id, *_toolkit(resolution)),
         env=companion_env(resolution, companion),
-        path=search_path(resolution),
+        path=companion_path(resolution, environ),
         commands=(
-            *_torch_in_place(resolution, torch),
-            f"rm -rf {folder} && mkdir -p {folder} && cp -a {source.outputs[0]}/. {folder}",
+            f"rm -rf {folder} {pattern}",
+            sh("mkdir", "-p", folder),
+            f"cp -a {source.outputs[0]}/. {folder}",
             f"cd {folder}",
             f"python setup.py bdist_wheel --dist-dir {in_work(dist)}",
-            unless(
-                f"ls {in_work(dist)}/{companion.package}-{companion.version}*.whl",
-                f"the build made no {companion.package} wheel",
-            ),
+            _one_wheel(dist, f"{companion.package}-{companion.version}", companion.package),
         ),
         outputs=(pattern,),
         cost=compile_cost(facts, companion.name, resolution),
     )
-    return [compile_step, _verify(resolution, companion.name, compile_step, pattern, torch)]
+    return [compile_step, _verify(resolution, companion.name, compile_step, environ, torch)]
 
 
-def _torch_in_place(resolution: Resolution, torch: Step) -> tuple[str, ...]:
-    return (install_torch(resolution, torch),) if torch.kind == "compile" else ()
+def _toolkit(resolution: Resolution) -> tuple[str, ...]:
+    step = toolkit_step(resolution)
+    return (step.id,) if step else ()
 
 
-def _verify(resolution: Resolution, name: str, compiled: Step, pattern: str, torch: Step) -> Step:
+def _one_wheel(dist: str, prefix: str, name: str) -> str:
+    return unless(f"ls {in_work(dist)}/{prefix}*.whl", f"the build made no {name} wheel")
+
+
+def _verify(
+    resolution: Resolution, name: str, compiled: Step, environ: Step, torch: Step | None
+) -> Step:
     variant = resolution.variant
-    folder = f"verify/{variant}"
-    check = _CHECKS.get(name, f"import {_module_of(name)}")
-    create = (
-        (sh(f"{env_folder(variant)}/bin/python", "-m", "venv", "--system-site-packages", folder),)
-        if torch.kind != "compile"
-        else ()
-    )
-    if torch.kind != "compile":
-        # The published torch stays where the environment has it.
-        check_with = f"{env_folder(variant)}/bin/python"
-        commands: tuple[str, ...] = (
-            f"{check_with} -m pip install --quiet --force-reinstall --no-deps {pattern}",
-            f'cd env && "$WORK"/{shlex.quote(check_with)} -c {shlex.quote(check)}',
-        )
-        create = ()
+    folder = f"verify/{variant}/{name}"
+    below = environ.outputs[0]
+    python = (f"{folder}/bin/python", "-m", "pip", "install", "--quiet")
+    if torch is None:
+        # The published torch is large: use it where it lies.
+        made = layered_venv(below, folder, resolution.python)
+        wheels = compiled.outputs[0]
     else:
-        commands = (
-            f"{folder}/bin/python -m pip install --quiet {pattern}",
-            f"cd {folder} && bin/python -c {shlex.quote(check)}",
-        )
-    needs = (compiled.id,) if torch.kind != "compile" else (compiled.id, f"verify-torch-{variant}")
+        made = fresh_venv(f"{below}/bin/python", folder, resolution.python)
+        wheels = f"{sh('numpy', torch.outputs[0])} {compiled.outputs[0]}"
     return Step(
         id=f"verify-{name}-{variant}",
         kind="verify",
@@ -122,64 +115,97 @@ def _verify(resolution: Resolution, name: str, compiled: Step, pattern: str, tor
         why="it loads and runs beside its torch",
         project=name,
         variant=variant,
-        needs=needs,
-        commands=(*create, *commands),
+        needs=(environ.id, compiled.id, *((torch.id,) if torch else ())),
+        env=loader_env(resolution),
+        commands=(
+            *made,
+            f"{sh(*python)} {wheels}",
+            # Away from the sources: the import must find the installed one.
+            f"cd {folder}",
+            f"bin/python -c {shlex.quote(_check(name))}",
+        ),
+        outputs=(folder,),
         cost=Cost(core_seconds=20, disk_mb=100, basis="an installation"),
     )
 
 
-def _module_of(name: str) -> str:
+def _check(name: str) -> str:
+    # torch first: an extension's own library leaves finding libtorch to it.
+    return _CHECKS.get(name, f"import torch, {module_of(name)}")
+
+
+def module_of(name: str) -> str:
+    """The module a distribution most likely has: torch-scatter -> torch_scatter."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
 def extension_steps(
-    facts: Facts, resolution: Resolution, extension: ExtensionChoice, torch: Step
+    facts: Facts,
+    resolution: Resolution,
+    extension: ExtensionChoice,
+    environ: Step,
+    torch: Step | None,
 ) -> list[Step]:
     """Any other library: its sdist, repository or folder built against this torch."""
     variant = resolution.variant
     dist = f"dist/{variant}"
-    env = {**dict(build_env(resolution)), **dict(extension.env)}
+    env = dict(build_env(resolution))
+    for name in ("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER"):
+        env.pop(name, None)
     if resolution.cuda is not None:
-        env.setdefault("FORCE_CUDA", "1")
+        env["FORCE_CUDA"] = "1"
+    env.update(extension.env)
     steps: list[Step] = []
-    needs: tuple[str, ...] = (torch.id,)
-    if extension.git_url:
-        folder = f"sources/{extension.name}"
-        fetch = Step(
-            id=f"fetch-{extension.name}",
-            kind="fetch",
-            title=f"Fetch {extension.name} at {extension.git_ref}",
-            why=extension.git_url,
-            project=extension.name,
-            commands=tuple(git_commands(folder, extension.git_url, (), extension.git_ref, "")),
-            outputs=(folder,),
-            cost=Cost(core_seconds=5, disk_mb=100, basis="a shallow clone"),
-        )
+    if fetch := _fetch_extension(extension):
         steps.append(fetch)
-        needs, subject = (torch.id, fetch.id), in_work(folder)
-    elif extension.folder:
-        subject = f'"${{PROJECT:-.}}"/{shlex.quote(extension.folder)}'
-    else:
-        subject = shlex.quote(extension.sdist)
-    pattern = f"{dist}/{_module_of(extension.name)}-*.whl"
-    wheel = ["python -m pip wheel --no-deps --no-build-isolation"]
+    wheel = ["python -m pip wheel --quiet --no-deps --no-build-isolation"]
     if extension.sdist:
-        wheel.append("--no-binary :all:")
+        # The wheel on PyPI, if any, was built against another torch.
+        wheel.append("--no-binary :all: --no-cache-dir")
+    prefix = f"{module_of(extension.name)}-"
+    build = f"build/{variant}/{extension.name}"
     compile_step = Step(
         id=f"compile-{extension.name}-{variant}",
         kind="compile",
         title=f"Compile {extension.name} against torch {resolution.version}",
-        why=extension.sdist or extension.git_url or extension.folder,
+        why=f"from {extension.sdist or extension.git_url or extension.folder}",
         project=extension.name,
         variant=variant,
-        needs=needs,
+        needs=(environ.id, *(step.id for step in steps), *_toolkit(resolution)),
         env=tuple(env.items()),
-        path=search_path(resolution),
+        path=companion_path(resolution, environ),
         commands=(
-            *_torch_in_place(resolution, torch),
-            f"{' '.join(wheel)} --wheel-dir {in_work(dist)} {subject}",
+            f"rm -rf {build} {dist}/{prefix}*.whl",
+            *([f"mkdir -p {build}", f"cp -a {steps[0].outputs[0]}/. {build}"] if steps else []),
+            f"{' '.join(wheel)} --wheel-dir {in_work(dist)} "
+            + (f"./{build}" if steps else shlex.quote(extension.sdist)),
+            _one_wheel(dist, prefix, extension.name),
         ),
-        outputs=(pattern,),
+        outputs=(f"{dist}/{prefix}*.whl",),
         cost=compile_cost(facts, extension.name, resolution),
     )
-    return [*steps, compile_step, _verify(resolution, extension.name, compile_step, pattern, torch)]
+    return [*steps, compile_step, _verify(resolution, extension.name, compile_step, environ, torch)]
+
+
+def _fetch_extension(extension: ExtensionChoice) -> Step | None:
+    """Its source, brought once for every variant; an sdist is pip's own business."""
+    folder = f"sources/extension/{extension.name}"
+    if extension.git_url:
+        why = f"{extension.git_url} at {extension.git_ref}"
+        commands = git_commands(folder, extension.git_url, (), extension.git_ref, "")
+    elif extension.folder:
+        why = f"the folder {extension.folder} beside the recipe"
+        commands = folder_commands(folder, extension.folder)
+    else:
+        return None
+    return Step(
+        id=f"fetch-extension-{extension.name}",
+        kind="fetch",
+        title=f"Fetch {extension.name}",
+        why=why,
+        project=extension.name,
+        reads=(extension.folder,) if extension.folder else (),
+        commands=tuple(commands),
+        outputs=(folder,),
+        cost=Cost(core_seconds=5, disk_mb=100, basis="a shallow clone"),
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from torchsmith.resolve.models import Resolution
 
@@ -24,8 +25,7 @@ Kind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True):
     """What a step is expected to take: an estimate, its origin beside it."""
 
     core_seconds: float = 0.0
@@ -34,14 +34,14 @@ class Cost:
     basis: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One thing to do.
 
     `commands` are lines of POSIX shell, run in order in `folder` of the plan's work folder,
     whose absolute path is `$WORK`; `path` holds folders of it to put before PATH. `inputs`
-    are files of the plan (patches, recipes) the step reads; `needs` are the steps whose
-    outputs it reads. In `env`, a value that starts with `@/` is a path in the work folder.
+    are files of the plan (patches, recipes) the step reads; `reads` are paths of the recipe's
+    own folder, whose absolute path is `$PROJECT`: their content is not in the plan, so whoever
+    runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a value that starts with `@/` is a path in the work folder.
     `secrets` names variables that must be set when it runs and whose values appear nowhere.
     """
 
@@ -53,6 +53,7 @@ class Step:
     variant: str = ""
     needs: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     path: tuple[str, ...] = ()
     folder: str = "."
@@ -64,14 +65,13 @@ class Step:
     key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Everything that will be done, before any of it is."""
 
     name: str
     variants: tuple[Resolution, ...]
     steps: tuple[Step, ...]
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] = {}
 
     def step(self, identity: str) -> Step:
         """Return the step of this id."""
@@ -102,6 +102,7 @@ def step_key(step: Step, keys: Mapping[str, str], files: Mapping[str, bytes]) ->
         "kind": step.kind,
         "needs": sorted(keys[need] for need in step.needs),
         "inputs": {name: digest(files[name]) for name in step.inputs},
+        "reads": list(step.reads),
         "env": [[name, _neutral(step, value)] for name, value in step.env],
         "path": _without_variant(step, step.path),
         "folder": _neutral(step, step.folder),
@@ -122,9 +123,9 @@ def _neutral(step: Step, text: str) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Plain data for `json.dumps`: dataclasses as tables, pairs as tables, bytes by hash."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: as_json(getattr(value, item.name)) for item in fields(value)}
+    """Plain data for `json.dumps`: structs as tables, pairs as tables, bytes by hash."""
+    if isinstance(value, Struct):
+        return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}
     if isinstance(value, bytes):
         return {"sha256": digest(value), "bytes": len(value)}
     if isinstance(value, Mapping):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import sh, unless
+from torchsmith.plan.shell import in_work, needs_program, sh, unless
 from torchsmith.plan.sources import archive_commands
-from torchsmith.plan.torch import build_env, search_path
+from torchsmith.plan.toolkit import toolkit_step
+from torchsmith.plan.torch import build_env, env_folder, search_path
 from torchsmith.resolve.models import MagmaChoice, Resolution
 
 # Where libraries of a conda prefix are found from torch/ and from torch/lib/ in site-packages.
@@ -47,6 +48,7 @@ def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> lis
     prefix = f"{folder}/prefix"
     package = f"channel/{variant}/{conda_subdir(resolution.platform)}/{magma.package}-{magma.version}-1.tar.bz2"
     recipe = f"conda/{variant}/{magma.package}"
+    toolkit = toolkit_step(resolution)
     compile_step = Step(
         id=f"compile-magma-{variant}",
         kind="compile",
@@ -54,14 +56,16 @@ def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> lis
         why="GPU linear algebra: batched inverse, LU, QR, eigenvalues",
         project="magma",
         variant=variant,
-        needs=(source.id, f"environment-{variant}"),
+        needs=(source.id, f"environment-{variant}", *([toolkit.id] if toolkit else [])),
         env=(*build_env(resolution), ("CUDA_ARCH_LIST", gencode(magma.archs))),
         path=search_path(resolution),
         commands=(
-            f"rm -rf {folder} && mkdir -p {folder}/build && cp -a {source.outputs[0]}/. {folder}",
+            sh("rm", "-rf", folder),
+            sh("mkdir", "-p", f"{folder}/build"),
+            f"cp -a {source.outputs[0]}/. {folder}",
             f"cd {folder}/build",
             "cmake .. -DUSE_FORTRAN=OFF -DGPU_TARGET=All -DCMAKE_BUILD_TYPE=Release "
-            f'-DCMAKE_INSTALL_PREFIX="$WORK/{prefix}" -DCUDA_ARCH_LIST="$CUDA_ARCH_LIST"',
+            f'-DCMAKE_INSTALL_PREFIX={in_work(prefix)} -DCUDA_ARCH_LIST="$CUDA_ARCH_LIST"',
             'cmake --build . --target install --parallel "${MAX_JOBS:-$(nproc)}"',
         ),
         outputs=(prefix,),
@@ -76,24 +80,30 @@ def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> lis
         variant=variant,
         needs=(compile_step.id,),
         inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
-        commands=(_rattler(recipe, variant, "tar-bz2"),),
+        commands=(
+            *_rattler(recipe, variant, "tar-bz2"),
+            unless(f"test -f {package}", f"no {magma.package} was packed"),
+        ),
         outputs=(package,),
         cost=Cost(core_seconds=60, disk_mb=500, basis="compression"),
     )
     return [compile_step, pack]
 
 
-def _rattler(recipe: str, variant: str, archive: str) -> str:
-    return sh(
-        "rattler-build",
-        "build",
-        "--recipe",
-        f"{recipe}/recipe.yaml",
-        "--output-dir",
-        f"channel/{variant}",
-        "--package-format",
-        archive,
-        "--no-build-id",
+def _rattler(recipe: str, variant: str, archive: str) -> tuple[str, ...]:
+    return (
+        needs_program("rattler-build", "see https://rattler.build, or cargo install rattler-build"),
+        sh(
+            "rattler-build",
+            "build",
+            "--recipe",
+            f"{recipe}/recipe.yaml",
+            "--output-dir",
+            f"channel/{variant}",
+            "--package-format",
+            archive,
+            "--no-build-id",
+        ),
     )
 
 
@@ -113,7 +123,7 @@ def conda_step(resolution: Resolution, wheel: Step, after: tuple[str, ...]) -> S
         needs=(wheel.id, *after),
         inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
         commands=(
-            _rattler(recipe, variant, "tar-bz2"),
+            *_rattler(recipe, variant, "tar-bz2"),
             unless(f"test -f {package}", f"no {name} was packed"),
         ),
         outputs=(package,),
@@ -138,10 +148,12 @@ def libtorch_step(resolution: Resolution, wheel: Step) -> Step:
         why="headers, libraries and CMake files for C++ programs",
         project="torch",
         variant=variant,
-        needs=(wheel.id,),
+        needs=(wheel.id, f"environment-{variant}"),
         commands=(
-            f"rm -rf {tree} && mkdir -p {tree}/libtorch",
-            sh("python3", "-m", "zipfile", "-e", wheel.outputs[0], tree),
+            sh("rm", "-rf", tree),
+            sh("mkdir", "-p", f"{tree}/libtorch"),
+            # Not unzip, which a machine need not have.
+            sh(f"{env_folder(variant)}/bin/python", "-m", "zipfile", "-e", wheel.outputs[0], tree),
             f"for part in lib include share bin; do "
             f"if test -d {tree}/torch/$part; then mv {tree}/torch/$part {tree}/libtorch/; fi; done",
             f"echo {resolution.version} > {tree}/libtorch/build-version",

@@ -1,7 +1,12 @@
-"""Writing shell lines that mean what they say."""
+"""Writing shell lines that mean what they say.
+
+A step's commands run under `set -eu`, one after the other in one shell. A failure inside
+`a && b` does not end such a shell unless it is the last of the chain: each command stands alone.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
 
 
@@ -15,6 +20,21 @@ def unless(test: str, complaint: str) -> str:
     return f"{test} || {{ echo {shlex.quote(complaint)} >&2; exit 1; }}"
 
 
+def needs_program(name: str, cure: str) -> str:
+    """End the step with a sentence, not with `command not found`, where a program is missing."""
+    return unless(f"command -v {shlex.quote(name)} >/dev/null", f"{name} is missing: {cure}")
+
+
 def in_work(path: str) -> str:
     """A path of the work folder, absolute, as a shell word."""
     return f'"$WORK"/{shlex.quote(path)}'
+
+
+def in_project(path: str) -> str:
+    """A path as the recipe writes it, relative to the recipe's folder, as a shell word."""
+    return shlex.quote(path) if path.startswith("/") else f'"$PROJECT"/{shlex.quote(path)}'
+
+
+def plain_name(text: str) -> str:
+    """A file name that needs no quoting anywhere: shell, Dockerfile, YAML."""
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", text).lstrip("-") or "_"

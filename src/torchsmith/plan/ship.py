@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import sh
+from torchsmith.plan.shell import in_project, needs_program, sh
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Image, Job, Publish
 from torchsmith.resolve.models import Resolution
@@ -24,10 +24,17 @@ def image_names(image: Image, variant: str, *, only: bool) -> dict[str, str]:
 
 
 def image_steps(
-    resolution: Resolution, image: Image, context: str, needs: tuple[str, ...], *, only: bool
+    resolution: Resolution,
+    image: Image,
+    context: str,
+    needs: tuple[str, ...],
+    reads: tuple[str, ...],
+    *,
+    only: bool,
 ) -> list[Step]:
     """One step for each image; they share every layer up to torch."""
     variant = resolution.variant
+    bring = tuple(command for path in reads for command in _into_context(path, context))
     steps: list[Step] = []
     if image.foundation is not None:
         steps.append(
@@ -49,7 +56,13 @@ def image_steps(
     for stage, name in image_names(image, variant, only=only).items():
         training = next((item for item in image.train if f"train-{item.name}" == stage), None)
         caller = training is not None and "caller" in (training.uid, training.gid)
-        arguments = ' --build-arg UID="$(id -u)" --build-arg GID="$(id -g)"' if caller else ""
+        # Root's own number belongs to root in the image: the Dockerfile's default stands then.
+        arguments = (
+            ' --build-arg UID="$(id -u | sed "s/^0$/1000/")"'
+            ' --build-arg GID="$(id -g | sed "s/^0$/1000/")"'
+            if caller
+            else ""
+        )
         details = [("shm size", image.shm_size)]
         if training is not None:
             details += [
@@ -57,8 +70,12 @@ def image_steps(
                 ("time zone", training.timezone),
             ]
         copy = (
-            (f"mkdir -p {context}/wheels && cp dist/{variant}/*.whl {context}/wheels/",)
-            if image.build == "wheels"
+            (
+                sh("rm", "-rf", f"{context}/wheels"),
+                sh("mkdir", "-p", f"{context}/wheels"),
+                f"cp dist/{variant}/*.whl {context}/wheels/",
+            )
+            if image.build == "wheels" and needs
             else ()
         )
         steps.append(
@@ -72,8 +89,10 @@ def image_steps(
                 variant=variant,
                 needs=needs,
                 inputs=(f"{context}/Dockerfile",),
+                reads=reads,
                 commands=(
                     *copy,
+                    *bring,
                     f"{ENGINE} build --file {context}/Dockerfile --target {stage}{arguments} "
                     f"--tag {sh(name)} {context}",
                 ),
@@ -82,6 +101,16 @@ def image_steps(
             )
         )
     return steps
+
+
+def _into_context(path: str, context: str) -> tuple[str, ...]:
+    """An engine sees only its context: what the Dockerfile copies of the project is put there."""
+    copy = f"{context}/{path.lstrip('/')}"
+    return (
+        sh("rm", "-rf", copy),
+        sh("mkdir", "-p", copy.rpartition("/")[0]),
+        f"cp -a {in_project(path)} {sh(copy)}",
+    )
 
 
 def publish_steps(
@@ -109,7 +138,9 @@ def publish_steps(
                 commands=(
                     f"for wheel in dist/{variant}/*.whl; do "
                     'name="${wheel##*/}"; project="$(echo "${name%%-*}" | tr "A-Z_" "a-z-")"; '
-                    f'mkdir -p {sh(folder)}/"$project"; cp -n "$wheel" {sh(folder)}/"$project"/; done',
+                    f'there={sh(folder)}/"$project"; mkdir -p "$there"; '
+                    # Published once, a file never changes: pip's caches and locks rest on that.
+                    'test -e "$there/$name" || cp "$wheel" "$there"/; done',
                 ),
                 outputs=(folder,),
             )
@@ -125,7 +156,12 @@ def publish_steps(
                 needs=tuple(step.id for step in conda),
                 commands=(
                     f"mkdir -p {sh(publish.channel)}",
-                    f"cp -rn channel/{variant}/. {sh(publish.channel)}/",
+                    f"for package in channel/{variant}/*/*.conda channel/{variant}/*/*.tar.bz2; do "
+                    'test -e "$package" || continue; '
+                    'subdir="${package%/*}"; subdir="${subdir##*/}"; '
+                    f'there={sh(publish.channel)}/"$subdir"; mkdir -p "$there"; '
+                    'test -e "$there/${package##*/}" || cp "$package" "$there"/; done',
+                    needs_program("rattler-index", "see https://rattler.build"),
                     sh("rattler-index", "fs", publish.channel),
                 ),
                 outputs=(publish.channel,),
@@ -145,6 +181,7 @@ def publish_steps(
                 secrets=(token,),
                 commands=(
                     f': "${{{token}:?is unset. Set it in your environment before publishing}}"',
+                    needs_program("anaconda", "pip install anaconda-client"),
                     # Through the environment: a token among the arguments is there for all to see.
                     f'ANACONDA_API_TOKEN="${token}" anaconda upload --user {publish.anaconda_user} '
                     f"{packages}",
@@ -162,6 +199,7 @@ def publish_steps(
                 secrets=("TWINE_PASSWORD",),
                 commands=(
                     ': "${TWINE_PASSWORD:?is unset. Set it in your environment before publishing}"',
+                    needs_program("twine", "pip install twine"),
                     f"twine upload --non-interactive --repository-url {sh(publish.repository)} "
                     f"dist/{variant}/*.whl",
                 ),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from torchsmith.plan.models import Cost, Step, digest
-from torchsmith.plan.shell import sh, unless
+from torchsmith.plan.shell import in_project, in_work, needs_program, plain_name, sh, unless
 from torchsmith.resolve.models import CompanionChoice, PatchChoice, Resolution, SourceChoice
 
 DEBIAN_MIRROR = "https://deb.debian.org/debian"
+DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def git_commands(
@@ -18,6 +21,7 @@ def git_commands(
         sh(*git, "fetch", "--quiet", "--depth", "1", source, ref) for source in (url, *mirrors)
     ]
     commands = [
+        needs_program("git", "install git"),
         sh("mkdir", "-p", folder),
         sh(*git, "init", "--quiet"),
         # Submodules with relative addresses need a remote to be relative to.
@@ -33,74 +37,109 @@ def git_commands(
                 f"{ref} does not point to {commit}: the tag was moved, or this is another repository",
             )
         )
+    update = (*git, "submodule", "update", "--quiet", "--init", "--recursive")
     return [
         *commands,
         sh(*git, "submodule", "sync", "--quiet", "--recursive"),
-        sh(
-            *git,
-            "submodule",
-            "update",
-            "--quiet",
-            "--init",
-            "--recursive",
-            "--depth",
-            "1",
-            "--jobs",
-            "8",
-        ),
+        # git before 2.8 has no --jobs, and some servers give no single commits: then all of it.
+        f"{sh(*update, '--depth', '1', '--jobs', '8')} || "
+        f"{{ {sh(*git, 'submodule', 'deinit', '--quiet', '--force', '.')}; "
+        f"{sh('rm', '-rf', f'{folder}/.git/modules')}; {sh(*update)}; }}",
     ]
 
 
-def debian_commands(folder: str, suite: str, package: str) -> list[str]:
+def debian_commands(folder: str, suite: str, package: str, version: str) -> list[str]:
     """A source package through a private apt list: the host's own lists stay as they are."""
-    apt = (
-        'apt-get -qq -o Dir::Etc::SourceList="$WORK/apt/sources.list" '
-        '-o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists="$WORK/apt/lists" '
-        '-o Dir::Cache="$WORK/apt/cache"'
+    home = f"apt/{package}"
+    options = (
+        f'Dir::Etc::SourceList="$WORK"/{home}/sources.list',
+        "Dir::Etc::SourceParts=/dev/null",
+        f'Dir::State::Lists="$WORK"/{home}/lists',
+        f'Dir::Cache="$WORK"/{home}/cache',
+        # Whatever this host's own configuration says.
+        "Acquire::AllowInsecureRepositories=false",
+        "APT::Get::AllowUnauthenticated=false",
+        # Root's apt otherwise reads the work folder as the user _apt, who may not enter it.
+        "APT::Sandbox::User=root",
     )
+    apt = " ".join(["apt-get -qq", *(f"-o {option}" for option in options)])
+    tree = sh(f"{package}-{version}") + "*/"
     return [
-        "mkdir -p apt/lists/partial apt/cache/archives/partial sources",
-        f"printf 'deb-src %s {suite} main contrib\\n' "
-        f'"${{DEBIAN_MIRROR:-{DEBIAN_MIRROR}}}" > apt/sources.list',
+        needs_program("apt-get", "Debian's source packages need a Debian or Ubuntu machine"),
+        needs_program("dpkg-source", "apt-get install dpkg-dev"),
+        unless(
+            f"test -e {DEBIAN_KEYS}",
+            "the keys of Debian's archive are missing: apt-get install debian-archive-keyring",
+        ),
+        sh("mkdir", "-p", f"{home}/lists/partial", f"{home}/cache/archives/partial", "sources"),
+        f"printf 'deb-src [signed-by=%s] %s %s main contrib\\n' {DEBIAN_KEYS} "
+        f'"${{DEBIAN_MIRROR:-{DEBIAN_MIRROR}}}" {sh(suite)} > {home}/sources.list',
         f"{apt} update",
-        f"rm -rf apt/unpack {folder} && mkdir -p apt/unpack",
-        # dpkg-source checks the signature's hashes and applies the package's patch series.
-        f"(cd apt/unpack && {apt} source {sh(package)})",
-        f"mv apt/unpack/*/ {sh(folder)}",
+        sh("rm", "-rf", f"{home}/unpack", folder),
+        sh("mkdir", "-p", f"{home}/unpack"),
+        # apt checks the files against the signed index; dpkg-source applies the patch series.
+        f"(cd {home}/unpack; {apt} source {sh(package)})",
+        unless(
+            f"ls -d {home}/unpack/{tree} >/dev/null 2>&1",
+            f"Debian {suite} no longer has {package} {version}",
+        ),
+        f"mv {home}/unpack/{tree} {sh(folder)}",
+        sh("rm", "-rf", f"{home}/unpack"),
     ]
 
 
 def archive_commands(folder: str, url: str, path: str, sha256: str) -> list[str]:
     """An archive, its hash checked before a byte of it is unpacked."""
-    name = (url or path).rsplit("/", 1)[-1].split("?")[0] or "source.tar.gz"
+    name = plain_name((url or path).split("?")[0].rsplit("/", 1)[-1])
     file = f"downloads/{sha256[:12]}-{name}"
     bring = (
-        sh("curl", "--fail", "--silent", "--show-error", "--location", "--output", file, url)
+        [
+            needs_program("curl", "install curl"),
+            sh(*"curl --fail --silent --show-error --location --retry 3 --output".split(), file)
+            + f" {sh(url)}",
+        ]
         if url
-        else sh("cp", path, file)
+        else [f"cp {in_project(path)} {file}"]
     )
     return [
         "mkdir -p downloads",
-        bring,
-        f"echo '{sha256}  {file}' > {file}.sha256",
-        unless(f"sha256sum --check --quiet {file}.sha256", f"{file} has another hash"),
+        *bring,
+        unless(
+            f"echo '{sha256}  {file}' | sha256sum --check --status",
+            f"{file} does not have the hash the recipe says",
+        ),
         sh("rm", "-rf", folder),
         sh("mkdir", "-p", folder),
         sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1"),
     ]
 
 
-def _torch_commands(folder: str, source: SourceChoice) -> list[str]:
+def folder_commands(folder: str, path: str) -> list[str]:
+    """A copy of a folder, so that building leaves the original as it is."""
+    return [
+        unless(
+            f"test -d {in_project(path)}",
+            f"there is no folder {path}: PROJECT must be the folder the recipe lies in",
+        ),
+        sh("rm", "-rf", folder),
+        sh("mkdir", "-p", folder),
+        f"cp -a {in_project(path)}/. {sh(folder)}",
+    ]
+
+
+def _torch_commands(folder: str, source: SourceChoice, version: str) -> list[str]:
     if source.kind == "debian":
-        return debian_commands(folder, source.suite, source.package)
+        return debian_commands(folder, source.suite, source.package, version)
     if source.kind == "archive":
         return archive_commands(folder, source.url, source.path, source.sha256)
-    if source.kind in ("folder", "bundle"):
-        name = sh(source.path)
-        unpack = sh("tar", "--extract", "--file", source.path, "--directory", "sources")
+    if source.kind == "folder":
+        return folder_commands(folder, source.path)
+    if source.kind == "bundle":
         return [
-            f"mkdir -p sources && rm -rf {sh(folder)}",
-            f"cp -a {name} {sh(folder)}" if source.kind == "folder" else unpack,
+            "mkdir -p sources",
+            sh("rm", "-rf", folder),
+            f"tar --extract --file {in_project(source.path)} --directory sources",
+            unless(f"test -d {sh(folder)}", f"the bundle does not hold {folder}"),
         ]
     return git_commands(folder, source.url, source.mirrors, source.ref, source.commit)
 
@@ -108,7 +147,11 @@ def _torch_commands(folder: str, source: SourceChoice) -> list[str]:
 def fetch_torch(resolution: Resolution) -> Step:
     """Bring torch's source."""
     source = resolution.source
-    label = source.ref.replace("/", "-") if source.kind == "git" else resolution.torch
+    label = resolution.torch
+    if source.kind == "git":
+        label = plain_name(source.ref)
+        if label != source.ref:
+            label += f"-{digest(source.ref.encode())[:6]}"
     folder = f"sources/torch-{label.removeprefix('v')}"
     where = {
         "git": f"{source.url} at {source.ref}",
@@ -121,7 +164,8 @@ def fetch_torch(resolution: Resolution) -> Step:
         title=f"Fetch torch {label}",
         why=where,
         project="torch",
-        commands=tuple(_torch_commands(folder, source)),
+        reads=(source.path,) if source.path else (),
+        commands=tuple(_torch_commands(folder, source, resolution.torch)),
         outputs=(folder,),
         cost=Cost(core_seconds=60, disk_mb=3000, basis="a shallow clone with submodules"),
         details=(("source", source.kind), ("commit", source.commit or "not pinned")),
@@ -136,7 +180,7 @@ def fetch_companion(companion: CompanionChoice, debian: tuple[str, str] | None =
         commands = git_commands(folder, repository, (), companion.tag, companion.commit)
         why = f"{companion.repository} at {companion.tag}"
     else:
-        commands = debian_commands(folder, *debian)
+        commands = debian_commands(folder, *debian, companion.version)
         why = f"Debian {debian[0]}, source package {debian[1]}"
     return Step(
         id=f"fetch-{companion.name}-{companion.version}",
@@ -150,22 +194,35 @@ def fetch_companion(companion: CompanionChoice, debian: tuple[str, str] | None =
     )
 
 
+def patch_files(patches: tuple[PatchChoice, ...]) -> dict[str, bytes]:
+    """Names that sort in the order of application and need no quoting, with their content."""
+    return {
+        f"{number:02}-{plain_name(patch.name)}": patch.content
+        for number, patch in enumerate(patches, 1)
+    }
+
+
 def patch_source(fetch: Step, patches: tuple[PatchChoice, ...], files: dict[str, bytes]) -> Step:
-    """Apply patches to a copy of a tree: every one is tried before any is applied."""
-    inputs: list[str] = []
-    for patch in patches:
-        name = f"patches/{patch.project}/{patch.name}"
-        files[name] = patch.content
-        inputs.append(name)
-    mark = digest(b"\0".join(patch.content for patch in patches))[:8]
+    """Apply patches to a copy of a tree; each is tried before it changes anything."""
+    series = [[patch.name, patch.strip, digest(patch.content)] for patch in patches]
+    mark = digest(json.dumps(series).encode())[:8]
+    named = {
+        f"patches/{fetch.project}-{mark}/{name}": content
+        for name, content in patch_files(patches).items()
+    }
+    files.update(named)
     folder = f"{fetch.outputs[0]}-patched-{mark}"
-    commands = [sh("rm", "-rf", folder), sh("cp", "-a", fetch.outputs[0], folder)]
-    for patch, name in zip(patches, inputs, strict=True):
+    commands = [
+        needs_program("patch", "install patch"),
+        sh("rm", "-rf", folder),
+        sh("cp", "-a", fetch.outputs[0], folder),
+    ]
+    for patch, name in zip(patches, named, strict=True):
         apply = sh("patch", "--directory", folder, "--forward", "--batch", f"--strip={patch.strip}")
-        given = f'--input="$WORK"/{sh(name)}'
+        given = f"--input={in_work(name)}"
         commands.append(
             unless(
-                f"{apply} --dry-run {given}", f"{patch.name} does not apply: nothing was changed"
+                f"{apply} --dry-run {given}", f"{patch.name} does not apply to {fetch.outputs[0]}"
             )
         )
         commands.append(f"{apply} --quiet {given}")
@@ -173,10 +230,10 @@ def patch_source(fetch: Step, patches: tuple[PatchChoice, ...], files: dict[str,
         id=f"{fetch.id.replace('fetch', 'patch', 1)}-{mark}",
         kind="patch",
         title=f"Patch {fetch.project}: {', '.join(patch.name for patch in patches)}",
-        why="; ".join(dict.fromkeys(patch.why for patch in patches)),
+        why=" ".join(dict.fromkeys(patch.why for patch in patches)),
         project=fetch.project,
         needs=(fetch.id,),
-        inputs=tuple(inputs),
+        inputs=tuple(named),
         commands=tuple(commands),
         outputs=(folder,),
         cost=Cost(core_seconds=10, disk_mb=3000, basis="a copy of the tree"),

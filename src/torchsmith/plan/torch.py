@@ -5,101 +5,96 @@ from __future__ import annotations
 import shlex
 
 from torchsmith.facts.files import Facts
-from torchsmith.facts.ranges import release
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import in_work, sh, unless
+from torchsmith.plan.shell import in_work, needs_program, sh, unless
+from torchsmith.plan.toolkit import toolkit_folder, toolkit_step
 from torchsmith.resolve.models import Resolution
-
-# What of NVIDIA's PyPI wheels makes a toolkit that PyTorch's CMake finds complete.
-_TOOLKIT_PARTS = (
-    "nvcc",
-    "runtime",
-    "nvrtc",
-    "cupti",
-    "profiler-api",
-    "cccl",
-)
-_TOOLKIT_LIBRARIES = ("cublas", "cufft", "curand", "cusolver", "cusparse", "nvjitlink", "nvtx")
-
 
 def env_folder(variant: str) -> str:
     """The isolated Python environment of a variant."""
     return f"env/{variant}"
 
 
-def toolkit_folder(resolution: Resolution) -> str:
-    """Where a toolkit assembled from wheels lies; empty if it is installed otherwise."""
-    if resolution.cuda is not None and resolution.cuda.toolkit == "wheels":
-        return f"toolkit/cuda-{resolution.cuda.version}"
-    return ""
+def site_packages(folder: str, python: str) -> str:
+    """Where an environment keeps its modules."""
+    return f"{folder}/lib/python{python}/site-packages"
 
 
-def toolkit_requirements(resolution: Resolution) -> tuple[str, ...]:
-    """The PyPI packages a toolkit is assembled from, pinned to its release."""
-    cuda = resolution.cuda
-    if cuda is None:
-        return ()
-    major = release(cuda.version)[0]
-    suffix = "" if major >= 13 else f"-cu{major}"
-    pin = f"=={cuda.version}.*"
-    parts = [f"nvidia-cuda-{part}{suffix}{pin}" for part in _TOOLKIT_PARTS]
-    # Each library has a version of its own; the metadata of its CUDA line holds them together.
-    parts += [f"nvidia-{library}{suffix}" for library in _TOOLKIT_LIBRARIES]
-    if major >= 13:
-        parts += [f"nvidia-cuda-crt{pin}", f"nvidia-nvvm{pin}"]
-    if resolution.feature("cudnn") not in (None, "off"):
-        parts.append(f"nvidia-cudnn-cu{major}" + (f"=={cuda.cudnn}.*" if cuda.cudnn else ""))
-    if resolution.feature("nccl") not in (None, "off"):
-        parts.append(f"nvidia-nccl-cu{major}" + (f"=={cuda.nccl}.*" if cuda.nccl else ""))
-    return tuple(parts)
+# The pip inside an old Python does not know today's wheels, and today's pip does not know it.
+_LAST_PIP = {"3.5": "pip<21", "3.6": "pip<22", "3.7": "pip<24.1", "3.8": "pip<25.1"}
+
+
+def fresh_venv(creator: str, folder: str, python: str) -> list[str]:
+    """An empty environment made with an interpreter, its pip new enough."""
+    commands = [sh("rm", "-rf", folder), sh(creator, "-m", "venv", folder)]
+    if last := _LAST_PIP.get(python):
+        commands.append(
+            sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "--upgrade", last)
+        )
+    return commands
+
+
+def layered_venv(below: str, folder: str, python: str) -> list[str]:
+    """An environment on top of another, which stays as it is."""
+    return [
+        sh("rm", "-rf", folder),
+        # Without pip: the one below serves, and no second setuptools hides the pinned one.
+        sh(f"{below}/bin/python", "-m", "venv", "--without-pip", folder),
+        f"echo {in_work(site_packages(below, python))} > "
+        f"{sh(site_packages(folder, python) + '/below.pth')}",
+    ]
 
 
 def environment(resolution: Resolution) -> Step:
     """The isolated environment a variant is built in."""
     folder = env_folder(resolution.variant)
     python = f"python{resolution.python}"
-    commands = [
-        sh(python, "-m", "venv", "--clear", folder)
-        if resolution.python_from == "system"
-        else sh("uv", "venv", "--clear", "--seed", "--python", resolution.python, folder)
-    ]
-    pip = (f"{folder}/bin/python", "-m", "pip", "install", "--quiet")
+    if resolution.python_from == "system":
+        commands = [
+            needs_program(python, f"install it with its venv module (Debian: {python}-venv)"),
+            *fresh_venv(python, folder, resolution.python),
+        ]
+    else:
+        commands = [
+            needs_program("uv", "see https://docs.astral.sh/uv, or python3 -m pip install uv"),
+            sh("rm", "-rf", folder),
+            sh("uv", "venv", "--quiet", "--seed", "--python", resolution.python, folder),
+        ]
     requires = list(resolution.requires)
     if resolution.use == "wheel":
         requires.append(f"torch=={resolution.torch}")
-    commands.append(sh(*pip, *requires))
-    outputs = [folder]
-    if toolkit := toolkit_folder(resolution):
-        parts = f"{folder}/lib/python{resolution.python}/site-packages/nvidia"
-        commands += [
-            sh(*pip, *toolkit_requirements(resolution)),
-            # CUDA 13's wheels share one folder, CUDA 12's have one each: either way one tree.
-            f"rm -rf {toolkit} && mkdir -p {toolkit}",
-            f'if test -d {parts}/cu13; then cp -rs "$WORK/{parts}/cu13/." {toolkit}; fi',
-            f"for part in {parts}/*/; do case $part in */cu13/) ;; "
-            f'*) cp -rsn "$WORK/$part." {toolkit} ;; esac; done',
-            f"test -e {toolkit}/lib64 || ln -s lib {toolkit}/lib64",
-            f"for library in {toolkit}/lib/lib*.so.*; do "
-            'plain="${library%%.so.*}.so"; test -e "$plain" || ln -s "${library##*/}" "$plain"; done',
-            unless(f"{toolkit}/bin/nvcc --version", "nvcc from the wheels does not start"),
-        ]
-        outputs.append(toolkit)
+    commands.append(sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", *requires))
     return Step(
         id=f"environment-{resolution.variant}",
         kind="environment",
-        title=f"Environment: Python {resolution.python}"
-        + (f" and CUDA {resolution.cuda.version} from PyPI" if toolkit and resolution.cuda else ""),
-        why="; ".join(
-            [
-                "its own, so that nothing of this machine's Python leaks in",
-                *(["the interpreter comes from uv"] if resolution.python_from == "uv" else []),
-            ]
-        ),
+        title=f"Environment: Python {resolution.python}",
+        why="its own, so that nothing of this machine's Python leaks in"
+        + ("; the interpreter comes from uv" if resolution.python_from == "uv" else ""),
         variant=resolution.variant,
         commands=tuple(commands),
-        outputs=tuple(outputs),
-        cost=Cost(core_seconds=60, disk_mb=6000 if toolkit else 700, basis="downloads"),
+        outputs=(folder,),
+        cost=Cost(core_seconds=60, disk_mb=700, basis="downloads"),
+    )
+
+
+def torch_environment(resolution: Resolution, environ: Step, compiled: Step) -> Step:
+    """The environment companions are built in: the one torch was built in, and that torch."""
+    below = environ.outputs[0]
+    folder = f"{below}-torch"
+    return Step(
+        id=f"environment-torch-{resolution.variant}",
+        kind="environment",
+        title="Environment with the torch just built",
+        why="companions are compiled against exactly this one",
+        variant=resolution.variant,
+        needs=(environ.id, compiled.id),
+        commands=(
+            *layered_venv(below, folder, resolution.python),
+            sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", compiled.outputs[0]),
+        ),
+        outputs=(folder,),
+        cost=Cost(core_seconds=30, disk_mb=2500, basis="an installation"),
     )
 
 
@@ -126,17 +121,18 @@ def search_path(resolution: Resolution) -> tuple[str, ...]:
 
 
 def _cache_checks(resolution: Resolution) -> list[str]:
-    checks: list[str] = []
-    for name, wanted in resolution.expected_cache:
-        values = "ON|1|TRUE|YES" if wanted else "OFF|0|FALSE|NO|"
-        state = "on" if wanted else "off"
-        if wanted:
-            test = f"grep -Eiq '^{name}:[A-Z]+=({values})$' build/CMakeCache.txt"
-        else:
-            # An option this configuration never reached is off too.
-            test = f"! grep -Eiq '^{name}:[A-Z]+=(ON|1|TRUE|YES)$' build/CMakeCache.txt"
+    cache = "build/CMakeCache.txt"
+    checks = [unless(f"test -f {cache}", f"CMake left no {cache}")]
+    for wanted in (True, False):
+        names = " ".join(name for name, state in resolution.expected_cache if state is wanted)
+        if not names:
+            continue
+        # An option this configuration never reached is off too.
+        on = f'grep -Eiq "^$name:[A-Z]+=(ON|1|TRUE|YES)$" {cache}'
+        test, state = (f"! {on}", "on") if wanted else (on, "off")
+        complaint = f'echo "$name should be {state} and is not: see {cache}" >&2'
         checks.append(
-            unless(test, f"{name} should be {state} and is not: see build/CMakeCache.txt")
+            f"for name in {names}; do if {test}; then {complaint}; exit 1; fi; done",
         )
     return checks
 
@@ -151,15 +147,18 @@ def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Ste
     path = search_path(resolution)
     cost = compile_cost(facts, "torch", resolution)
     # Copied and configured in one step, so that a broken attempt starts from a clean tree.
-    copy = (
-        f'cd "$WORK" && rm -rf {folder} && mkdir -p {folder} && '
-        f"cp -a {source.outputs[0]}/. {folder} && cd {folder}"
-    )
+    copy = [
+        sh("rm", "-rf", folder),
+        sh("mkdir", "-p", folder),
+        f"cp -a {source.outputs[0]}/. {folder}",
+        f"cd {folder}",
+    ]
     extra = [sh("cmake", *(f"-D{name}={value}" for name, value in resolution.cmake), "build")]
     checks = _cache_checks(resolution)
     steps: list[Step] = []
-    needs = (source.id, environ.id)
-    prepare = [copy]
+    tools = (environ.id, *(step.id for step in [toolkit_step(resolution)] if step))
+    needs = (source.id, *tools)
+    prepare = copy
     if resolution.cmake_only:
         configure = Step(
             id=f"configure-torch-{variant}",
@@ -171,9 +170,8 @@ def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Ste
             needs=needs,
             env=env,
             path=path,
-            folder=".",
             commands=(
-                copy,
+                *copy,
                 "CMAKE_ONLY=1 python setup.py build --cmake-only"
                 if resolution.frontend == "setup.py"
                 else "CMAKE_ONLY=1 python setup.py build",
@@ -184,7 +182,7 @@ def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Ste
             cost=Cost(core_seconds=120, disk_mb=3000, basis="CMake's own checks"),
         )
         steps.append(configure)
-        needs, prepare, checks = (configure.id,), [f"cd {folder}"], []
+        needs, prepare, checks = (configure.id, *tools), [f"cd {folder}"], []
     build = (
         f"python setup.py bdist_wheel --dist-dir {in_work(dist)}"
         if resolution.frontend == "setup.py"
@@ -202,6 +200,8 @@ def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Ste
         path=path,
         commands=(
             *prepare,
+            # An earlier attempt's wheel must not pass for this one's.
+            f"rm -f {in_work(wheel)}",
             build,
             *checks,
             unless(f"test -f {in_work(wheel)}", f"the build made no {resolution.wheel}"),
@@ -209,7 +209,7 @@ def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Ste
         outputs=(wheel,),
         cost=cost,
     )
-    steps += [compile_step, verify_step(resolution, compile_step, wheel)]
+    steps += [compile_step, verify_step(resolution, compile_step, environ)]
     return steps
 
 
@@ -219,10 +219,17 @@ def _summary(resolution: Resolution) -> str:
     return f"profile {resolution.profile}, {gpu}, {resolution.compiler.kind} {resolution.compiler.version}"
 
 
-def verify_step(resolution: Resolution, compiled: Step, wheel: str) -> Step:
+def loader_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
+    """Where torch finds CUDA's libraries when they are not in the system's own folders."""
+    toolkit = toolkit_folder(resolution)
+    return (("LD_LIBRARY_PATH", f"@/{toolkit}/lib"),) if toolkit else ()
+
+
+def verify_step(resolution: Resolution, compiled: Step, environ: Step) -> Step:
     """Install the wheel into a fresh environment and use it."""
     variant = resolution.variant
-    folder = f"verify/{variant}"
+    folder = f"verify/{variant}/torch"
+    wheel = compiled.outputs[0]
     # Python 3.5 is among the targets: no f-strings here.
     lines = [
         "import importlib.machinery, os, torch",
@@ -252,11 +259,14 @@ def verify_step(resolution: Resolution, compiled: Step, wheel: str) -> Step:
         why="installed into a fresh environment: version, _C naming, autograd, architectures",
         project="torch",
         variant=variant,
-        needs=(compiled.id,),
+        needs=(environ.id, compiled.id),
+        env=loader_env(resolution),
         commands=(
-            sh(f"{env_folder(variant)}/bin/python", "-m", "venv", "--clear", folder),
+            *fresh_venv(f"{environ.outputs[0]}/bin/python", folder, resolution.python),
             sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "numpy", wheel),
-            f"cd {folder} && bin/python -c {shlex.quote(program)}",
+            # Away from the sources: `import torch` must find the installed one.
+            f"cd {folder}",
+            f"bin/python -c {shlex.quote(program)}",
         ),
         outputs=(folder,),
         cost=Cost(core_seconds=60, disk_mb=2500, basis="an installation"),

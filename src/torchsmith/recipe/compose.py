@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from torchsmith.errors import RecipeError, RecipeProblem, UsageError
-from torchsmith.recipe.load import LoadedRecipe, parse_recipe
+from torchsmith.errors import RecipeError, UsageError
+from torchsmith.facts.files import Facts, shipped
+from torchsmith.recipe.load import LoadedRecipe, meaning_problems, parse_recipe
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.problems import problems_of
 
@@ -29,7 +31,8 @@ _COMMENTS = {
 
 
 def _value(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    # DEL is the one character JSON allows in a string and TOML does not.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _pairs(items: object, what: str, default: str) -> dict[str, str]:
@@ -44,8 +47,7 @@ def _pairs(items: object, what: str, default: str) -> dict[str, str]:
 
 
 def _key(name: str) -> str:
-    plain = name.isascii() and name.replace("_", "").replace("-", "").isalnum()
-    return name if plain else json.dumps(name, ensure_ascii=False)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
 
 
 def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
@@ -75,7 +77,9 @@ def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def overridden(loaded: LoadedRecipe, wishes: Mapping[str, object]) -> LoadedRecipe:
+def overridden(
+    loaded: LoadedRecipe, wishes: Mapping[str, object], facts: Facts | None = None
+) -> LoadedRecipe:
     """A recipe with flags laid over it; the flags win."""
     base = loaded.recipe.model_dump(by_alias=True, exclude_unset=True)
     # Only the keys the flags name are taken from the composed recipe.
@@ -87,11 +91,14 @@ def overridden(loaded: LoadedRecipe, wishes: Mapping[str, object]) -> LoadedReci
     for name, value in update.items():
         both = name in ("features", "companions", "build") and isinstance(base.get(name), dict)
         base[name] = {**base[name], **value} if both else value
-        matrix = base.get("matrix")
-        if isinstance(matrix, dict):
-            matrix.pop(name, None)
+        # An exclusion still means what it says; an axis or an inclusion gives way to the flag.
+        matrix = base.get("matrix", {})
+        for place in (matrix, *matrix.get("include", ())):
+            place.pop(name, None)
     try:
-        return LoadedRecipe(Recipe.model_validate(base), loaded.path, loaded.files)
+        recipe = Recipe.model_validate(base)
     except ValidationError as error:
-        problems = problems_of(error, base, {})
-        raise RecipeError(loaded.path, problems or [RecipeProblem("cannot be combined")]) from None
+        raise RecipeError(loaded.path, problems_of(error, base, {})) from None
+    if problems := list(meaning_problems(recipe, facts or shipped(), {})):
+        raise RecipeError(loaded.path, problems)
+    return LoadedRecipe(recipe, loaded.path, loaded.files)

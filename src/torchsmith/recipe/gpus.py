@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-_ARCH = re.compile(r"(?:(?:sm|compute)_)?(\d{1,2})\.?(\d)([af])?", re.IGNORECASE)
-_DOTTED = re.compile(r"\d{1,2}\.\d[af]?(?:\+ptx)?", re.IGNORECASE)
+from torchsmith.recipe.shown import shortened
+
+_ARCH = re.compile(r"(?:(?:sm|compute)_)?(\d{1,2})\.?(\d)([af])?", re.IGNORECASE | re.ASCII)
+_DOTTED = re.compile(r"\d{1,2}\.\d[af]?(?:\+ptx)?", re.IGNORECASE | re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ().+/_-]{0,63}")
 WORDS = ("native", "published")
 
@@ -28,6 +30,8 @@ class GpuWish:
 def gpu_wish(text: str) -> GpuWish:
     """Read one element of an arch list; `ValueError` if it cannot be one."""
     body, ptx = text, False
+    if not text.isascii():
+        raise ValueError("is neither a GPU name nor a compute capability such as 8.6")
     if text.upper().endswith("+PTX"):
         body, ptx = text[:-4].rstrip(), True
     if body.lower() in WORDS:
@@ -38,7 +42,7 @@ def gpu_wish(text: str) -> GpuWish:
         arch = f"{match[1]}.{match[2]}{(match[3] or '').lower()}"
         return GpuWish(text, arch=arch, ptx=ptx)
     if not _NAME.fullmatch(body):
-        raise ValueError(f"{text!r} is neither a GPU name nor a compute capability such as 8.6")
+        raise ValueError("is neither a GPU name nor a compute capability such as 8.6")
     return GpuWish(text, name=body, ptx=ptx)
 
 
@@ -59,11 +63,16 @@ def _read(value: Any) -> Any:
     items = value if isinstance(value, list) else [value]
     split: list[str] = []
     for item in items:
-        if isinstance(item, bool) or not isinstance(item, str | float):
-            raise ValueError(f'{item!r} is not a GPU: write it as text, such as "8.6"')
+        if not isinstance(item, str | float):
+            raise ValueError(f'{shortened(item)} is not a GPU: write it as text, such as "8.6"')
+        if not str(item).isprintable():
+            raise ValueError(f"{shortened(item)} holds control characters")
         split.extend(split_arch_list(str(item)))
     for text in split:
-        gpu_wish(text)
+        try:
+            gpu_wish(text)
+        except ValueError as error:
+            raise ValueError(f"{shortened(text)} {error}") from None
     if not split:
         raise ValueError("the list of GPUs is empty; leave the key out for the published list")
     return split

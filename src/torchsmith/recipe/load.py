@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,20 @@ from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, RecipeProblem
 from torchsmith.facts.files import Facts, shipped
-from torchsmith.recipe.matrix import MAX_VARIANTS, count_variants
+from torchsmith.recipe.matrix import MAX_VARIANTS, count_variants, expand
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.names import unknown_names
+from torchsmith.recipe.positions import Path as KeyPath
 from torchsmith.recipe.positions import key_lines, line_of
-from torchsmith.recipe.problems import problems_of
+from torchsmith.recipe.problems import problems_of, without_problems
+from torchsmith.recipe.reading import read_file, read_inside
+from torchsmith.recipe.shown import Written, dotted, shortened
 
 MAX_RECIPE_BYTES = 1 << 20
 MAX_FILE_BYTES = 16 << 20
+MAX_KEY_PARTS = 100
+# Nobody reads more than this at once.
+MAX_PROBLEMS = 100
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,11 @@ class LoadedRecipe:
 
 def load_recipe(path: Path, facts: Facts | None = None) -> LoadedRecipe:
     """Read a recipe file. Raises `RecipeError` and nothing else for bad content."""
-    shown = str(path)
-    text = _read_text(path, shown)
+    shown = str(path) if str(path).isprintable() else ascii(str(path))
+    try:
+        text = _text(read_file(path, MAX_RECIPE_BYTES))
+    except ValueError as error:
+        raise RecipeError(shown, [RecipeProblem(str(error))]) from None
     return parse_recipe(text, shown, path.parent, facts)
 
 
@@ -44,110 +53,116 @@ def parse_recipe(
     text: str, shown: str, folder: Path | None, facts: Facts | None = None
 ) -> LoadedRecipe:
     """Read a recipe from text; `folder` is where its own files are (None: it has none)."""
+    facts = facts or shipped()
     table = _parse_toml(text, shown)
     lines = key_lines(text)
+    problems: list[RecipeProblem] = []
+    recipe: Recipe | None = None
     try:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
-        raise RecipeError(shown, problems_of(error, table, lines)) from None
-    except RecursionError:
-        raise RecipeError(shown, [RecipeProblem("the recipe is nested too deeply")]) from None
+        features = [feature.name for feature in facts.features.feature]
+        problems = problems_of(error, table, lines, features)
+        # What is right can still be asked whether it makes sense, so that all is said at once.
+        recipe = without_problems(error, table)
+    files: dict[str, bytes] = {}
+    if recipe is not None:
+        problems += meaning_problems(recipe, facts, lines)
+        if folder is not None:
+            problems += _read_files(recipe, folder, lines, files)
+    if problems or recipe is None:
+        raise RecipeError(shown, _in_order(problems))
+    return LoadedRecipe(recipe, shown, files)
 
-    problems = [
-        RecipeProblem(
+
+def meaning_problems(
+    recipe: Recipe, facts: Facts, lines: Mapping[KeyPath, int]
+) -> Iterator[RecipeProblem]:
+    """What is written correctly and still cannot be meant: unknown names, an endless matrix."""
+    for unknown in islice(unknown_names(recipe, facts), MAX_PROBLEMS + 1):
+        yield RecipeProblem(
             unknown.message,
             key=unknown.key,
             line=line_of(lines, unknown.path),
             meant=unknown.meant,
         )
-        for unknown in unknown_names(recipe, facts or shipped())
-    ]
+    line = line_of(lines, ("matrix",))
     if (count := count_variants(recipe)) > MAX_VARIANTS:
-        problems.append(
-            RecipeProblem(
-                f"the matrix has {count:,} combinations; at most {MAX_VARIANTS:,} can be planned",
-                key="matrix",
-                line=line_of(lines, ("matrix",)),
-            )
+        yield RecipeProblem(
+            f"the matrix has {count:,} combinations; at most {MAX_VARIANTS:,} can be planned",
+            key="matrix",
+            line=line,
         )
-    files: dict[str, bytes] = {}
-    if folder is not None:
-        for key, name in _named_files(recipe):
-            try:
-                files[name] = _read_project_file(folder, name)
-            except ValueError as error:
-                problems.append(
-                    RecipeProblem(f"{name!r} {error}", key=_dotted(key), line=line_of(lines, key))
-                )
-    if problems:
-        raise RecipeError(shown, sorted(problems, key=lambda problem: problem.line or 0))
-    return LoadedRecipe(recipe, shown, files)
+    elif recipe.matrix.exclude and next(expand(recipe), None) is None:
+        yield RecipeProblem("every combination is excluded", key="matrix.exclude", line=line)
 
 
-def _dotted(path: tuple[str | int, ...]) -> str:
-    return ".".join(str(part) for part in path if isinstance(part, str))
+def _in_order(problems: list[RecipeProblem]) -> list[RecipeProblem]:
+    ordered = sorted(problems, key=lambda problem: problem.line or 0)
+    more = len(ordered) - MAX_PROBLEMS
+    return ordered if more <= 0 else [*ordered[:MAX_PROBLEMS], RecipeProblem("and there are more")]
 
 
-def _read_text(path: Path, shown: str) -> str:
-    def refuse(message: str, meant: str = "") -> RecipeError:
-        return RecipeError(shown, [RecipeProblem(message, meant=meant)])
+def _read_files(
+    recipe: Recipe, folder: Path, lines: Mapping[KeyPath, int], files: dict[str, bytes]
+) -> Iterator[RecipeProblem]:
+    """Read what decides what is built. An image's client files stay outside."""
+    for index, patch in enumerate(recipe.patches):
+        try:
+            files[patch.file] = read_inside(folder, patch.file, MAX_FILE_BYTES)
+        except ValueError as error:
+            key = ("patches", index)
+            yield RecipeProblem(
+                f"{shortened(patch.file)} {error} (a path is relative to the recipe's folder)",
+                key=dotted(key),
+                line=line_of(lines, key),
+            )
 
+
+def _text(data: bytes) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ValueError("is UTF-16 text; a recipe is saved as UTF-8")
     try:
-        # O_NONBLOCK: a named pipe given by mistake must not hang us before fstat tells.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a usable path"
-        raise refuse(f"cannot be read: {reason}") from None
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise refuse("is not a file")
-        data = file.read(MAX_RECIPE_BYTES + 1)
-    if len(data) > MAX_RECIPE_BYTES:
-        raise refuse(f"is larger than {MAX_RECIPE_BYTES >> 20} MiB: is this a recipe?")
-    if not data.strip():
-        raise refuse("is empty; `torchsmith init` writes a recipe to start from")
-    try:
-        return data.decode("utf-8")
+        # -sig: Windows editors put a byte order mark before UTF-8.
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise refuse(f"is not text: byte {error.start} is not UTF-8") from None
+        raise ValueError(f"is not text: byte {error.start} is not UTF-8") from None
+    if not text.strip():
+        raise ValueError("is empty; `torchsmith init` writes a recipe to start from")
+    return text
 
 
-_AT_LINE = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
+_AT_LINE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
+# tomllib takes time by the square of a dotted key's length: a megabyte of `a.a.a…` is hours.
+_LONG_KEY = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]{1,99}+|"[^"\n]{0,99}"|'[^'\n]{0,99}')[ \t]*+\.[ \t]*+)"""
+    rf"{{{MAX_KEY_PARTS}}}",
+    re.ASCII,
+)
 
 
 def _parse_toml(text: str, shown: str) -> dict[str, Any]:
+    if long := _LONG_KEY.search(text):
+        line = text.count("\n", 0, long.start()) + 1
+        message = f"a key has more than {MAX_KEY_PARTS} parts"
+        raise RecipeError(shown, [RecipeProblem(message, line=line)])
     try:
-        return tomllib.loads(text.replace("\r\n", "\n"))
+        return tomllib.loads(text, parse_float=Written)
     except tomllib.TOMLDecodeError as error:
         message = str(error)
         at = _AT_LINE.search(message)
-        line = int(at[1]) if at else None
+        last = text.rstrip().count("\n") + 1
+        line_number = int(at[1] or last) if at else None
         plain = _AT_LINE.sub("", message)
         if "Cannot overwrite a value" in plain or "Cannot declare" in plain:
             plain = f"a key or table is written twice ({plain[0].lower()}{plain[1:]})"
-        problem = RecipeProblem(f"not valid TOML: {plain}", line=line)
+        problem = RecipeProblem(f"not valid TOML: {plain}", line=line_number)
     except (ValueError, OverflowError) as error:
-        problem = RecipeProblem(f"not valid TOML: {error}")
+        # Python reads no number of more than 4300 digits; it does not say where it stands.
+        digits = re.search(r"[0-9_]{4300}", text)
+        reason = "a number has too many digits" if digits else str(error)
+        line_number = text.count("\n", 0, digits.start()) + 1 if digits else None
+        problem = RecipeProblem(f"not valid TOML: {reason}", line=line_number)
     except RecursionError:
         problem = RecipeProblem("not valid TOML: nested too deeply")
     raise RecipeError(shown, [problem])
-
-
-def _named_files(recipe: Recipe) -> list[tuple[tuple[str | int, ...], str]]:
-    """The files whose content decides what is built. An image's client files stay outside."""
-    return [(("patches", index), patch.file) for index, patch in enumerate(recipe.patches)]
-
-
-def _read_project_file(folder: Path, name: str) -> bytes:
-    root = folder.resolve()
-    path = (root / name).resolve()
-    if not path.is_relative_to(root):
-        raise ValueError("is a link that leads out of the recipe's folder")
-    if not path.is_file():
-        raise ValueError("does not exist (looked for it beside the recipe)")
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise ValueError(f"is larger than {MAX_FILE_BYTES >> 20} MiB")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from None

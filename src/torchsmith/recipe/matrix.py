@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,15 +58,24 @@ def _updated(recipe: Recipe, values: dict[str, Any]) -> Recipe:
     return recipe.model_copy(update=update)
 
 
-def _matches(cell: dict[str, Any], values: dict[str, Any]) -> bool:
+def _matches(cell: dict[str, Any], values: dict[str, Any], base: Recipe) -> bool:
+    """Whether a combination is one an exclusion means; what is no axis is the recipe's own."""
     for axis, wanted in cell.items():
-        value = values.get(axis)
         if axis == "features":
-            if not isinstance(value, dict) or not wanted.items() <= value.items():
+            if not wanted.items() <= {**base.features, **values.get(axis, {})}.items():
                 return False
-        elif value != wanted:
+        elif axis == "python":
+            if values.get(axis, base.python[0]) != wanted:
+                return False
+        elif values.get(axis, getattr(base, axis)) != wanted:
             return False
     return bool(cell)
+
+
+def _same(recipe: Recipe) -> Hashable:
+    """Equal for variants that ask for the same, however their combinations were written."""
+    values = (getattr(recipe, axis) for axis in AXES)
+    return tuple(repr(sorted(item.items()) if isinstance(item, dict) else item) for item in values)
 
 
 def _label(value: Any) -> str:
@@ -86,33 +96,42 @@ def _slug(axis: str, value: Any) -> str:
         return f"py{text}"
     if axis == "cuda":
         return "cpu" if text == "none" else f"cu{text}"
-    kept = "".join(char if char.isalnum() or char in ".+-" else "-" for char in text)
-    return kept.strip("-").lower()
+    return re.sub(r"[^A-Za-z0-9.+-]", "-", text).strip("-").lower()
 
 
 def expand(recipe: Recipe) -> Iterator[Variant]:
     """Yield the variants in a stable order; the same values twice give one variant."""
     base = recipe.model_copy(update={"python": recipe.python[:1]})
     axes = _axes(recipe)
-    combinations: list[dict[str, Any]] = [
+    combinations = (
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
-    ]
+    )
     excluded = [_cell_values(cell) for cell in recipe.matrix.exclude]
-    kept = [
-        values for values in combinations if not any(_matches(cell, values) for cell in excluded)
-    ]
-    kept += [_cell_values(cell) for cell in recipe.matrix.include]
+    kept = (
+        values
+        for values in combinations
+        if not any(_matches(cell, values, base) for cell in excluded)
+    )
+    included = (_cell_values(cell) for cell in recipe.matrix.include)
 
-    seen: set[str] = set()
+    seen: set[Hashable] = set()
     names: dict[str, int] = {}
-    for values in kept:
-        shown = tuple((axis, _label(value)) for axis, value in values.items())
-        if (same := repr(values)) in seen:
+    for values in itertools.chain(kept, included):
+        wanted = _updated(base, values)
+        if (same := _same(wanted)) in seen:
             continue
         seen.add(same)
-        name = "_".join([recipe.name, *(_slug(axis, value) for axis, value in values.items())])
-        name = name[:120]
-        names[name] = names.get(name, 0) + 1
-        if names[name] > 1:
-            name = f"{name}-{names[name]}"
-        yield Variant(name, _updated(base, values), shown)
+        slugs = filter(None, itertools.starmap(_slug, values.items()))
+        name = _free_name("_".join([recipe.name, *slugs])[:120], names)
+        shown = tuple((axis, _label(value)) for axis, value in values.items())
+        yield Variant(name, wanted, shown)
+
+
+def _free_name(name: str, taken: dict[str, int]) -> str:
+    """Return a name nobody has yet; `taken` remembers how far each was counted."""
+    free = name
+    while free in taken:
+        taken[name] += 1
+        free = f"{name}-{taken[name]}"
+    taken[free] = 1
+    return free

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 
 from torchsmith.recipe.gpus import Gpus
-from torchsmith.recipe.outcome import Image, Job, Packages, Publish
+from torchsmith.recipe.outcome import Image, Job, Packages, Publish, unique_names
 from torchsmith.recipe.values import (
+    VERSION,
     AptPackage,
     Commit,
     CpuText,
     EnvName,
     FeatureMode,
     Line,
+    Lines,
     Name,
+    OrText,
     PackageVersion,
     PipRequirement,
     PlatformText,
@@ -36,7 +47,7 @@ Profile = Literal["release", "minimal", "debug"]
 class Section(BaseModel):
     """A table of the recipe: no unknown keys, no silent conversions."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Torch(Section):
@@ -66,7 +77,7 @@ def _short_torch(value: Any) -> Any:
 TorchWish = Annotated[
     Torch,
     BeforeValidator(_short_torch),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Torch"}]}),
+    OrText(VERSION.json_schema()),
 ]
 
 
@@ -98,7 +109,7 @@ def _short_cuda(value: Any) -> Any:
 CudaWish = Annotated[
     Cuda,
     BeforeValidator(_short_cuda),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"const": False}, {"$ref": "#/$defs/Cuda"}]}),
+    OrText({"enum": ["none", "host", False]}, VERSION.json_schema()),
 ]
 
 
@@ -159,7 +170,7 @@ CompanionWish = Annotated[
     BeforeValidator(_companion),
     WithJsonSchema(
         {
-            "anyOf": [{"enum": ["match", "none", True, False]}, {"type": "string"}],
+            "anyOf": [{"enum": ["match", "none", True, False]}, VERSION.json_schema()],
             "description": "'match' for the release that goes with this torch, a release, or "
             "'none'.",
         }
@@ -173,7 +184,9 @@ class Companions(Section):
     vision: CompanionWish = "none"
     audio: CompanionWish = "none"
     text: CompanionWish = "none"
-    extension: list[Extension] = Field(default_factory=list, max_length=64)
+    extension: Annotated[list[Extension], Field(max_length=64), AfterValidator(unique_names)] = (
+        Field(default_factory=list)
+    )
 
 
 class Patch(Section):
@@ -191,7 +204,7 @@ def _short_patch(value: Any) -> Any:
 PatchWish = Annotated[
     Patch,
     BeforeValidator(_short_patch),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Patch"}]}),
+    OrText({"type": "string"}),
 ]
 
 
@@ -251,8 +264,8 @@ class Recipe(Section):
     """What is wanted: one file, one PyTorch (or a matrix of them)."""
 
     name: Name = Field("torch", description="Names the plan, its folders and its image.")
-    description: str = Field("", max_length=2000)
-    torch: TorchWish
+    description: Lines = Field("", description="For people; torchsmith does not read it.")
+    torch: TorchWish = Field(description="Which PyTorch: a release such as 2.6.0, or a table.")
     python: Pythons = Field(["host"], description="One Python, or a list: a variant for each.")
     platform: PlatformText = Field("host", description="The machine the result runs on.")
     board: Name | None = Field(None, description="e.g. jetson-tx2; sets platform, GPU and patches.")
@@ -260,35 +273,32 @@ class Recipe(Section):
     system: Name | None = Field(
         None, description="Distribution to build and run on, e.g. ubuntu-20.04; default: this one."
     )
-    cuda: CudaWish = Field(default_factory=lambda: Cuda(version="none"))
+    cuda: CudaWish = Field(
+        default_factory=lambda: Cuda(version="none"),
+        description="Which CUDA: a toolkit release, 'none', 'host', or a table.",
+    )
     gpus: Gpus = Field(
         ["published"],
         description="GPU names or compute capabilities; default: the list of the published wheels.",
     )
     cpu: CpuText = Field("portable", description="'portable', 'native', or a CPU such as haswell.")
-    profile: Profile = "release"
+    profile: Profile = Field(
+        "release", description="release, minimal (quick to build) or debug (with symbols)."
+    )
     features: dict[str, FeatureMode] = Field(
         default_factory=dict,
         description="What to build with or without; `torchsmith facts features`.",
     )
     source: Source = Field(default_factory=Source)
-    patches: list[PatchWish] = Field(default_factory=list, max_length=200)
+    patches: list[PatchWish] = Field(
+        default_factory=list, max_length=200, description="Patch files beside the recipe, in order."
+    )
     build: Build = Field(default_factory=Build)
     companions: Companions = Field(default_factory=Companions)
     packages: Packages = Field(default_factory=Packages)
     image: Image | None = None
     publish: Publish = Field(default_factory=Publish)
-    job: list[Job] = Field(default_factory=list, max_length=200)
+    job: Annotated[list[Job], Field(max_length=200), AfterValidator(unique_names)] = Field(
+        default_factory=list
+    )
     matrix: Matrix = Field(default_factory=Matrix)
-
-    @model_validator(mode="after")
-    def _unique_names(self) -> Self:
-        for what, names in (
-            ("companions.extension", [item.name for item in self.companions.extension]),
-            ("job", [item.name for item in self.job]),
-            ("image.train", [item.name for item in self.image.train] if self.image else []),
-        ):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ValueError(f"two entries of {what} are named {twice[0]!r}")
-        return self

@@ -10,6 +10,7 @@ from torchsmith.facts.files import Facts
 from torchsmith.facts.gpus import find_gpu, nearest_gpus
 from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.models import Recipe
+from torchsmith.recipe.shown import dotted, shortened
 
 Path = tuple[str | int, ...]
 
@@ -25,7 +26,7 @@ class UnknownName:
     @property
     def key(self) -> str:
         """The dotted key it was written under."""
-        return ".".join(part for part in self.path if isinstance(part, str))
+        return dotted(self.path)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -42,8 +43,8 @@ def _unknown_gpus(facts: Facts, path: Path, texts: Iterable[str]) -> Iterator[Un
             meant = close[0] if close else ""
             yield UnknownName(
                 path,
-                f'{wish.name!r} is not a GPU we know; its compute capability, such as "8.6", '
-                "always works",
+                f"{shortened(wish.name)} is not a GPU we know; its compute capability, such as "
+                '"8.6", always works',
                 meant,
             )
 
@@ -58,6 +59,7 @@ def _unknown_features(facts: Facts, path: Path, names: Iterable[str]) -> Iterato
 def unknown_names(recipe: Recipe, facts: Facts) -> Iterator[UnknownName]:
     """Every name in the recipe that the facts do not hold."""
     yield from _unknown_gpus(facts, ("gpus",), recipe.gpus)
+    yield from _unknown_gpus(facts, ("packages", "magma_gpus"), recipe.packages.magma_gpus or ())
     for index, gpus in enumerate(recipe.matrix.gpus):
         yield from _unknown_gpus(facts, ("matrix", "gpus", index), gpus)
     for kind, cells in (("exclude", recipe.matrix.exclude), ("include", recipe.matrix.include)):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import zoneinfo
-from functools import cache
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -12,7 +11,9 @@ from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.values import (
     AptPackage,
     EnvName,
+    Form,
     ImageName,
+    Label,
     Line,
     Login,
     Name,
@@ -23,8 +24,16 @@ from torchsmith.recipe.values import (
 )
 
 
+class _HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=_HasName)
+
+
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Packages(_Section):
@@ -37,23 +46,37 @@ class Packages(_Section):
     magma_gpus: Gpus | None = Field(
         None, description="What MAGMA is compiled for; default: what PyTorch's own packages have."
     )
-    label: Name | None = Field(
+    label: Label | None = Field(
         None, description="Local version label of the wheel; 'none' leaves it out. Default: cuXYZ."
     )
 
 
-@cache
-def _timezones() -> frozenset[str]:
-    return frozenset(zoneinfo.available_timezones())
+_TIMEZONE = Form(
+    r"[A-Za-z][A-Za-z0-9_+-]{0,31}(?:/[A-Za-z0-9_+-]{1,31}){0,2}",
+    "an IANA time zone name such as Asia/Seoul",
+    ("Etc/UTC", "Asia/Seoul"),
+)
 
 
 def _is_timezone(text: str) -> str:
-    if text not in _timezones():
-        raise ValueError("is not an IANA time zone name such as Asia/Seoul")
+    # Opening one zone is quick; listing all of them reads the whole database.
+    try:
+        zoneinfo.ZoneInfo(text)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"expected {_TIMEZONE.expected}") from None
     return text
 
 
-TimeZone = Annotated[str, AfterValidator(_is_timezone)]
+TimeZone = Annotated[str, _TIMEZONE, AfterValidator(_is_timezone)]
+
+
+def unique_names(items: list[_Named]) -> list[_Named]:
+    """Entries of a list are told apart by name; two of one name are a mistake."""
+    names = [item.name for item in items]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"entries {names.index(name) + 1} and {index + 1} are both {name!r}")
+    return items
 
 
 class Training(_Section):
@@ -107,7 +130,9 @@ class Image(_Section):
     run: list[Line] = Field(default_factory=list)
     env: dict[EnvName, Line] = Field(default_factory=dict)
     client: list[Client] = Field(default_factory=list)
-    train: list[Training] = Field(default_factory=list, max_length=64)
+    train: Annotated[list[Training], Field(max_length=64), AfterValidator(unique_names)] = Field(
+        default_factory=list
+    )
 
 
 class Publish(_Section):
@@ -141,7 +166,7 @@ class Job(_Section):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,254}$")]
     image: ImageName | None = Field(None, description="Default: the recipe's own image.")
-    role: list[Role] = Field(min_length=1, max_length=64)
+    role: Annotated[list[Role], Field(min_length=1, max_length=64), AfterValidator(unique_names)]
     distributed: bool = False
     backend: Literal["nccl", "gloo", "mpi"] | None = None
     remote_gpus: bool = Field(False, description="GPUs reached over RDMA (vGPU).")

@@ -7,10 +7,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
 
 Path = tuple[str | int, ...]
 
 _KEY = re.compile(r'[ \t]*(?:"((?:[^"\\\n]|\\.)*)"|\'([^\'\n]*)\'|([A-Za-z0-9_-]+))[ \t]*')
+
+
+def _unescaped(quoted: str) -> str:
+    return next(iter(tomllib.loads(f'"{quoted}" = 0'))) if "\\" in quoted else quoted
 
 
 class _Scanner:
@@ -28,7 +35,8 @@ class _Scanner:
     def dotted_key(self) -> list[str]:
         parts: list[str] = []
         while match := _KEY.match(self.text, self.at):
-            parts.append(next(group for group in match.groups() if group is not None))
+            quoted, literal, bare = match.groups()
+            parts.append(_unescaped(quoted) if quoted else quoted or literal or bare or "")
             self.advance(match.end())
             if not self.text.startswith(".", self.at):
                 break
@@ -139,15 +147,13 @@ class _Scanner:
 def key_lines(text: str) -> dict[Path, int]:
     """Return the line of every key and array element of a valid TOML text."""
     scanner = _Scanner(text)
-    try:
+    # A construct this skeleton reader does not know: fewer line numbers, nothing worse.
+    with suppress(IndexError, RecursionError, ValueError):
         scanner.document()
-    except (IndexError, RecursionError, ValueError, StopIteration):
-        # A construct this skeleton reader does not know: fewer line numbers, nothing worse.
-        pass
     return scanner.found
 
 
-def line_of(lines: dict[Path, int], path: Path) -> int | None:
+def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
     """Return the line of a path, or of the nearest enclosing table that is written down."""
     while path:
         if path in lines:

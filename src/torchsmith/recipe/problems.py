@@ -3,41 +3,78 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import typing
-from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from torchsmith.errors import RecipeProblem
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.positions import Path, line_of
+from torchsmith.recipe.shown import Written, dotted, shortened
 
 _MISSING = object()
+# Nobody reads more than this at once.
+_MOST = 101
+# Tables that text may stand for.
+_SHORT = ("Torch", "Cuda", "Patch")
 
 
-def problems_of(error: ValidationError, table: Any, lines: dict[Path, int]) -> list[RecipeProblem]:
+def problems_of(
+    error: ValidationError,
+    table: Any,
+    lines: Mapping[Path, int],
+    features: Iterable[str] = (),
+) -> list[RecipeProblem]:
     """One problem for each place in the file, in the order of the file."""
-    grouped: dict[Path, list[dict[str, Any]]] = defaultdict(list)
+    homes = _homes(features)
+    problems = [
+        _problem(path, items, table, lines, homes) for path, items in _grouped(error, table)
+    ]
+    return sorted(problems, key=lambda problem: (problem.line or 0, problem.key))
+
+
+def without_problems(error: ValidationError, table: dict[str, Any]) -> Recipe | None:
+    """The recipe with every key left out that cannot be read, if the rest can be."""
+    rest = table
+    for path, _ in _grouped(error, table):
+        # An entry that is gone would renumber those after it: its whole list goes.
+        rest = _without(rest, tuple(itertools.takewhile(lambda part: isinstance(part, str), path)))
+    try:
+        return Recipe.model_validate({"torch": {"release": "0"}, **rest})
+    except ValidationError:
+        return None
+
+
+def _without(table: dict[str, Any], path: Path) -> dict[str, Any]:
+    if not path or not isinstance(table, dict) or path[0] not in table:
+        return table
+    first = str(path[0])
+    rest = {key: value for key, value in table.items() if key != first}
+    return {**rest, first: _without(table[first], path[1:])} if path[1:] else rest
+
+
+def _grouped(error: ValidationError, table: Any) -> Iterable[tuple[Path, list[dict[str, Any]]]]:
+    grouped: dict[Path, list[dict[str, Any]]] = {}
     for item in error.errors(include_url=False, include_context=True):
         path = _written_part(item["loc"], table)
         if item["type"] == "missing":
             path = (*path, item["loc"][-1])
-        grouped[path].append(dict(item))
-    problems = [_problem(path, items, table, lines) for path, items in grouped.items()]
-    return sorted(problems, key=lambda problem: (problem.line or 0, problem.key))
+        grouped.setdefault(path, []).append(dict(item))
+    return itertools.islice(grouped.items(), _MOST)
 
 
 def _written_part(loc: Path, table: Any) -> Path:
     """The part of an error's location that is in the file: unions and shorthands add more."""
     path: Path = ()
     for part in loc:
-        if isinstance(table, dict) and part in table:
-            table = table[part]
-        elif isinstance(table, list) and isinstance(part, int) and part < len(table):
-            table = table[part]
-        else:
+        inside = part < len(table) if isinstance(table, list) and isinstance(part, int) else False
+        if not inside and not (isinstance(table, dict) and part in table):
             break
+        table = table[part]
         path = (*path, part)
     return path
 
@@ -51,15 +88,14 @@ def _value_at(path: Path, table: Any) -> Any:
     return table
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _problem(
-    path: Path, items: list[dict[str, Any]], table: Any, lines: dict[Path, int]
+    path: Path,
+    items: list[dict[str, Any]],
+    table: Any,
+    lines: Mapping[Path, int],
+    homes: Mapping[str, list[str]],
 ) -> RecipeProblem:
-    key = ".".join(str(part) for part in path)
+    key = dotted(path)
     line = line_of(lines, path)
     value = _value_at(path, table)
     kinds = {item["type"] for item in items}
@@ -67,11 +103,12 @@ def _problem(
     if "extra_forbidden" in kinds:
         name = str(path[-1])
         siblings = _keys_at(path[:-1])
-        meant = _nearest(name, siblings)
-        home = _home_of(name)
+        # A key that is right elsewhere is in the wrong place, unless it is nearly right here.
+        elsewhere = homes.get(name, [])
+        meant = _nearest(name, siblings, 0.8 if elsewhere else 0.6)
         message = "is not a key of a recipe"
-        if not meant and home:
-            message = f"does not belong here; it is a key of [{home}]"
+        if elsewhere and not meant:
+            message = f"does not belong here; it is a key of {' or '.join(elsewhere[:3])}"
         elif not meant and siblings:
             message += f"; here it may be one of {', '.join(siblings)}"
         return RecipeProblem(message, key=key, line=line, meant=meant)
@@ -86,22 +123,27 @@ def _problem(
         for option in _literals(item["ctx"]["expected"])
     ]
     meant = _nearest(value, allowed) if isinstance(value, str) else ""
-    said = "" if value is _MISSING or isinstance(value, dict | list) else f"{_shown(value)}: "
+    plain = value is not _MISSING and not isinstance(value, dict | list)
+    said = f"{shortened(value)}: " if plain else ""
     return RecipeProblem(said + ", or ".join(messages), key=key, line=line, meant=meant)
 
 
 def _message(item: dict[str, Any], value: Any) -> str:
     kind = item["type"]
-    if kind == "string_type":
-        if isinstance(value, float | int) and not isinstance(value, bool):
-            return f'must be text: write it in quotes, "{value}"'
-        return f"must be text, not {_kind_of(value)}"
+    short = kind == "model_type" and item["ctx"]["class_name"] in _SHORT
+    if kind == "string_type" or (short and not isinstance(value, list)):
+        if isinstance(value, Written | int) and not isinstance(value, bool):
+            return f"must be text: write it in quotes{_quoted(value)}"
+        return f"must be text{' or a table' if short else ''}, not {_kind_of(value)}"
     if kind in ("model_type", "dict_type", "model_attributes_type"):
         return f"must be a table, not {_kind_of(value)}"
+    if kind == "list_type" and isinstance(value, dict):
+        return f"is a list: its header is written [[{dotted(item['loc'])}]]"
     if kind == "list_type":
         return f"must be a list, not {_kind_of(value)}"
     if kind == "int_type":
-        return f"must be a whole number, not {_kind_of(value)}"
+        kind_of = "one with a point" if isinstance(value, float) else _kind_of(value)
+        return f"must be a whole number, not {kind_of}"
     if kind == "bool_type":
         return f"must be true or false, not {_kind_of(value)}"
     if kind == "literal_error":
@@ -114,6 +156,11 @@ def _message(item: dict[str, Any], value: Any) -> str:
     return text[0].lower() + text[1:]
 
 
+def _quoted(value: float) -> str:
+    text = shortened(value)
+    return "" if " " in text else f', "{text}"'
+
+
 def _kind_of(value: Any) -> str:
     names = {
         dict: "a table",
@@ -121,7 +168,7 @@ def _kind_of(value: Any) -> str:
         str: "text",
         bool: "true or false",
         int: "a number",
-        float: "a number",
+        Written: "a number",
     }
     return names.get(type(value), "a date or time")
 
@@ -130,9 +177,9 @@ def _literals(expected: str) -> list[str]:
     return [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
 
 
-def _nearest(word: Any, words: typing.Iterable[str]) -> str:
+def _nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
     by_lower = {option.lower(): option for option in words}
-    close = difflib.get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[close[0]] if close else ""
 
 
@@ -142,33 +189,38 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for part in typing.get_args(annotation) for model in _models_in(part)]
 
 
-def _model_at(path: Path) -> type[BaseModel] | None:
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields under the names they are written with."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _keys_at(path: Path) -> list[str]:
     model: type[BaseModel] = Recipe
     for part in path:
         if isinstance(part, int):
             continue
-        field = model.model_fields.get(part)
+        field = _fields(model).get(part)
         inner = _models_in(field.annotation) if field else []
         if not inner:
-            return None
+            return []
         model = inner[0]
-    return model
+    return list(_fields(model))
 
 
-def _keys_at(path: Path) -> list[str]:
-    model = _model_at(path)
-    return list(model.model_fields) if model else []
+def _homes(features: Iterable[str]) -> dict[str, list[str]]:
+    """For every key the sections that have it, the top of the file first."""
+    homes: dict[str, list[str]] = {}
 
+    def collect(model: type[BaseModel], header: str) -> None:
+        for name, field in _fields(model).items():
+            homes.setdefault(name, []).append(
+                f"[{header}]" if header else "the top of the file, above the first [section]"
+            )
+            if name != "matrix":
+                for inner in _models_in(field.annotation):
+                    collect(inner, f"{header}.{name}" if header else name)
 
-def _home_of(name: str) -> str:
-    """The one section that has a key of this name, if exactly one has."""
-    homes: list[str] = []
-    for section, field in Recipe.model_fields.items():
-        homes += [
-            section
-            for model in _models_in(field.annotation)
-            if name in model.model_fields and section != "matrix"
-        ]
-    if name in Recipe.model_fields:
-        return ""
-    return homes[0] if len(homes) == 1 else ""
+    collect(Recipe, "")
+    for feature in features:
+        homes.setdefault(feature, []).append("[features]")
+    return homes

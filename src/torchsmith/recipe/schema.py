@@ -6,21 +6,61 @@ import json
 from typing import Any
 
 from torchsmith.facts.files import Facts
-from torchsmith.recipe.models import Cuda, Patch, Recipe, Torch
+from torchsmith.facts.torch import releases
+from torchsmith.recipe.models import Recipe
 
 SCHEMA_ID = "https://torchsmith.dev/schema/recipe.schema.json"
 
 
 def recipe_schema(facts: Facts) -> dict[str, Any]:
     """The schema, with the names facts know, so that an editor can complete them."""
-    schema = Recipe.model_json_schema()
+    schema: dict[str, Any] = _without_null(Recipe.model_json_schema())
     definitions = schema["$defs"]
-    # Fields that take a shorthand refer to the table by name only.
-    for model in (Torch, Cuda, Patch):
-        own = model.model_json_schema()
-        definitions.update(own.pop("$defs", {}))
-        definitions[model.__name__] = own
-    features = {
+    definitions["Features"] = _features(facts)
+    definitions["Gpus"] = _gpus(facts)
+    top, matrix = schema["properties"], definitions["Matrix"]["properties"]
+    for properties in (top, definitions["MatrixCell"]["properties"]):
+        _say(properties, "features", {"$ref": "#/$defs/Features"})
+        _say(properties, "gpus", {"$ref": "#/$defs/Gpus"})
+    _say(definitions["Packages"]["properties"], "magma_gpus", {"$ref": "#/$defs/Gpus"})
+    matrix["features"]["items"] = {"$ref": "#/$defs/Features"}
+    matrix["gpus"]["items"] = {"$ref": "#/$defs/Gpus"}
+    top["torch"]["anyOf"].insert(0, {"enum": [item.version for item in releases(facts)[::-1]]})
+    _say(top, "board", {"enum": [board.name for board in facts.boards.board]})
+    _say(top, "system", {"enum": [system.name for system in facts.systems.system]})
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        **schema,
+        "title": "torchsmith recipe",
+    }
+
+
+def _say(properties: dict[str, Any], name: str, form: dict[str, Any]) -> None:
+    """Replace what a key may hold, and keep what is said about it."""
+    kept = {key: properties[name][key] for key in ("description",) if key in properties[name]}
+    properties[name] = {**form, **kept}
+
+
+def _without_null(node: Any) -> Any:
+    """TOML has no null: a key that may be left out is only what it is when it is there."""
+    if isinstance(node, list):
+        return [_without_null(item) for item in node if item != {"type": "null"}]
+    if not isinstance(node, dict):
+        return node
+    kept = {
+        key: _without_null(value)
+        for key, value in node.items()
+        if not (key == "default" and value is None)
+    }
+    if "anyOf" in kept and len(kept["anyOf"]) == 1:
+        (only,) = kept.pop("anyOf")
+        return {**only, **kept}
+    return kept
+
+
+def _features(facts: Facts) -> dict[str, Any]:
+    return {
         "type": "object",
         "description": "What to build with or without.",
         "additionalProperties": False,
@@ -32,31 +72,17 @@ def recipe_schema(facts: Facts) -> dict[str, Any]:
             for feature in facts.features.feature
         },
     }
-    definitions["Features"] = features
-    schema["properties"]["features"] = {"$ref": "#/$defs/Features"}
-    for name in ("Matrix", "MatrixCell"):
-        place = definitions[name]["properties"]["features"]
-        reference = {"$ref": "#/$defs/Features"}
-        if name == "Matrix":
-            place["items"] = reference
-        else:
-            definitions[name]["properties"]["features"] = {"anyOf": [reference, {"type": "null"}]}
-    boards = [board.name for board in facts.boards.board]
-    systems = [system.name for system in facts.systems.system]
-    schema["properties"]["board"] = {
-        "enum": boards,
-        "description": "A board; sets platform and GPU.",
+
+
+def _gpus(facts: Facts) -> dict[str, Any]:
+    one = {
+        "anyOf": [
+            {"enum": ["native", "published", *(gpu.name for gpu in facts.gpus.gpu)]},
+            {"type": "string", "minLength": 1, "examples": ["8.6", "7.5;8.6+PTX"]},
+            {"type": "number"},
+        ]
     }
-    schema["properties"]["system"] = {
-        "enum": systems,
-        "description": "Distribution to build and run on.",
-    }
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": SCHEMA_ID,
-        **schema,
-        "title": "torchsmith recipe",
-    }
+    return {"anyOf": [*one["anyOf"], {"type": "array", "items": one, "minItems": 1}]}
 
 
 def schema_text(facts: Facts) -> str:

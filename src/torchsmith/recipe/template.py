@@ -8,7 +8,9 @@ from torchsmith.recipe.compose import compose
 
 _HEAD = """\
 # A torchsmith recipe: what is wanted. `torchsmith plan` says whether it can exist and what
-# would be done; `torchsmith schema` describes every key.
+# would be done; `torchsmith schema` describes every key. An editor with Even Better TOML
+# (Taplo) completes and checks this file once `torchsmith schema > recipe.schema.json` was run
+# and this line stands first:  #:schema ./recipe.schema.json
 
 """
 

@@ -7,32 +7,78 @@ alphabet here, so that no later room has to wonder.
 from __future__ import annotations
 
 import re
+import unicodedata
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from torchsmith.facts.models import Mode
-from torchsmith.facts.ranges import release
 
 
-def _is_version(text: str) -> str:
-    release(text)
-    return text
+@dataclass(frozen=True)
+class Form:
+    """Text of a certain form: checked here, and told to editors in the JSON Schema.
+
+    ASCII only: `\\d` would take the digits of every script, and a case-insensitive `k`
+    the sign for kelvin.
+    """
+
+    pattern: str
+    expected: str
+    examples: tuple[str, ...] = ()
+    longest: int = 256
+
+    def check(self, text: str) -> str:
+        """Return the text, or say in a `ValueError` what was expected."""
+        if len(text) > self.longest or not re.fullmatch(self.pattern, text, re.ASCII):
+            raise ValueError(f"expected {self.expected}")
+        return text
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return self.json_schema()
+
+    def json_schema(self) -> JsonSchemaValue:
+        """The same, as JSON Schema."""
+        shown: JsonSchemaValue = {"type": "string", "pattern": f"^(?:{self.pattern})$"}
+        return {**shown, "examples": list(self.examples)} if self.examples else shown
 
 
-VersionText = Annotated[str, AfterValidator(_is_version), Field(examples=["2.6.0"])]
+class OrText:
+    """Tells editors that text of a certain form may stand for a table."""
 
-_PYTHON = re.compile(r"[23]\.\d{1,2}")
+    def __init__(self, *forms: JsonSchemaValue) -> None:
+        self.forms = forms
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [*self.forms, handler(schema)]}
 
 
-def _is_python(text: str) -> str:
-    if text != "host" and not _PYTHON.fullmatch(text):
-        raise ValueError("a Python is written as major.minor, such as 3.11, or 'host'")
-    return text
-
-
-PythonText = Annotated[str, AfterValidator(_is_python), Field(examples=["3.11", "host"])]
+VERSION = Form(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}", "a version number such as 2.6.0")
+VersionText = Annotated[str, VERSION]
+PYTHON = Form(
+    r"[23]\.[0-9]{1,2}|host", "a Python as major.minor, such as 3.11, or 'host'", ("3.11", "host")
+)
+PythonText = Annotated[str, PYTHON]
 
 
 def one_or_many(value: Any) -> Any:
@@ -47,104 +93,156 @@ Pythons = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "examples": ["3.11"]},
-                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                PYTHON.json_schema(),
+                {"type": "array", "items": PYTHON.json_schema(), "minItems": 1},
             ]
         }
     ),
 ]
 
-# PEP 440's characters; the shell's own are not among them.
-_PACKAGE_VERSION = re.compile(r"\d[0-9A-Za-z.+!]{0,63}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_PACKAGE_VERSION = Form(r"[0-9][0-9A-Za-z.+!]{0,63}", "a package version such as 1.8.0+cu110")
+
+
+def _is_pep440(text: str) -> str:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise ValueError(f"expected {_PACKAGE_VERSION.expected}, as in PEP 440") from None
+    return text
+
+
+PackageVersion = Annotated[str, _PACKAGE_VERSION, AfterValidator(_is_pep440)]
+Name = Annotated[
+    str, Form(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits, '.', '_' and '-'")
+]
+# PEP 440's local version segment, or the word that leaves it out.
+Label = Annotated[
+    str,
+    Form(r"[A-Za-z0-9]{1,32}(?:[._-][A-Za-z0-9]{1,32}){0,4}", "a label such as cu118, or 'none'"),
+]
 # git-check-ref-format allows more; an option (leading dash), '..' and '@{' are never a ref here.
-_REF = re.compile(r"(?!.*(?:\.\.|@\{|//|\.lock$))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}")
-_URL = re.compile(r"(?:https?|ssh|git|file|s3)://[A-Za-z0-9._~:/?#@!$&'()*+,;=%\[\]-]{1,500}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_IMAGE = re.compile(
-    r"(?:[a-z0-9.-]+(?::\d+)?/)?[A-Za-z0-9]+(?:[._/-]+[A-Za-z0-9]+)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
-)
-_CPU = re.compile(r"(?:-m(?:arch|cpu|tune)=)?[a-z0-9][a-z0-9+._-]{0,63}")
-_SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
-_PIP = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9,._-]+\])?(?:[=<>!~]=?=?[A-Za-z0-9.*+!,<>=~]+)?"
-)
-_APT = re.compile(r"[a-z0-9][a-z0-9+.-]*(?:=[A-Za-z0-9.+:~-]+)?")
-
-
-def _matching(pattern: re.Pattern[str], expected: str) -> AfterValidator:
-    def check(text: str) -> str:
-        if not pattern.fullmatch(text):
-            raise ValueError(f"expected {expected}")
-        return text
-
-    return AfterValidator(check)
-
-
-PackageVersion = Annotated[
-    str, _matching(_PACKAGE_VERSION, "a package version such as 1.8.0+cu110")
+Ref = Annotated[
+    str,
+    Form(
+        r"(?!.*(?:\.\.|//|\.lock$))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}",
+        "a git tag, branch or commit",
+    ),
 ]
-Name = Annotated[str, _matching(_NAME, "a name of letters, digits, '.', '_' and '-'")]
-Ref = Annotated[str, _matching(_REF, "a git tag, branch or commit")]
-Url = Annotated[str, _matching(_URL, "an http(s), ssh, git, file or s3 URL")]
-EnvName = Annotated[str, _matching(_ENV_NAME, "the name of an environment variable")]
-ImageName = Annotated[str, _matching(_IMAGE, "an image name such as debian:trixie-slim")]
-Sha256 = Annotated[str, _matching(re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits")]
-Commit = Annotated[
-    str, _matching(re.compile(r"[0-9a-f]{40}"), "the 40 hexadecimal digits of a commit")
+# RFC 3986 allows more; what a shell reads as a command ($, `, (, ;, ') is written %24 and so on.
+# No password: a recipe is committed, and becomes part of the provenance.
+Url = Annotated[
+    str,
+    Form(
+        r"(?:https?|ssh|git|file|s3)://(?![^/@]*:[^/@]*@)[A-Za-z0-9._~:/?#@&+,=%\[\]-]{1,500}",
+        "an http(s), ssh, git, file or s3 URL without a password in it",
+        longest=512,
+    ),
 ]
+EnvName = Annotated[
+    str, Form(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
+]
+ImageName = Annotated[
+    str,
+    Form(
+        r"(?:[a-z0-9.-]+(?::[0-9]{1,5})?/)?[A-Za-z0-9]+(?:[._/-]+[A-Za-z0-9]+)*"
+        r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
+        "an image name such as debian:trixie-slim",
+        longest=512,
+    ),
+]
+Sha256 = Annotated[str, Form(r"[0-9a-f]{64}", "64 hexadecimal digits")]
+Commit = Annotated[str, Form(r"[0-9a-f]{40}", "the 40 hexadecimal digits of a commit")]
 CpuText = Annotated[
-    str, _matching(_CPU, "'portable', 'native', or a CPU the compiler knows, such as haswell")
+    str,
+    Form(
+        r"(?:-m(?:arch|cpu|tune)=)?[a-z0-9][a-z0-9+._-]{0,63}",
+        "'portable', 'native', or a CPU the compiler knows, such as haswell",
+        ("portable", "native", "haswell"),
+    ),
 ]
-PipRequirement = Annotated[str, _matching(_PIP, "a pip requirement such as pillow>=9")]
-AptPackage = Annotated[str, _matching(_APT, "a Debian package name")]
-Login = Annotated[
-    str, _matching(re.compile(r"[a-z_][a-z0-9_-]{0,31}"), "a Linux user name: lower case, no slash")
+PipRequirement = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9][A-Za-z0-9._-]*(?:\[[A-Za-z0-9,._-]+\])?"
+        r"(?:[=<>!~]=?=?[A-Za-z0-9.*+!,<>=~]+)?",
+        "a pip requirement such as pillow>=9",
+    ),
 ]
+# A dash at the end is how apt-get is told to remove a package.
+AptPackage = Annotated[
+    str,
+    Form(r"[a-z0-9][a-z0-9+.-]*(?<!-)(?:=[A-Za-z0-9.+:~-]+)?", "a Debian package name"),
+]
+Login = Annotated[str, Form(r"[a-z_][a-z0-9_-]{0,31}", "a Linux user name: lower case, no slash")]
+
+# They change the order in which a line is shown: it would not read as it runs (CVE-2021-42574).
+_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def is_plain(char: str) -> bool:
+    """Whether a character shows as itself: no control, no line break, no reordering."""
+    return unicodedata.category(char) not in ("Cc", "Cs", "Zl", "Zp") and char not in _REORDERING
 
 
 def _single_line(text: str) -> str:
-    if any(ord(char) < 32 or ord(char) == 127 for char in text):
+    if not all(map(is_plain, text)):
         raise ValueError("must be one line, without control characters")
     return text
 
 
+def _plain_lines(text: str) -> str:
+    if not all(char in "\n\t" or is_plain(char) for char in text):
+        raise ValueError("must not hold control characters")
+    return text
+
+
 Line = Annotated[str, AfterValidator(_single_line), Field(max_length=4000)]
+Lines = Annotated[str, AfterValidator(_plain_lines), Field(max_length=2000)]
+
+SIZE = Form(
+    r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([KkMmGgTt])(?:[Ii]?[Bb])?", "a size like 8G or 512 MiB"
+)
 
 
-def _is_size(text: str) -> str:
-    match = _SIZE.fullmatch(text)
-    if not match:
-        raise ValueError("a size is written like 8G or 512 MiB")
+def _one_spelling(text: str) -> str:
+    match = re.fullmatch(SIZE.pattern, text)
+    assert match, text
+    if not float(match[1]):
+        raise ValueError("must be more than nothing")
     return f"{match[1]}{match[2].upper()}"
 
 
-Size = Annotated[str, AfterValidator(_is_size), Field(examples=["8G", "512M"])]
+Size = Annotated[str, SIZE, AfterValidator(_one_spelling), Field(examples=["8G", "512M"])]
 
 
 def size_bytes(size: str) -> int:
     """Return how many bytes a `Size` stands for."""
-    match = _SIZE.fullmatch(size)
+    match = re.fullmatch(SIZE.pattern, size)
     assert match, size
     return int(float(match[1]) * 1024 ** ("KMGT".index(match[2].upper()) + 1))
 
 
+# Names of any language, but nothing a shell or a Dockerfile would read as more than a name.
+_PATH = re.compile(r"[\w.+@=,:/-]+")
+
+
 def _inside(text: str) -> str:
     path = PurePosixPath(text)
-    if not text or "\0" in text or "\\" in text or "\n" in text:
-        raise ValueError("is not a usable path")
     if path.is_absolute() or text.startswith("~"):
         raise ValueError("must be relative to the recipe's folder")
     if ".." in path.parts:
         raise ValueError("climbs out of the recipe's folder")
     if text.startswith("-"):
         raise ValueError("must not start with a dash: programs would read it as an option")
+    if not _PATH.fullmatch(text):
+        raise ValueError("is not a usable path: letters, digits and . _ - + @ = , : / can be in it")
     return str(path)
 
 
 def _no_climbing(text: str) -> str:
-    return text if text.startswith("/") and ".." not in PurePosixPath(text).parts else _inside(text)
+    return "/" + _inside(text.lstrip("/") or ".") if text.startswith("/") else _inside(text)
 
 
 ProjectPath = Annotated[str, AfterValidator(_inside), Field(max_length=1000)]

@@ -7,8 +7,10 @@ working one can try thousands of them in milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from torchsmith.facts.cuda import compiles, find_arch, find_toolkit, host_compiler
 from torchsmith.facts.files import Facts, addresses
@@ -17,8 +19,7 @@ from torchsmith.facts.torch import companion_for, companion_releases, entry_for,
 from torchsmith.resolve.models import Conflict, Evidence
 
 
-@dataclass(frozen=True, slots=True)
-class Combination:
+class Combination(Struct, frozen=True):
     """What must go together. Empty text or tuple: not asked for."""
 
     torch: str
@@ -47,8 +48,7 @@ class Combination:
         return ", ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Clash:
+class Clash(Struct, frozen=True):
     """A broken rule: the conflict, and the two parts of the combination it is about."""
 
     conflict: Conflict

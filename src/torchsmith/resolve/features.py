@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, Feature, Lack, Mode, Switch
@@ -14,16 +15,15 @@ from torchsmith.resolve.models import Choice, Conflict, Evidence
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
 
 
-@dataclass
-class FeatureDecisions:
+class FeatureDecisions(Struct):
     """The features of a variant, and what follows from them for the build."""
 
-    modes: dict[str, Mode] = field(default_factory=dict)
-    env: dict[str, str] = field(default_factory=dict)
-    cache: dict[str, bool] = field(default_factory=dict)
-    apt: list[str] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list)
-    conflicts: list[Conflict] = field(default_factory=list)
+    modes: dict[str, Mode] = {}
+    env: dict[str, str] = {}
+    cache: dict[str, bool] = {}
+    apt: list[str] = []
+    choices: list[Choice] = []
+    conflicts: list[Conflict] = []
 
 
 def decide_features(

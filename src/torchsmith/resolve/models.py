@@ -1,14 +1,16 @@
-"""What resolving gives: choices with reasons, conflicts with cures."""
+"""What resolving gives: choices with reasons, conflicts with cures.
+
+msgspec structs rather than dataclasses: thirty of these are made at every start.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from torchsmith.facts.models import Mode
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One decision and why it was made."""
 
     subject: str
@@ -17,16 +19,14 @@ class Choice:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """A fact as it stands in a conflict: the statement and where it can be checked."""
 
     statement: str
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(Struct, frozen=True):
     """Two facts that cannot both be satisfied, and the nearest thing that would work."""
 
     kind: str
@@ -36,16 +36,14 @@ class Conflict:
     cure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Caution:
+class Caution(Struct, frozen=True):
     """Something that will work, or may not, and what to do about it."""
 
     message: str
     cure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Arch:
+class Arch(Struct, frozen=True):
     """A compute capability to compile for; `ptx` adds code newer GPUs can translate."""
 
     arch: str
@@ -60,8 +58,7 @@ class Arch:
         return self.arch.replace(".", "")
 
 
-@dataclass(frozen=True, slots=True)
-class CompilerChoice:
+class CompilerChoice(Struct, frozen=True):
     """The host compiler: kind, version where known, and the command that calls it."""
 
     kind: str
@@ -71,8 +68,7 @@ class CompilerChoice:
     package: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CudaChoice:
+class CudaChoice(Struct, frozen=True):
     """The CUDA toolkit and what comes with it."""
 
     version: str
@@ -95,8 +91,7 @@ class CudaChoice:
         return self.version.replace(".", "")
 
 
-@dataclass(frozen=True, slots=True)
-class CompanionChoice:
+class CompanionChoice(Struct, frozen=True):
     """A companion at the release that goes with this torch."""
 
     name: str
@@ -107,8 +102,7 @@ class CompanionChoice:
     commit: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ExtensionChoice:
+class ExtensionChoice(Struct, frozen=True):
     """A library of the recipe's own choosing."""
 
     name: str
@@ -119,19 +113,17 @@ class ExtensionChoice:
     env: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PatchChoice:
+class PatchChoice(Struct, frozen=True):
     """A patch to apply, and why."""
 
     name: str
     project: str
     strip: int
-    content: bytes = field(repr=False)
+    content: bytes
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceChoice:
+class SourceChoice(Struct, frozen=True):
     """Where torch's source comes from."""
 
     kind: str
@@ -145,8 +137,7 @@ class SourceChoice:
     sha256: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MagmaChoice:
+class MagmaChoice(Struct, frozen=True):
     """MAGMA, built as a package of its own."""
 
     version: str
@@ -156,8 +147,7 @@ class MagmaChoice:
     archs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(Struct, frozen=True):
     """A variant with every choice made."""
 
     variant: str
@@ -202,8 +192,7 @@ class Resolution:
         return dict(self.features).get(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A variant that cannot exist: every conflict, and the nearest combination that can."""
 
     variant: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
+
+from msgspec.structs import replace
 
 from torchsmith.facts.cuda import arch_number, archs_of, find_arch, host_compiler, toolkits
 from torchsmith.facts.files import Facts

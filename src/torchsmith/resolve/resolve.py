@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from torchsmith.facts.cuda import archs_of, compiles, find_toolkit, toolkits
 from torchsmith.facts.files import Facts, addresses
@@ -44,8 +46,7 @@ from torchsmith.resolve.toolchain import (
 )
 
 
-@dataclass
-class _Target:
+class _Target(Struct):
     """Where the result will run."""
 
     platform: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from torchsmith.facts.cuda import find_toolkit, host_compiler
 from torchsmith.facts.files import Facts, addresses
@@ -16,13 +17,12 @@ from torchsmith.recipe.models import Cuda
 from torchsmith.resolve.models import Caution, Choice, CompilerChoice, Conflict, Evidence
 
 
-@dataclass
-class Decided:
+class Decided(Struct):
     """What one decision adds to the account."""
 
-    choices: list[Choice] = field(default_factory=list)
-    cautions: list[Caution] = field(default_factory=list)
-    conflicts: list[Conflict] = field(default_factory=list)
+    choices: list[Choice] = []
+    cautions: list[Caution] = []
+    conflicts: list[Conflict] = []
 
 
 def find_system(facts: Facts, name: str) -> System | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from torchsmith.facts.cuda import find_toolkit
 from torchsmith.facts.files import Facts
@@ -17,8 +18,7 @@ GIB = 1 << 30
 SHM_WANTED = 8 * GIB
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """One line of the doctor's table."""
 
     subject: str
@@ -28,8 +28,7 @@ class Verdict:
     cure: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True):
     """What a plan needs of a machine, beyond what its resolutions say."""
 
     memory_mb: int = 0

@@ -6,81 +6,96 @@ import base64
 import re
 import shlex
 import textwrap
+from collections.abc import Iterable
 
 from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.render.text import comment, sentences
+from torchsmith.plan.shell import in_project, in_work
 
 _PREAMBLE = r"""
+# Every step is a function in a subshell: what it exports and where it goes stays in it.
+# shellcheck disable=SC2030,SC2031
 set -euo pipefail
 
+usage() {
+  sed -n '2,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+}
+
 # Everything happens below this folder. A step that is done is not done again.
-WORK="${WORK:-$PWD/torchsmith-work}"
-PROJECT="${PROJECT:-$PWD}"
-mkdir -p "$WORK/done"
-WORK="$(cd "$WORK" && pwd)"
-PROJECT="$(cd "$PROJECT" && pwd)"
-export WORK PROJECT
+work() {
+  WORK="${WORK:-$PWD/torchsmith-work}"
+  PROJECT="${PROJECT:-$PWD}"
+  mkdir -p "$WORK/done"
+  WORK="$(cd "$WORK" && pwd)"
+  PROJECT="$(cd "$PROJECT" && pwd)"
+  export WORK PROJECT
+}
 
 # A C++ file of PyTorch takes up to 2.5 GB to compile: more jobs than memory end in "Killed".
-if [ -z "${MAX_JOBS:-}" ]; then
-  MAX_JOBS="$(nproc)"
-  if [ -r /proc/meminfo ]; then
-    fit="$(awk '/^MemAvailable/ { print int($2 / 2500000) }' /proc/meminfo)"
-    if [ "$fit" -lt "$MAX_JOBS" ]; then MAX_JOBS="$fit"; fi
+jobs_that_fit() {
+  local cores fit
+  cores="$(nproc)"
+  fit="$(awk '/^MemAvailable/ { print int($2 / 2500000) }' /proc/meminfo 2>/dev/null || true)"
+  if [ -n "$fit" ] && [ "$fit" -lt "$cores" ]; then cores="$fit"; fi
+  if [ "$cores" -lt 1 ]; then cores=1; fi
+  echo "$cores"
+}
+
+# One number for the content of files and folders that are not part of this script.
+content_of() {
+  local path
+  for path in "$@"; do
+    find "$path" -type f -print0 | sort -z | xargs -0 -r sha256sum
+  done | sha256sum | cut -c 1-16
+}
+
+# What a step is made of: its own key, and the stamps of the steps it needs.
+need() {
+  if [ ! -e "$WORK/done/$1" ]; then
+    echo "$id needs $1, which is not done: run that first, or all with no step named" >&2
+    exit 1
   fi
-  if [ "$MAX_JOBS" -lt 1 ]; then MAX_JOBS=1; fi
-fi
-export MAX_JOBS
+  stamp="$stamp $(sha256sum < "$WORK/done/$1" | cut -c 1-16)"
+}
 
 run() {
-  local id="$1" key="$2" function="$3" title="$4"
-  if [ -e "$WORK/done/$id.$key" ]; then
+  local title="$1"
+  if [ -e "$WORK/done/$id" ] && [ "$(cat "$WORK/done/$id")" = "$stamp" ]; then
     echo "== $id: done before"
     return
   fi
   echo "== $id: $title"
-  "$function"
-  touch "$WORK/done/$id.$key"
+  rm -f "$WORK/done/$id"
+  "step_$id"
+  echo "$stamp" > "$WORK/done/$id"
 }
 """
 
 
-def _function_name(step: Step) -> str:
-    return "step_" + re.sub(r"[^A-Za-z0-9]", "_", step.id)
-
-
 def _value(value: str) -> str:
-    return f'"$WORK"/{shlex.quote(value[2:])}' if value.startswith("@/") else shlex.quote(value)
-
-
-def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, 96, break_long_words=False)]
+    return in_work(value[2:]) if value.startswith("@/") else shlex.quote(value)
 
 
 def _write_file(name: str, content: bytes) -> list[str]:
     folder = name.rpartition("/")[0]
-    lines = [f'mkdir -p "$WORK"/{shlex.quote(folder)}'] if folder else []
+    lines = [f"mkdir -p {in_work(folder)}"] if folder else []
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
         text = "\0"
-    plain = text.endswith("\n") and "\0" not in text and "\r" not in text
-    if plain and "END_OF_FILE" not in text.splitlines():
-        return [
-            *lines,
-            f"cat > \"$WORK\"/{shlex.quote(name)} <<'END_OF_FILE'",
-            text + "END_OF_FILE",
-        ]
+    plain = text.endswith("\n") and not re.search(r"[\0\r]", text)
+    if plain and "END_OF_FILE" not in text.split("\n"):
+        return [*lines, f"cat > {in_work(name)} <<'END_OF_FILE'", text + "END_OF_FILE"]
     encoded = "\n".join(textwrap.wrap(base64.b64encode(content).decode(), 100))
     return [
         *lines,
-        f"base64 -d > \"$WORK\"/{shlex.quote(name)} <<'END_OF_FILE'",
+        f"base64 -d > {in_work(name)} <<'END_OF_FILE'",
         f"{encoded}\nEND_OF_FILE",
     ]
 
 
 def _step(step: Step) -> list[str]:
-    lines = ["", *_comment(f"{step.title}." + (f" {step.why}." if step.why else ""))]
-    lines.append(f"{_function_name(step)}() (")
+    lines = ["", *comment(sentences(step.title, step.why)), f"step_{step.id}() ("]
     lines.append('  cd "$WORK"')
     for name in step.secrets:
         lines.append(f'  : "${{{name}:?must be set}}"')
@@ -88,32 +103,52 @@ def _step(step: Step) -> list[str]:
         folders = ":".join(f"$WORK/{folder}" for folder in step.path)
         lines.append(f'  export PATH="{folders}:$PATH"')
     lines += [f"  export {name}={_value(value)}" for name, value in step.env]
+    if step.kind == "compile":
+        lines.append('  export MAX_JOBS="${MAX_JOBS:-$(jobs_that_fit)}"')
     if not step.commands:
-        lines += [f'  echo "written: $WORK/{name}"' for name in step.inputs] or ["  true"]
+        lines += [f'  echo "written: "{in_work(name)}' for name in step.inputs] or ["  true"]
     lines += [f"  {command}" for command in step.commands]
     lines.append(")")
     return lines
 
 
-def render_script(plan: Plan, torchsmith: str) -> str:
-    """Write the plan as bash. The same plan gives the same bytes."""
+def _case(step: Step) -> list[str]:
+    lines = [f"    {step.id})", f"      stamp={step.key[:16]}"]
+    if step.reads:
+        paths = " ".join(map(in_project, step.reads))
+        lines.append(f'      stamp="$stamp $(content_of {paths})"')
+    lines += [f"      need {need}" for need in step.needs]
+    return [*lines, f"      run {shlex.quote(step.title)}", "      ;;"]
+
+
+def _header(plan: Plan, torchsmith: str) -> Iterable[str]:
     names = ", ".join(
         f"torch {item.version} for Python {item.python}" for item in plan.variants[:4]
     )
     more = f" and {len(plan.variants) - 4} more" if len(plan.variants) > 4 else ""
-    lines = [
-        "#!/usr/bin/env bash",
-        *_comment(f"{plan.name}: {names}{more}."),
-        f"# Written by torchsmith {torchsmith}; needs no torchsmith.",
-        "#",
-        "#   bash THIS_FILE            do everything",
-        "#   bash THIS_FILE --list     name the steps",
-        "#   bash THIS_FILE STEP ...   do these only",
-        "#",
-        "# WORK=folder says where, MAX_JOBS=n how many compilers at once, ENGINE=podman which "
-        "container engine.",
-        _PREAMBLE.rstrip(),
-    ]
+    yield from comment(f"{plan.name}: {names}{more}.")
+    yield f"# Written by torchsmith {torchsmith}; needs no torchsmith."
+    yield "#"
+    yield "#   bash THIS_FILE            do everything"
+    yield "#   bash THIS_FILE --list     name the steps"
+    yield "#   bash THIS_FILE STEP ...   do these only"
+    yield "#"
+    yield "# WORK      where everything happens (./torchsmith-work)"
+    if any(step.reads for step in plan.steps):
+        yield "# PROJECT   the folder the recipe lies in (the current one)"
+    yield "# MAX_JOBS  how many compilers at once (as many as cores and memory allow)"
+    if any(step.kind == "image" for step in plan.steps):
+        yield "# ENGINE    docker or podman (docker)"
+    if any("DEBIAN_MIRROR" in command for step in plan.steps for command in step.commands):
+        yield "# DEBIAN_MIRROR  where Debian's source packages come from"
+    secrets = sorted({name for step in plan.steps for name in step.secrets})
+    if secrets:
+        yield f"# To publish, these must be set: {', '.join(secrets)}"
+
+
+def render_script(plan: Plan, torchsmith: str) -> str:
+    """Write the plan as bash. The same plan gives the same bytes."""
+    lines = ["#!/usr/bin/env bash", *_header(plan, torchsmith), _PREAMBLE.rstrip()]
     if plan.files:
         lines += ["", "write_files() {"]
         for name, content in plan.files.items():
@@ -121,23 +156,24 @@ def render_script(plan: Plan, torchsmith: str) -> str:
         lines.append("}")
     for step in plan.steps:
         lines += _step(step)
-    lines += ["", "one() {", '  case "$1" in']
+    lines += ["", "one() {", '  local id="$1" stamp', '  case "$id" in']
     for step in plan.steps:
-        call = f"run {shlex.quote(step.id)} {step.key[:16]} {_function_name(step)}"
-        lines.append(f"    {shlex.quote(step.id)}) {call} {shlex.quote(step.title)} ;;")
+        lines += _case(step)
     lines += [
-        '    *) echo "no step is named $1; --list names them" >&2; exit 2 ;;',
+        '    *) echo "no step is named $id; --list names them" >&2; exit 2 ;;',
         "  esac",
         "}",
         "",
         "all=(",
-        *(f"  {shlex.quote(step.id)}" for step in plan.steps),
+        *(f"  {step.id}" for step in plan.steps),
         ")",
         "",
-        'if [ "${1:-}" = --list ]; then',
-        "  printf '%s\\n' \"${all[@]}\"",
-        "  exit 0",
-        "fi",
+        'case "${1:-}" in',
+        "  --list) printf '%s\\n' \"${all[@]}\"; exit 0 ;;",
+        "  -h | --help) usage; exit 0 ;;",
+        '  -*) echo "$1 is no option; --help names them" >&2; exit 2 ;;',
+        "esac",
+        "work",
         *(["write_files"] if plan.files else []),
         'if [ "$#" -gt 0 ]; then all=("$@"); fi',
         'for id in "${all[@]}"; do one "$id"; done',
