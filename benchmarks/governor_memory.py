@@ -29,7 +29,7 @@ from typing import Any
 
 from torchsmith.host.limits import control_groups
 from torchsmith.toolchain import Event, Governor, MemoryBook
-from torchsmith.toolchain.memory_meter import process_tree
+from torchsmith.toolchain.processes import process_tree
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -31,7 +31,8 @@ from torchsmith.toolchain.governor_events import (
 )
 from torchsmith.toolchain.jobserver import Jobserver
 from torchsmith.toolchain.memory_book import MIB, Estimate, MemoryBook
-from torchsmith.toolchain.memory_meter import Meter, process_tree
+from torchsmith.toolchain.memory_meter import Meter
+from torchsmith.toolchain.processes import Process, end, find_process
 
 _ATTEMPTS = 3
 _RAISE = 1.5
@@ -59,6 +60,7 @@ class _Job:
     attempt: int = 1
     seen_peak: int = 0
     announced: bool = False
+    compiler: Process | None = None
 
 
 class AdmissionServer:
@@ -158,10 +160,18 @@ class AdmissionServer:
             del job.buffer[:end]
             if fields[0] == b"ask":
                 self._asked(job, [os.fsdecode(each) for each in fields[1:]])
+            elif fields[0] == b"pid":
+                # Another number there than here, if the build runs in a container.
+                found = find_process(int(fields[1]))
+                job.compiler = found if found and found.parent == job.pid else None
             elif fields[0] == b"done":
+                job.compiler = None
                 self._ended(job, fields[1:])
 
     def _forget(self, job: _Job) -> None:
+        if job.compiler and job.compiler.alive:
+            # Its launcher was killed: nobody waits for the object file any more.
+            end(job.compiler.pid)
         self._admission.leave(job.number)
         self._jobs.pop(job.number, None)
         self._selector.unregister(job.link)
@@ -291,14 +301,16 @@ class AdmissionServer:
         return time.monotonic() - self._began
 
     def _end_compiles(self) -> None:
-        """End launchers still connected, and what they run: nothing may outlive the governor."""
-        for kind, patience in ((signal.SIGTERM, _GRACE), (signal.SIGKILL, 1.0)):
-            until = time.monotonic() + patience
-            for job in self._jobs.values():
-                for pid in process_tree(job.pid):
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, kind)
-            while self._jobs and time.monotonic() < until:
+        """End the compiles still running: nothing may outlive the governor.
+
+        Their launchers reap them and end; those that wait end as the socket closes.
+        """
+        for kind in (signal.SIGTERM, signal.SIGKILL):
+            until = time.monotonic() + _GRACE
+            for number in self._admission.running:
+                job = self._jobs[number]
+                end(job.compiler.pid if job.compiler else job.pid, kind)
+            while self._admission.running and time.monotonic() < until:
                 for key, _ in self._selector.select(0.05):
                     if isinstance(key.data, _Job):
                         self._hear(key.data)

@@ -8,7 +8,8 @@ mean and whether to try again is the governor's business. Where there is no gove
 build folder someone builds by hand later, it becomes the compiler.
 
 A message is four bytes of length and fields with zero bytes between them.
-  to the governor:    ask, folder, argument...   |   done, status, KiB, CPU s, wall s, last words
+  to the governor:    ask, folder, argument...   |   pid, number of the compiler's process   |
+                      done, status, KiB, CPU s, wall s, last words
   from the governor:  run   |   end   |   fail, explanation
 """
 
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
         _send(governor, b"ask", posix.getcwdb(), *[_bytes(word) for word in command])
         answer = _receive(governor)
         while answer[0] == b"run":
-            status, words, report = _run(command)
+            status, words, report = _run(governor, command)
             _send(governor, *report)
             if status == 0:
                 return _say(words, 0)
@@ -61,7 +62,7 @@ def main(argv: list[str]) -> int:
         return _say(b"torchsmith's memory governor has gone; this compile was given up\n", 1)
 
 
-def _run(command: list[str]) -> tuple[int, bytes, tuple[bytes, ...]]:
+def _run(governor: _socket.socket, command: list[str]) -> tuple[int, bytes, tuple[bytes, ...]]:
     began = time.monotonic()
     reader, writer = posix.pipe()
     actions = [(posix.POSIX_SPAWN_DUP2, writer, 2)]
@@ -84,6 +85,7 @@ def _run(command: list[str]) -> tuple[int, bytes, tuple[bytes, ...]]:
         if before:
             _swap_oom_score(before)
     posix.close(writer)
+    _send(governor, b"pid", b"%d" % child)
     words, tail, ended = _listen(reader, child)
     posix.close(reader)
     _, status, usage = ended or posix.wait4(child, 0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
 from torchsmith.host.limits import control_groups, read_memory
+from torchsmith.toolchain.processes import process_tree
 
 
 class Meter(Protocol):
@@ -60,17 +60,3 @@ def _resident(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
         return 0
-
-
-def process_tree(pid: int) -> Iterable[int]:
-    """A process and all under it, as far as the kernel tells."""
-    found = [pid]
-    for each in found:
-        try:
-            # Read for every thread: a child belongs to the one that started it.
-            for task in os.listdir(f"/proc/{each}/task"):  # noqa: PTH208
-                text = Path(f"/proc/{each}/task/{task}/children").read_bytes()
-                found += [int(child) for child in text.split()]
-        except OSError:
-            continue
-    return found
