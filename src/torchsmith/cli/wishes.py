@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,14 +46,34 @@ DEFAULT_PRESET = "quickstart"
 MAX_HOST_BYTES = 1 << 20
 
 
-def loaded(recipe: Path | None, preset: str | None, flags: dict[str, object]) -> LoadedRecipe:
+_FLAGS = {
+    "torch": "torch",
+    "python": "python",
+    "cuda": "cuda",
+    "gpu": "gpus",
+    "platform": "platform",
+    "board": "board",
+    "system": "system",
+    "profile": "profile",
+    "cpu": "cpu",
+    "compiler": "compiler",
+    "feature": "features",
+    "companion": "companions",
+}
+
+
+def flags(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Those of a command's arguments that were given, under the names a recipe has for them."""
+    return {key: arguments[name] for name, key in _FLAGS.items() if arguments.get(name)}
+
+
+def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) -> LoadedRecipe:
     """The recipe a command is about: a file, a preset, or flags alone."""
     from torchsmith.errors import UsageError
     from torchsmith.recipe.compose import compose, overridden
     from torchsmith.recipe.load import load_recipe, parse_recipe
     from torchsmith.recipe.presets import find_preset
 
-    given = {name: value for name, value in flags.items() if value}
     if recipe is not None and preset is not None:
         raise UsageError("a recipe file and --preset were both given", "Name one of the two.")
     path = find_preset(preset).path if preset is not None else recipe
