@@ -57,6 +57,7 @@ def fetch_archive(
             notes.append("taken from the cache: a file of this hash was there")
         elif used != addresses[0]:
             notes.append(f"{shown(addresses[0])} could not give it; the mirror {location} did")
-    extract(file, destination, limits=limits, progress=progress)
+    name = location.split("?")[0].rsplit("/", 1)[-1]
+    extract(file, destination, name=name, limits=limits, progress=progress)
     evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}
     return FetchedSource("archive", location, evidence, tuple(notes))

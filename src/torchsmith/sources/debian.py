@@ -75,6 +75,7 @@ class _Fetch:
     def release(self) -> tuple[Release, str]:
         """The suite's verified list of indexes, and the mirror that has it."""
         problems: list[UnreachableError] = []
+        kept = self.cache / "debian" / f"{self.suite}.InRelease"
         for mirror in self.mirrors:
             address = f"{mirror}/dists/{self.suite}/InRelease"
             try:
@@ -83,11 +84,23 @@ class _Fetch:
                 problems.append(error)
                 continue
             self.notes += [f"{error.message}; {shown(mirror)} was used" for error in problems]
-            return read_release(signed, self.keyring, self.suite, shown(address)), mirror
+            release = read_release(signed, self.keyring, self.suite, shown(address))
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            replacement = kept.with_suffix(f".{os.getpid()}")
+            replacement.write_bytes(signed)
+            replacement.replace(kept)
+            return release, mirror
         if all(isinstance(error, NotServedError) for error in problems):
             raise NotServedError(
                 f"no mirror has a suite {self.suite!r}: {problems[0].message}", _offered("")
             )
+        if kept.is_file():
+            # Still signed: it can be old, but not false.
+            release = read_release(kept.read_bytes(), self.keyring, self.suite, str(kept))
+            self.notes.append(
+                f"{problems[0].message}; the cache's list was used"
+            )
+            return release, self.mirrors[0]
         raise UnreachableError(
             f"Debian's archive cannot be read: {problems[0].message}",
             "Check the network, or name a mirror you can reach in DEBIAN_MIRROR.",
@@ -100,12 +113,12 @@ class _Fetch:
             for mirror in self.mirrors
             for path in paths
         ]
-        size = file.size
         path, _ = download(
             urls,
             self.cache,
             sha256=file.sha256,
-            size=size,
+            size=file.size,
+            label=file.name,
             progress=self.progress,
             retry=self.retry,
         )
@@ -181,7 +194,7 @@ def _unpack(package: SourcePackage, files: dict[str, Path], tree: Path, progress
         component = _COMPONENT.search(name)
         where = tree / component[1] if component else tree
         where.mkdir(exist_ok=True)
-        extract(files[name], where, root=tree, progress=progress)
+        extract(files[name], where, name=name, root=tree, progress=progress)
     if not part:
         return 0
     if part.endswith(".diff.gz"):
@@ -189,7 +202,7 @@ def _unpack(package: SourcePackage, files: dict[str, Path], tree: Path, progress
     # Upstream's own debian folder, if any, is not the package's.
     shutil.rmtree(tree / "debian", ignore_errors=True)
     (tree / "debian").mkdir()
-    extract(files[part], tree / "debian", root=tree, progress=progress)
+    extract(files[part], tree / "debian", name=part, root=tree, progress=progress)
     series = _patch_series(tree)
     # dpkg-source allows no fuzz, and removes files a patch leaves empty.
     apply_patches(tree, series, fuzz=0, remove_empty=True, progress=progress)

@@ -179,6 +179,7 @@ def download(
     *,
     sha256: str,
     size: int | None = None,
+    label: str = "",
     progress: Progress = quiet,
     retry: Retry = PATIENT,
 ) -> tuple[Path, str]:
@@ -197,7 +198,7 @@ def download(
         problems: list[SourceError] = []
         for url in urls:
             try:
-                _complete(url, part, sha256, size, progress, retry)
+                _complete(url, part, sha256, size, label or _name(url), progress, retry)
             except UnreachableError as error:
                 problems.append(error)
                 continue
@@ -213,13 +214,19 @@ def download(
 
 
 def _complete(
-    url: str, part: Path, sha256: str, size: int | None, progress: Progress, retry: Retry
+    url: str,
+    part: Path,
+    sha256: str,
+    size: int | None,
+    label: str,
+    progress: Progress,
+    retry: Retry,
 ) -> None:
     limit = MOST_BYTES if size is None else size
     for resumed in (part.exists() and part.stat().st_size > 0, False):
         try:
             with part.open("ab+") as file:
-                _bring(url, file, limit, _name(url), progress, retry)
+                _bring(url, file, limit, label, progress, retry)
         except UnreachableError:
             raise
         except SourceError:

@@ -105,7 +105,7 @@ class _Destination:
         if not parts:
             return None
         path = PurePosixPath(*parts)
-        for above in (path, *path.parents):
+        for above in (path, *path.parents) if self.links else ():
             if above in self.links:
                 through = (
                     "appears twice" if above == path else f"lies behind the link {str(above)!r}"
@@ -273,22 +273,24 @@ def extract(
     archive: Path,
     destination: Path,
     *,
+    name: str = "",
     strip: bool = True,
     only: str = "",
     root: Path | None = None,
     limits: Limits = LIMITS,
     progress: Progress = quiet,
 ) -> None:
-    """Unpack a tar (plain, gz, bz2, xz, zst) or zip into an empty folder.
+    """Unpack a tar (plain, gz, bz2, xz, zst) or zip into an empty folder; `name` is for people.
 
     A single top folder is taken off; with `only`, the members below that folder are taken and
     it is taken off. Links must stay in `root`, the destination unless it is
     part of a larger tree. Whatever goes wrong, the destination is empty again.
     """
-    progress(f"unpacking {archive.name}", None, None)
+    name = name or archive.name
+    progress(f"unpacking {name}", None, None)
     packed = archive.stat().st_size
     inside = Path(tempfile.mkdtemp(dir=destination, prefix=".unpack-"))
-    into = _Destination(inside, archive.name, limits, only)
+    into = _Destination(inside, name, limits, only)
     try:
         with archive.open("rb") as file:
             if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
@@ -296,12 +298,12 @@ def extract(
             else:
                 file.seek(0)
                 most = max(limits.ratio_from_bytes, limits.ratio * packed)
-                with _opened(file, archive.name) as stream:
-                    metered = _Metered(stream, min(most, 2 * limits.total_bytes), archive.name)
+                with _opened(file, name) as stream:
+                    metered = _Metered(stream, min(most, 2 * limits.total_bytes), name)
                     _from_tar(cast(IO[bytes], metered), into)
         into.finish()
         _lift(inside, destination, only, strip)
-        check_links(root or destination, archive.name)
+        check_links(root or destination, name)
     except SourceError:
         emptied(destination)
         raise
@@ -317,7 +319,7 @@ def extract(
     ) as error:
         emptied(destination)
         raise SourceError(
-            f"{archive.name} cannot be unpacked: {error}",
+            f"{name} cannot be unpacked: {error}",
             "It is truncated, or not a tar or zip archive.",
         ) from None
     except OSError as error:
@@ -325,7 +327,7 @@ def extract(
         # bz2 calls broken data an OSError; one of the disk has a number.
         if error.errno is not None:
             raise
-        raise SourceError(f"{archive.name} cannot be unpacked: {error}") from None
+        raise SourceError(f"{name} cannot be unpacked: {error}") from None
     except BaseException:
         emptied(destination)
         raise
