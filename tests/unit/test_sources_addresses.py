@@ -141,7 +141,7 @@ def test_a_folder_is_copied_without_git_and_build(tmp_path: Path) -> None:
     (source / "build").mkdir()
     (source / "build" / "CMakeCache.txt").write_text("")
     brought = fetch(folder_choice(source), tmp_path / "tree", cache=tmp_path / "cache")
-    assert sorted(os.listdir(tmp_path / "tree")) == ["link", "run.sh", "src"]
+    assert sorted(path.name for path in (tmp_path / "tree").iterdir()) == ["link", "run.sh", "src"]
     assert brought.evidence == {"tree": expected}
     assert (tmp_path / "tree/run.sh").stat().st_ino != (source / "run.sh").stat().st_ino
     assert any("build folder" in note for note in brought.notes)

@@ -56,6 +56,10 @@ def written(path: Path, content: bytes) -> Path:
     return path
 
 
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def unpacked(archive: Path, **options: object) -> Path:
     destination = archive.parent / "tree"
     destination.mkdir()
@@ -78,7 +82,7 @@ def test_every_packing_comes_out_whole_without_its_top_folder(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     tree = unpacked(written(tmp_path / "any.name", pack(tar_bytes(*HONEST))))
-    assert sorted(os.listdir(tree)) == ["a.txt", "again", "empty", "sub"]
+    assert names(tree) == ["a.txt", "again", "empty", "sub"]
     assert (tree / "a.txt").read_bytes() == b"alpha"
     assert (tree / "a.txt").stat().st_mtime == 1_000_000_000
     assert (tree / "sub/up").readlink() == Path("../a.txt")
@@ -90,7 +94,7 @@ def test_every_packing_comes_out_whole_without_its_top_folder(
 
 def test_several_top_entries_are_kept(tmp_path: Path) -> None:
     tree = unpacked(written(tmp_path / "x.tar", tar_bytes(member("a", b"1"), member("b/c", b"2"))))
-    assert sorted(os.listdir(tree)) == ["a", "b"]
+    assert names(tree) == ["a", "b"]
 
 
 def test_a_top_folder_may_hold_a_folder_of_its_own_name(tmp_path: Path) -> None:
@@ -138,7 +142,7 @@ def test_a_hostile_tar_is_refused_by_name_and_leaves_nothing(tmp_path: Path, cas
         extract(archive, destination)
     assert "hostile.tar.gz" in caught.value.message
     assert not any(destination.iterdir())
-    assert sorted(os.listdir(tmp_path)) == ["hostile.tar.gz", "tree"]
+    assert names(tmp_path) == ["hostile.tar.gz", "tree"]
 
 
 def zip_bytes(*members: tuple[str, bytes, int]) -> bytes:
@@ -202,7 +206,7 @@ SMALL = Limits(total_bytes=1 << 20, ratio=10, ratio_from_bytes=1 << 16, members=
 def test_a_bomb_is_stopped(tmp_path: Path, content: bytes) -> None:
     destination = tmp_path / "tree"
     destination.mkdir()
-    with pytest.raises(SourceError, match="unfolds|members"):
+    with pytest.raises(SourceError, match=r"unfolds|members"):
         extract(written(tmp_path / "bomb", content), destination, limits=SMALL)
     assert not any(destination.iterdir())
 

@@ -13,6 +13,8 @@ import re
 import shutil
 import urllib.parse
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from torchsmith.facts.files import shipped
@@ -97,9 +99,7 @@ class _Fetch:
         if kept.is_file():
             # Still signed: it can be old, but not false.
             release = read_release(kept.read_bytes(), self.keyring, self.suite, str(kept))
-            self.notes.append(
-                f"{problems[0].message}; the cache's list was used"
-            )
+            self.notes.append(f"{problems[0].message}; the cache's list was used")
             return release, self.mirrors[0]
         raise UnreachableError(
             f"Debian's archive cannot be read: {problems[0].message}",
@@ -161,6 +161,16 @@ class _Fetch:
         return ""
 
 
+def _staleness(release: Release, now: datetime) -> list[str]:
+    """A note if the list is past the date it is good for: the mirror may hide newer versions."""
+    until = release.fields.get("Valid-Until", "")
+    try:
+        stale = bool(until) and parsedate_to_datetime(until).replace(tzinfo=UTC) < now
+    except ValueError:
+        stale = True
+    return [f"the mirror's list was good until {until} only: it may be behind"] if stale else []
+
+
 def _offered(package: str) -> str:
     """Which suites have which version of the package, as far as we know."""
     known = [item for item in shipped().systems.debian if package in ("", item.package)]
@@ -182,7 +192,10 @@ def _patch_series(tree: Path) -> list[PatchChoice]:
         file = folder / name
         if ".." in Path(name).parts or not file.is_file():
             raise SourceError(f"debian/patches/series names {name!r}, which is not in the package")
-        chosen.append(PatchChoice(name, "debian", 1, file.read_bytes()))
+        content = file.read_bytes()
+        # A patch may be only the text that says why there is none any more.
+        if b"@@ -" in content or b"diff --git " in content:
+            chosen.append(PatchChoice(name, "debian", 1, content))
     return chosen
 
 
@@ -237,6 +250,7 @@ def fetch_debian(
     release, mirror = fetch.release()
     # The mirror that has the suite is asked first from now on.
     fetch.mirrors = (mirror, *(other for other in fetch.mirrors if other != mirror))
+    fetch.notes += _staleness(release, datetime.now(UTC))
     package = fetch.find(release, choice.package, choice.ref)
     files: dict[str, Path] = {}
     for file in package.files:

@@ -21,7 +21,7 @@ from torchsmith.sources.cache import locked
 from torchsmith.sources.download import PATIENT, Retry
 from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.git_program import answer, git, is_final, is_refused, reason, unreachable
-from torchsmith.sources.models import FetchedSource, Progress, in_turn
+from torchsmith.sources.models import FetchedSource, Progress, Shared
 from torchsmith.sources.programs import Said
 from torchsmith.sources.submodules import check_place, submodules
 from torchsmith.sources.tree import check_links
@@ -250,9 +250,26 @@ class _Clone:
     """One recursive clone under way."""
 
     def __init__(self, cache: Path, progress: Progress, retry: Retry) -> None:
-        self.cache, self.progress, self.retry = cache, in_turn(progress), retry
+        self.cache, self.progress, self.retry = cache, Shared(progress), retry
         self.commits: dict[str, str] = {}
         self.notes: list[str] = []
+
+    def mirror_all(self, wanted: Sequence[Repository]) -> list[Mirrored]:
+        """Bring several repositories into the cache, a few at once."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            jobs = [
+                pool.submit(mirror, one, self.cache, self.progress, self.retry) for one in wanted
+            ]
+            try:
+                return [job.result() for job in jobs]
+            except SourceError:
+                # What is under way may finish: it need not be fetched again.
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+            except BaseException:
+                self.progress.stop()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def grow(
         self,
@@ -274,13 +291,12 @@ class _Clone:
         wanted = [
             Repository(str(at / part.path), part.addresses, commit=part.commit) for part in parts
         ]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            brought = pool.map(
-                lambda one: mirror(one, self.cache, self.progress, self.retry), wanted
-            )
-            below = list(brought)
+        below = self.mirror_all(wanted)
         for part, one in zip(parts, below, strict=True):
             self.grow(one, part.addresses, tree, at / part.path, depth + 1)
+        if parts:
+            # For people and tools that ask git: without it, it takes them for left out.
+            answer("submodule", "--quiet", "init", folder=where)
 
 
 def fetch_git(

@@ -95,16 +95,27 @@ def git(
     argv = ["git", "-C", str(folder)]
     for setting in (*_SETTINGS, f"protocol.file.allow={files}"):
         argv += ["-c", setting]
-    heard = None
-    if progress is not None:
 
-        def heard(line: str) -> None:
-            found = _RECEIVING.match(line)
-            if found:
-                size = int(float(found[3]) * _UNIT[found[4]]) if found[3] else None
-                progress(f"{label}: {found[1].lower()} {found[2]}%", size, None)
+    def heard(line: str) -> None:
+        told = read_progress(line)
+        if told and progress:
+            progress(f"{label}: {told[0]}", told[1], None)
 
-    return call([*argv, *arguments], env=environment(os.environ), package="git", heard=heard)
+    return call(
+        [*argv, *arguments],
+        env=environment(os.environ),
+        package="git",
+        heard=heard if progress else None,
+    )
+
+
+def read_progress(line: str) -> tuple[str, int | None] | None:
+    """What a line of `git fetch --progress` says is being done, and the bytes received."""
+    found = _RECEIVING.match(line)
+    if not found:
+        return None
+    size = int(float(found[3]) * _UNIT[found[4]]) if found[3] else None
+    return f"{found[1].lower()} {found[2]}%", size
 
 
 def answer(*arguments: str, folder: Path, local: bool = False) -> str:

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from torchsmith.sources.errors import SourceError
+
 # What is being done, bytes so far, bytes in all; None where not known.
 Progress = Callable[[str, int | None, int | None], None]
 
@@ -14,15 +16,23 @@ def quiet(what: str, done: int | None, total: int | None) -> None:
     """Tell nobody."""
 
 
-def in_turn(progress: Progress) -> Progress:
-    """The same progress, callable from several threads."""
-    lock = threading.Lock()
+class Shared:
+    """A progress that several threads may report to, and that can tell them to stop."""
 
-    def report(what: str, done: int | None, total: int | None) -> None:
-        with lock:
-            progress(what, done, total)
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._lock = progress, threading.Lock()
+        self._stopped = threading.Event()
 
-    return report
+    def stop(self) -> None:
+        """Let every thread that reports from now on end with an error."""
+        self._stopped.set()
+
+    def __call__(self, what: str, done: int | None, total: int | None) -> None:
+        """Report, one thread at a time."""
+        if self._stopped.is_set():
+            raise SourceError(f"{what}: stopped")
+        with self._lock:
+            self._progress(what, done, total)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ _HEADER = re.compile(rb"(?:---|\+\+\+|Index:|rename (?:from|to)|copy (?:from|to)
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _GIT_HEADER = re.compile(rb"diff --git (.+)")
 _GIT_MODE = re.compile(rb"(?:new|new file|deleted file|old) mode (\d+)")
-_FILE = re.compile(r"(?:patching|checking) (?:file|symbolic link) (.+?)(?: \(.*\))?$")
+_FILE = re.compile(r"^patching (?:file|symbolic link) (.+?)(?: \(.*\))?$", re.MULTILINE)
 _FAILED = re.compile(r"Hunk #(\d+) FAILED at (\d+)")
 _MOVED = re.compile(r"Hunk #(\d+) succeeded at (\d+) (?:with fuzz (\d+)|\(offset)")
 _SHOWN_LINES = 40
@@ -120,7 +120,7 @@ def _failure(tree: Path, patch: PatchChoice, said: Said) -> SourceError:
             "Leave the patch out: this source has the change.",
         )
     if not told:
-        detail = (said.out + said.err).strip().splitlines() or ["no reason given"]
+        detail = (said.out + said.err).strip().splitlines() or ["it holds no change"]
         return SourceError(
             f"{patch.name} cannot be applied: {detail[-1]}",
             "It must be a unified diff (diff -u, git diff) against this very source.",
@@ -173,7 +173,8 @@ def apply_patches(
         for patch in patches:
             progress(f"trying {patch.name}", None, None)
             said = _run(scratch, patch, fuzz=fuzz, remove_empty=remove_empty)
-            if said.code:
+            # Text without a unified hunk is passed over in silence: it would seem applied.
+            if said.code or not _FILE.search(said.out):
                 raise _failure(scratch, patch, said)
             remarks += _remarks(patch, said)
     for patch in patches:
