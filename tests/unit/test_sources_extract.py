@@ -8,6 +8,7 @@ import hashlib
 import io
 import lzma
 import os
+import random
 import stat
 import tarfile
 import zipfile
@@ -123,6 +124,7 @@ HOSTILE_TARS = {
     "twice": ([member("p/f", b"x"), member("p/f", b"y")], "twice"),
     "folder over a file": ([member("p/f", b"x"), folder("p/f")], "name of a file"),
     "below a file": ([member("p/f", b"x"), member("p/f/g", b"y")], "below a file"),
+    "no name": ([member("./", b"x")], "no name"),
     "hard link out": ([hard("p/h", "/etc/passwd")], "absolute"),
     "hard link climbing": ([hard("p/h", "../../etc/passwd")], "climbs"),
     "hard link to nothing": ([hard("p/h", "p/none")], "hard link"),
@@ -221,6 +223,33 @@ def test_a_truncated_archive_is_refused(tmp_path: Path, pack: Callable[[bytes], 
     with pytest.raises(SourceError, match="cannot be unpacked"):
         extract(written(tmp_path / "short", content[: len(content) * 2 // 3]), destination)
     assert not any(destination.iterdir())
+
+
+@pytest.mark.parametrize("original", [tar_bytes(*HONEST), zip_bytes(("p/f", b"x" * 99, 0o644))])
+def test_damage_anywhere_is_refused_or_harmless(tmp_path: Path, original: bytes) -> None:
+    chance = random.Random(1)
+    for attempt in range(300):
+        content = bytearray(original)
+        for _ in range(chance.randint(1, 8)):
+            content[chance.randrange(min(len(content), 4096))] = chance.choice(b"\0\xff/.0179xgKL")
+        destination = tmp_path / str(attempt)
+        destination.mkdir()
+        try:
+            extract(written(tmp_path / "damaged", bytes(content)), destination)
+        except SourceError:
+            assert not any(destination.iterdir())
+    outside = {path.name for path in tmp_path.iterdir()} - {str(n) for n in range(300)}
+    assert outside == {"damaged"}
+
+
+def test_a_date_beyond_all_reason_does_no_harm(tmp_path: Path) -> None:
+    for name, mtime in (("inf", "inf"), ("nan", "nan"), ("old", "-1e30"), ("far", "1e300")):
+        (tmp_path / name).mkdir()
+        info, content = member("p/f", b"x")
+        info.pax_headers = {"mtime": mtime}
+        archive = written(tmp_path / f"{name}.tar", tar_bytes((info, content)))
+        extract(archive, tmp_path / name)
+        assert (tmp_path / name / "f").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize(

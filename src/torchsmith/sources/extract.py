@@ -11,19 +11,22 @@ from __future__ import annotations
 import bz2
 import calendar
 import contextlib
+import errno
 import gzip
 import importlib
 import lzma
 import os
+import posixpath
 import shutil
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, cast
 
 from torchsmith.sources.cache import emptied
@@ -32,6 +35,8 @@ from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.tree import check_links
 
 _PIECE = 1 << 20
+# The year 2242: later than any honest date, and every file system can hold it.
+_LATEST = float(2**33)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,8 @@ class _Destination:
     def __init__(self, root: Path, archive: str, limits: Limits, only: str) -> None:
         self.root, self.archive, self.limits = root, archive, limits
         self.only = f"{only}/" if only else ""
-        self.links: dict[PurePosixPath, str] = {}
+        self.links: dict[str, str] = {}
+        self.made = {""}
         self.bytes = 0
         self.members = 0
 
@@ -90,8 +96,8 @@ class _Destination:
             "The archive is broken or hostile; nothing of it was kept.",
         )
 
-    def place(self, name: str) -> PurePosixPath | None:
-        """Where a member goes, None for the root itself; refused if that is anywhere else."""
+    def place(self, name: str) -> str:
+        """Where a member goes, "" for the root itself; refused if that is anywhere else."""
         self.members += 1
         if self.members > self.limits.members:
             raise _BombError(f"{self.archive} has more than {self.limits.members} members")
@@ -102,34 +108,35 @@ class _Destination:
         parts = [part for part in name.split("/") if part not in ("", ".")]
         if ".." in parts:
             raise self.refuse(name, "climbs out of the folder")
-        if not parts:
-            return None
-        path = PurePosixPath(*parts)
-        for above in (path, *path.parents) if self.links else ():
+        path = "/".join(parts)
+        for length in range(1, len(parts) + 1) if self.links else ():
+            above = "/".join(parts[:length])
             if above in self.links:
-                through = (
-                    "appears twice" if above == path else f"lies behind the link {str(above)!r}"
-                )
+                through = "appears twice" if above == path else f"lies behind the link {above!r}"
                 raise self.refuse(name, through)
         return path
 
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it, asking the disk once for each."""
+        if path not in self.made:
+            (self.root / path).mkdir(parents=True, exist_ok=True)
+            self.made.add(path)
+
     def folder(self, name: str) -> None:
         """Make a folder, unless it is there."""
-        path = self.place(name)
-        if path is not None:
-            try:
-                (self.root / path).mkdir(parents=True, exist_ok=True)
-            except (FileExistsError, NotADirectoryError):
-                raise self.refuse(name, "has the name of a file that is there") from None
+        try:
+            self.make_folder(self.place(name))
+        except (FileExistsError, NotADirectoryError):
+            raise self.refuse(name, "has the name of a file that is there") from None
 
     def file(self, name: str, content: IO[bytes], mode: int, mtime: float) -> None:
         """Write a new file; setuid and every other special bit stay behind."""
         path = self.place(name)
-        if path is None:
+        if not path:
             raise self.refuse(name, "has no name")
         where = self.root / path
         try:
-            where.parent.mkdir(parents=True, exist_ok=True)
+            self.make_folder(path.rpartition("/")[0])
         except (FileExistsError, NotADirectoryError):
             raise self.refuse(name, "lies below a file") from None
         try:
@@ -147,16 +154,16 @@ class _Destination:
                     )
                 file.write(piece)
         # Build tools compare dates: generated files must stay newer than what they came from.
-        when = max(0.0, mtime)
+        when = min(max(0.0, mtime), _LATEST)
         os.utime(where, (when, when))
 
     def link(self, name: str, target: str) -> None:
         """Remember a symbolic link; where it ends is judged when all are known."""
         path = self.place(name)
-        if path is None or not target or "\0" in target or target.startswith("/"):
+        if not path or not target or "\0" in target or target.startswith("/"):
             raise self.refuse(name, f"is a link to {target!r}, out of the tree")
-        climbed = os.path.normpath(str(path.parent / target))
-        if climbed.startswith(".."):
+        climbed = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+        if climbed == ".." or climbed.startswith("../"):
             raise self.refuse(name, f"is a link to {target!r}, out of the tree")
         if os.path.lexists(self.root / path):
             raise self.refuse(name, "appears twice")
@@ -166,7 +173,7 @@ class _Destination:
         """A hard link becomes a copy of the member it names."""
         self.members -= 1
         source = self.place(target)
-        original = self.root / source if source else self.root
+        original = self.root / source
         if original.is_symlink() or not original.is_file():
             raise self.refuse(
                 name, f"is a hard link to {target!r}, no file of the archive before it"
@@ -182,7 +189,7 @@ class _Destination:
                 where.parent.mkdir(parents=True, exist_ok=True)
                 where.symlink_to(target)
             except (FileExistsError, NotADirectoryError):
-                raise self.refuse(str(path), "appears twice") from None
+                raise self.refuse(path, "appears twice") from None
 
 
 @contextlib.contextmanager
@@ -310,12 +317,16 @@ def extract(
     except (
         tarfile.TarError,
         zipfile.BadZipFile,
-        NotImplementedError,
         EOFError,
         lzma.LZMAError,
         zlib.error,
         gzip.BadGzipFile,
+        # Python's readers let these through for headers that make no sense.
         ValueError,
+        ArithmeticError,
+        LookupError,
+        RuntimeError,
+        struct.error,
     ) as error:
         emptied(destination)
         raise SourceError(
@@ -324,8 +335,9 @@ def extract(
         ) from None
     except OSError as error:
         emptied(destination)
-        # bz2 calls broken data an OSError; one of the disk has a number.
-        if error.errno is not None:
+        # bz2 calls broken data an OSError without a number, zipfile seeks to places before the
+        # file; any other is the disk's.
+        if error.errno not in (None, errno.EINVAL):
             raise
         raise SourceError(f"{name} cannot be unpacked: {error}") from None
     except BaseException:
