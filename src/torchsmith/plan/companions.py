@@ -68,7 +68,7 @@ def companion_steps(
         why="it only works with the torch it was built against: rebuilt whenever that changes",
         project=companion.name,
         variant=variant,
-        needs=(source.id, environ.id, *_toolkit(resolution)),
+        needs=(source.id, *_before(resolution, environ, torch)),
         env=companion_env(resolution, companion),
         path=companion_path(resolution, environ),
         commands=(
@@ -85,9 +85,9 @@ def companion_steps(
     return [compile_step, _verify(resolution, companion.name, compile_step, environ, torch)]
 
 
-def _toolkit(resolution: Resolution) -> tuple[str, ...]:
-    step = toolkit_step(resolution)
-    return (step.id,) if step else ()
+def _before(resolution: Resolution, environ: Step, torch: Step | None) -> tuple[str, ...]:
+    steps = (torch, environ, toolkit_step(resolution))
+    return tuple(step.id for step in steps if step is not None)
 
 
 def _one_wheel(dist: str, prefix: str, name: str) -> str:
@@ -171,7 +171,7 @@ def extension_steps(
         why=f"from {extension.sdist or extension.git_url or extension.folder}",
         project=extension.name,
         variant=variant,
-        needs=(environ.id, *(step.id for step in steps), *_toolkit(resolution)),
+        needs=(*(step.id for step in steps), *_before(resolution, environ, torch)),
         env=tuple(env.items()),
         path=companion_path(resolution, environ),
         commands=(
