@@ -1,0 +1,78 @@
+"""Keeping secret values out of everything that is kept or shown."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.parse
+from collections.abc import Iterable, Iterator
+
+MASK = b"***"
+_LONGEST_LINE = 1 << 16
+
+
+def _disguises(value: str) -> Iterator[str]:
+    """A value in the forms programs print it in: plain, in a URL, in JSON, in a header."""
+    yield value
+    # A key with several lines is also printed one line at a time.
+    yield from (line for line in value.splitlines() if len(line) >= 8)
+    yield urllib.parse.quote(value, safe="")
+    yield urllib.parse.quote(value)
+    yield urllib.parse.quote_plus(value)
+    yield json.dumps(value)[1:-1]
+    if len(value) >= 4:
+        yield base64.b64encode(value.encode(errors="surrogateescape")).decode()
+
+
+class Redactor:
+    """Takes secret values out of text, wherever in it they stand."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        forms = {form for value in values if value for form in _disguises(value)}
+        # Longest first: a secret that contains another must not leave its own rest behind.
+        self._forms = sorted(
+            (form.encode(errors="surrogateescape") for form in forms), key=len, reverse=True
+        )
+        self.longest = len(self._forms[0]) if self._forms else 0
+        self.several_lines = any(b"\n" in form for form in self._forms)
+
+    def clean(self, content: bytes) -> bytes:
+        """The same bytes without any secret."""
+        for form in self._forms:
+            content = content.replace(form, MASK)
+        return content
+
+    def text(self, content: str) -> str:
+        """The same text without any secret."""
+        if not self._forms:
+            return content
+        return self.clean(content.encode(errors="surrogateescape")).decode(errors="replace")
+
+
+class LineReader:
+    """Cuts a stream into clean lines; a secret split over two reads is found all the same."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take what was read, return what may be kept: whole lines."""
+        hold = self._redactor.longest
+        pending = self._rest + chunk
+        if self._redactor.several_lines:
+            # Such a secret may have come in part: its length is kept back.
+            pending = self._redactor.clean(pending)
+            end = pending.rfind(b"\n", 0, max(len(pending) - hold, 0)) + 1
+        else:
+            end = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
+        if end == 0 and len(pending) > _LONGEST_LINE + hold:
+            pending = self._redactor.clean(pending)
+            end = len(pending) - hold
+        ready, self._rest = pending[:end], pending[end:]
+        return self._redactor.clean(ready)
+
+    def finish(self) -> bytes:
+        """What is left at the end of the stream."""
+        ready, self._rest = self._rest, b""
+        return self._redactor.clean(ready)
