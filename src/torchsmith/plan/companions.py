@@ -10,7 +10,7 @@ from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import in_work, sh, unless
 from torchsmith.plan.sources import git_commands
-from torchsmith.plan.torch import build_env, env_folder, search_path
+from torchsmith.plan.torch import build_env, env_folder, fresh_copy, search_path
 from torchsmith.resolve.models import CompanionChoice, ExtensionChoice, Resolution
 
 _CHECKS = {
@@ -44,7 +44,7 @@ def install_torch(resolution: Resolution, compiled: Step) -> str:
     python = f'"$WORK"/{shlex.quote(env_folder(resolution.variant))}/bin/python'
     return (
         f"{python} -m pip install --quiet --force-reinstall --no-deps {in_work(compiled.outputs[0])}"
-        f" && {python} -m pip install --quiet {in_work(compiled.outputs[0])}"
+        f"; {python} -m pip install --quiet {in_work(compiled.outputs[0])}"
     )
 
 
@@ -72,7 +72,7 @@ def companion_steps(
         path=search_path(resolution),
         commands=(
             *_torch_in_place(resolution, torch),
-            f"rm -rf {folder} && mkdir -p {folder} && cp -a {source.outputs[0]}/. {folder}",
+            fresh_copy(source.outputs[0], folder),
             f"cd {folder}",
             f"python setup.py bdist_wheel --dist-dir {in_work(dist)}",
             unless(

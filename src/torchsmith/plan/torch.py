@@ -125,6 +125,19 @@ def search_path(resolution: Resolution) -> tuple[str, ...]:
     return (f"{env_folder(resolution.variant)}/bin", *([f"{toolkit}/bin"] if toolkit else []))
 
 
+def fresh_copy(source: str, folder: str) -> str:
+    """Copy a source tree to build in; a build that was stopped keeps the one it was in.
+
+    The copy gets its name when it is whole, so one that was cut short is never gone on from.
+    No `&&` between the commands: the shell does not stop at a failure in the middle of those.
+    """
+    return (
+        f'if [ -z "${{TORCHSMITH_RESUME:-}}" ] || ! [ -d {folder} ]; then '
+        f"rm -rf {folder} {folder}.part; mkdir -p {folder}.part; "
+        f"cp -a {source}/. {folder}.part; mv {folder}.part {folder}; fi"
+    )
+
+
 def _cache_checks(resolution: Resolution) -> list[str]:
     checks: list[str] = []
     for name, wanted in resolution.expected_cache:
@@ -149,10 +162,7 @@ def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Ste
     path = search_path(resolution)
     cost = compile_cost(facts, "torch", resolution)
     # Copied and configured in one step, so that a broken attempt starts from a clean tree.
-    copy = (
-        f'cd "$WORK" && rm -rf {folder} && mkdir -p {folder} && '
-        f'cp -a {source.outputs[0]}/. {folder} && cd {folder}'
-    )
+    copy = f'cd "$WORK"; {fresh_copy(source.outputs[0], folder)}; cd {folder}'
     extra = [sh("cmake", *(f"-D{name}={value}" for name, value in resolution.cmake), "build")]
     checks = _cache_checks(resolution)
     steps: list[Step] = []
