@@ -72,7 +72,7 @@ class Executor:
             name = step.id if step else ""
             self._recorder.emit(events.Waiting(step=name, pid=pid, message=message))
 
-        if not lock.acquire(tell, lambda: bool(self._stop)):
+        if not lock.acquire(tell, lambda: self._stop.signal is not None):
             self.heed_stop()
 
     def heed_stop(self) -> None:
@@ -97,9 +97,8 @@ class Executor:
     def _run_step(self, step: Step) -> None:
         outside = acts_outside(step) or keeps_nothing(step)
         resume = self.resumes(step)
-        goes_on = self.work.was_started(step) and not self._fresh
         if not outside:
-            self.work.clear(step, trees=not goes_on)
+            self.work.clear(step, trees=not resume)
         log = self._logs / f"{plain_name(step.id)}.log"
         with room(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,18 @@ GRACE_S = 10.0
 _POLL_S = 0.1
 _CHUNK = 1 << 16
 
+# Whether anything lives is read from /proc: a dead process nobody reaps (a container without an
+# init) still answers `kill -0`.
 _GUARD = """
+lives() {
+  local file line
+  for file in /proc/[0-9]*/stat; do
+    read -r line <"$file" || continue
+    line=(${line##*) })
+    if [ "${line[2]}" = "$1" ] && [ "${line[0]}" != Z ]; then return 0; fi
+  done
+  return 1
+}
 trap '' INT TERM HUP
 declare -A groups
 while read -r sign group; do
@@ -35,7 +46,7 @@ while read -r sign group; do
 done
 for group in "${!groups[@]}"; do kill -TERM -- "-$group"; done
 for group in "${!groups[@]}"; do
-  for _ in {1..40}; do kill -0 -- "-$group" || break; sleep 0.05; done
+  for _ in {1..40}; do lives "$group" || break; sleep 0.05; done
   kill -KILL -- "-$group"
 done
 """
@@ -47,9 +58,6 @@ class Stop:
     def __init__(self) -> None:
         self.signal: int | None = None
         self.at_once = False
-
-    def __bool__(self) -> bool:
-        return self.signal is not None
 
     def request(self, number: int = signal.SIGTERM) -> None:
         """Ask for the end."""
@@ -67,8 +75,12 @@ class Stop:
         def heard(number: int, _: FrameType | None) -> None:
             self.request(number)
 
-        before = {number: signal.signal(number, heard) for number in _STOPPING}
+        before = {number: signal.getsignal(number) for number in _STOPPING}
         try:
+            for number, handler in before.items():
+                # `nohup` and a shell's `&` have signals ignored, and mean it.
+                if handler != signal.SIG_IGN:
+                    signal.signal(number, heard)
             yield
         finally:
             for number, handler in before.items():

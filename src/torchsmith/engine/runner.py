@@ -74,7 +74,7 @@ def run_plan(
     steps = choose(plan, only)
     base = inherited_environment() if environment is None else dict(environment)
     folder = WorkFolder(work or default_work(store, plan))
-    stop = stop or Stop()
+    stop = Stop() if stop is None else stop
     secrets = frozenset(name for step in plan.steps for name in step.secrets)
     recorder = Recorder(journal, journal.begin(plan.name, recipe, host), on_event)
     executor = Executor(

@@ -119,8 +119,8 @@ class WorkFolder:
     def clear(self, step: Step, *, trees: bool) -> None:
         """Remove what an earlier step left where this one will write.
 
-        A wheel of another version would be taken for an output. Trees stay where the step
-        goes on from them.
+        A wheel of another version would be taken for an output, and a step that was cut short
+        must not add to the half it made. Trees stay for a compilation that goes on in them.
         """
         with contextlib.suppress(FileNotFoundError):
             self._placed_file(step).unlink()
