@@ -102,7 +102,9 @@ def bench(tmp_path: Path) -> Bench:
 
 def build_plan(text: str = "source") -> Plan:
     return plan_of(
-        step("fetch", f'echo fetch >> "$MARKS"; mkdir -p src; echo {text} > src/a', outputs=["src"]),
+        step(
+            "fetch", f'echo fetch >> "$MARKS"; mkdir -p src; echo {text} > src/a', outputs=["src"]
+        ),
         step(
             "environment",
             'echo environment >> "$MARKS"; mkdir -p env/bin; '
@@ -180,7 +182,13 @@ def test_sources_dropped_from_the_store_are_not_brought_back_for_a_wheel(bench: 
 def test_a_tree_a_step_wrote_into_is_given_to_the_next_as_it_was(bench: Bench) -> None:
     plan = plan_of(
         step("env", "mkdir -p env; echo clean > env/a", kind="environment", outputs=["env"]),
-        step("one", "echo dirty >> env/a; cp env/a one", kind="compile", needs=["env"], outputs=["one"]),
+        step(
+            "one",
+            "echo dirty >> env/a; cp env/a one",
+            kind="compile",
+            needs=["env"],
+            outputs=["one"],
+        ),
         step("two", "cp env/a two", kind="compile", needs=["env"], outputs=["two"]),
     )
     bench.run(plan)
@@ -335,15 +343,17 @@ def test_fetches_run_at_the_same_time_and_compilations_do_not(bench: Bench) -> N
     # Each of two waits for the other: this ends only if both are under way at once.
     meet = "mkfifo {0} 2>/dev/null || true; "
     both = plan_of(
-        step("a", meet.format("p"), "until test -p q; do sleep 0.01; done", "mkdir A", outputs=["A"]),
-        step("b", meet.format("q"), "until test -p p; do sleep 0.01; done", "mkdir B", outputs=["B"]),
+        step(
+            "a", meet.format("p"), "until test -p q; do sleep 0.01; done", "mkdir A", outputs=["A"]
+        ),
+        step(
+            "b", meet.format("q"), "until test -p p; do sleep 0.01; done", "mkdir B", outputs=["B"]
+        ),
     )
     bench.run(both)
     alone = "mkdir lock; sleep 0.02; rmdir lock; mkdir {0}"
     bench.run(
-        plan_of(
-            *(step(name, alone.format(name), kind="compile", outputs=[name]) for name in "xyz")
-        )
+        plan_of(*(step(name, alone.format(name), kind="compile", outputs=[name]) for name in "xyz"))
     )
 
 
@@ -382,7 +392,12 @@ def test_paths_of_the_work_folder_in_variables_are_absolute(bench: Bench) -> Non
 def test_publishing_is_done_again_only_where_its_result_is_gone(bench: Bench) -> None:
     target = bench.folder / "index"
     plan = plan_of(
-        step("publish", f'echo p >> "$MARKS"; mkdir -p {target}', kind="publish", outputs=[str(target)])
+        step(
+            "publish",
+            f'echo p >> "$MARKS"; mkdir -p {target}',
+            kind="publish",
+            outputs=[str(target)],
+        )
     )
     bench.run(plan)
     bench.run(plan)

@@ -34,13 +34,24 @@ class Redactor:
             (form.encode(errors="surrogateescape") for form in forms), key=len, reverse=True
         )
         self.longest = len(self._forms[0]) if self._forms else 0
-        self.several_lines = any(b"\n" in form for form in self._forms)
+        self.several_lines = any(b"\n" in form or b"\r" in form for form in self._forms)
 
     def clean(self, content: bytes) -> bytes:
         """The same bytes without any secret."""
         for form in self._forms:
             content = content.replace(form, MASK)
         return content
+
+    def uncut(self, content: bytes, end: int) -> int:
+        """The last place not after `end` where no secret is cut in two."""
+        moved = True
+        while moved:
+            moved = False
+            for form in self._forms:
+                start = content.find(form, max(end - len(form) + 1, 0), end + len(form) - 1)
+                if start != -1 and start < end:
+                    end, moved = start, True
+        return end
 
     def text(self, content: str) -> str:
         """The same text without any secret."""
@@ -58,17 +69,15 @@ class LineReader:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take what was read, return what may be kept: whole lines."""
-        hold = self._redactor.longest
         pending = self._rest + chunk
+        # What may be the beginning of a secret that has not come whole stays back.
+        whole = max(len(pending) - self._redactor.longest, 0)
         if self._redactor.several_lines:
-            # Such a secret may have come in part: its length is kept back.
-            pending = self._redactor.clean(pending)
-            end = pending.rfind(b"\n", 0, max(len(pending) - hold, 0)) + 1
+            end = self._redactor.uncut(pending, pending.rfind(b"\n", 0, whole) + 1)
         else:
             end = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
-        if end == 0 and len(pending) > _LONGEST_LINE + hold:
-            pending = self._redactor.clean(pending)
-            end = len(pending) - hold
+        if end == 0 and whole > _LONGEST_LINE:
+            end = self._redactor.uncut(pending, whole)
         ready, self._rest = pending[:end], pending[end:]
         return self._redactor.clean(ready)
 
