@@ -42,82 +42,112 @@ BIG = plan_of(
 )
 
 
+class SmallDisk:
+    """A disk of two megabytes; where none can be mounted, a limit on the size of files."""
+
+    def __init__(self, path: Path, *, mount: bool) -> None:
+        self.path = path
+        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        path.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(path)]
+        self._mounted = mount and subprocess.run(command, check=False).returncode == 0
+        self.limit()
+
+    def limit(self) -> None:
+        if not self._mounted:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MEGABYTE, self._limits[1]))
+
+    def lift(self) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
+
+    def close(self) -> None:
+        self.lift()
+        if self._mounted:
+            subprocess.run(["umount", "-l", str(self.path)], check=True)
+
+
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of two megabytes where one can be mounted, else a limit on the size of files."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    mounted = os.geteuid() == 0 and subprocess.run(mount, check=False).returncode == 0
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if not mounted:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2 * MEGABYTE, limits[1]))
+def big_work(tmp_path: Path) -> Path:
+    work = tmp_path / "work"
+    (work / "src").mkdir(parents=True)
+    for number in range(10):
+        (work / f"src/{number}").write_bytes(os.urandom(1000))
+    (work / "src/big").write_bytes(os.urandom(3 * MEGABYTE))
+    return work
+
+
+@pytest.fixture(params=["limit", "mount"] if os.geteuid() == 0 else ["limit"])
+def small_disk(
+    tmp_path: Path, big_work: Path, request: pytest.FixtureRequest
+) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "disk", mount=request.param == "mount")
     try:
         yield disk
     finally:
-        if mounted:
-            subprocess.run(["umount", "-l", str(disk)], check=True)
-        else:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        disk.close()
 
 
-def test_a_store_without_room_stays_as_it_was(small_disk: Path, tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    (work / "src").mkdir(parents=True)
-    with (work / "src/a").open("wb") as file:
-        # Sparse where file sizes are limited: it only has to be too big.
-        for _ in range(3):
-            subprocess.run(["head", "-c", str(MEGABYTE), "/dev/zero"], stdout=file, check=False)
+def test_a_store_without_room_stays_as_it_was(small_disk: SmallDisk, big_work: Path) -> None:
     step = BIG.steps[0]
-    store = Store(small_disk / "store")
-    if (work / "src/a").stat().st_size < 3 * MEGABYTE:
-        pytest.fail("this machine can neither mount a small disk nor hold a big file")
+    store = Store(small_disk.path / "store")
     with pytest.raises(DiskFullError) as error:
-        store.put(step.key, step, work)
-    assert error.value.needed == 3 * MEGABYTE
-    assert str(small_disk) in str(error.value)
-    assert store.get(step.key, work) is None
+        store.put(step.key, step, big_work)
+    assert error.value.needed == 3 * MEGABYTE + 10_000
+    assert str(small_disk.path) in str(error.value)
+    assert store.get(step.key, big_work) is None
     assert list(store.entries()) == []
 
 
 def test_room_that_runs_out_on_the_way_leaves_nothing_half(
-    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_disk: SmallDisk, big_work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As when another program fills the disk after we looked.
     monkeypatch.setattr("torchsmith.engine.store.check_room", lambda *_: None)
-    work = tmp_path / "work"
-    (work / "src").mkdir(parents=True)
-    for name in range(30):
-        (work / f"src/{name}").write_bytes(os.urandom(100_000))
     step = BIG.steps[0]
-    store = Store(small_disk / "store")
+    store = Store(small_disk.path / "store")
     with pytest.raises(DiskFullError):
-        store.put(step.key, step, work)
+        store.put(step.key, step, big_work)
     assert list(store.entries()) == []
     assert list((store.root / "incoming").iterdir()) == []
 
 
+def test_a_result_without_room_to_go_is_not_half_given_back(
+    small_disk: SmallDisk, big_work: Path, tmp_path: Path
+) -> None:
+    step = BIG.steps[0]
+    store = Store(tmp_path / "store")
+    small_disk.lift()
+    entry = store.put(step.key, step, big_work)
+    small_disk.limit()
+    with pytest.raises(DiskFullError) as error:
+        store.restore(entry, small_disk.path / "other")
+    assert error.value.needed == entry.bytes
+    assert not (small_disk.path / "other/src").exists()
+    assert store.verify(step.key) == []
+
+
 def test_a_run_without_room_stops_cleanly_and_goes_on_with_room(
-    small_disk: Path, tmp_path: Path
+    small_disk: SmallDisk, tmp_path: Path
 ) -> None:
     seen: list[Event] = []
     journal = Journal(tmp_path / "journal.sqlite")
+    store = Store(tmp_path / "store")
     with pytest.raises(DiskFullError) as error:
-        run_plan(
-            BIG, Store(tmp_path / "store"), journal, work=small_disk / "work", on_event=seen.append
-        )
+        run_plan(BIG, store, journal, work=small_disk.path / "work", on_event=seen.append)
     assert error.value.exit_code == 7
     assert journal.runs()[0].status == "failed"
     assert isinstance(seen[-1], events.RunFinished)
-    result = run_plan(BIG, Store(tmp_path / "store"), journal, work=tmp_path / "roomy")
-    assert result.steps == {"fetch": "done"}
+    small_disk.lift()
+    assert run_plan(BIG, store, journal, work=tmp_path / "roomy").steps == {"fetch": "done"}
 
 
-def test_a_journal_and_logs_without_room_are_told_as_that(small_disk: Path, tmp_path: Path) -> None:
+def test_a_journal_and_logs_without_room_are_told_as_that(
+    small_disk: SmallDisk, tmp_path: Path
+) -> None:
     talk = plan_of(Step("talk", "fetch", "Talk", commands=("head -c 4000000 /dev/zero | base64",)))
-    store = Store(small_disk / "store")
+    store = Store(small_disk.path / "store")
     with pytest.raises(DiskFullError):
-        run_plan(talk, store, Journal(store.root / "journal.sqlite"), work=tmp_path / "work")
+        run_plan(talk, store, Journal(store.root / "journal.sqlite"), work=tmp_path / "quiet")
     assert list(store.entries()) == []
 
 

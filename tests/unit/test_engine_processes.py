@@ -40,7 +40,7 @@ steps = [
     Step("compile", "compile", "Compile", needs=("fetch", "env"), commands=(
         'if [ -z "${TORCHSMITH_RESUME:-}" ] || ! [ -d build ]; then rm -rf build build.part; '
         'mkdir build.part; cp src/a build.part; mv build.part build; fi',
-        'for i in 1 2 3 4 5 6; do if ! [ -e build/$i.o ]; then sleep 0.02; echo object $i > build/tmp; '
+        'for i in 1 2 3 4 5 6; do if ! [ -e build/$i.o ]; then sleep 0.02; echo $i > build/tmp; '
         'mv build/tmp build/$i.o; echo "[$i/6] CXX $i"; fi; done',
         "mkdir -p dist; cat build/a env/b build/*.o > dist/x-1.whl", 'echo compile >> "$MARKS"'),
         outputs=("dist/x-*.whl",)),
@@ -197,7 +197,8 @@ def test_who_waits_hears_for_whom(tmp_path: Path) -> None:
 def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom torchsmith.engine.locks import Lock\n"
-        "lock = Lock(Path(sys.argv[1]))\nlock.acquire()\nprint('held', flush=True)\ntime.sleep(60)\n"
+        "lock = Lock(Path(sys.argv[1]))\nlock.acquire()\nprint('held', flush=True)\n"
+        "time.sleep(60)\n"
     )
     path = tmp_path / "lock"
     holder = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE)

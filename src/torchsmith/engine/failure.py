@@ -21,7 +21,7 @@ _CAUSE = re.compile(
     | ^(\S*/)?(ld|mold|lld|ld\.\w+)(\.\w+)?:\ .*(error|cannot\ find|undefined)
     | ^CMake\ Error\b
     | ^ninja:\ (error|fatal):
-    | \bNo\ space\ left\ on\ device\b
+    | \bNo\ space\ left\ on\ device\b | \bDisk\ quota\ exceeded\b | \bFile\ size\ limit\ exceeded\b
     | \bKilled\ signal\ terminated\ program\b
     | ^(fatal|E):\ \S                                                      # git, apt
     | ^curl:\ \(\d+\)
@@ -33,7 +33,9 @@ _MAYBE = re.compile(r"(?<![-\w])(\w*Error|error|ERROR|\w*Exception|fatal|FAILED|
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What ninja and make say about the program that has already said it better.
 _ECHO = re.compile(r"^(FAILED: |ninja: build stopped|make(\[\d+\])?: \*\*\*)")
-_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
+_NO_ROOM = re.compile(
+    r"No space left on device|Disk quota exceeded|File size limit exceeded|File too large"
+)
 
 
 def explain(lines: Iterable[str]) -> tuple[str, ...]:

@@ -84,12 +84,6 @@ class Lock:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def close(self) -> None:
-        """Close this process's end only: a child that inherited the lock goes on holding it."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
     def _is_current(self, descriptor: int) -> bool:
         try:
             return os.path.samestat(os.fstat(descriptor), self.path.stat())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ from torchsmith.engine.schedule import (
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import DiskFullError, InterruptedRunError, UsageError
+from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, UsageError
 from torchsmith.plan.models import Plan, Step
 
 _AT_ONCE = 4
@@ -149,6 +150,8 @@ class _Run:
         present = {step.id: self.executor.entry(step) is not None for step in self.steps}
         chosen = steps_to_run(self.steps, self.reads, self.finals, lambda step: present[step.id])
         self._check_secrets(chosen)
+        if chosen and shutil.which("bash", path=self.base.get("PATH")) is None:
+            raise HostError("steps are run by bash, which is not on PATH", "Install bash.")
         order = tuple(step.id for step in self.steps if step.id in chosen)
         self.recorder.emit(
             events.RunStarted(
@@ -234,6 +237,7 @@ class _Run:
             return
         entry = self.executor.entry(step)
         if entry is not None:
+            self.work.forget_placed(step)
             roots = self.store.restore(entry, self.work.path, step.variant)
             if roots is not None:
                 self.work.mark_placed(step, roots)

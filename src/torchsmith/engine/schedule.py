@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from torchsmith.engine.entry import inside
@@ -83,10 +84,13 @@ def choose(plan: Plan, only: Sequence[str] | None) -> list[Step]:
 
 
 def _mentions(text: str, output: str) -> bool:
-    literal = output.split("*")[0].split("?")[0].split("[")[0]
+    """Whether a text names an output, or everything in the folder where it lies."""
+    named = re.search(rf"{re.escape(output)}(?![\w.+-])", text)
+    literal = re.split(r"[*?[]", output)[0]
+    begun = literal != output and "/" in literal and literal in text
     parent = output.rpartition("/")[0]
-    everything = parent and any(f"{parent}/{mark}" in text for mark in ("*", "."))
-    return output in text or (literal.count("/") > 0 and literal in text) or bool(everything)
+    swept = parent and any(f"{parent}/{mark}" in text for mark in ("*", "."))
+    return bool(named or begun or swept)
 
 
 def readings(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:

@@ -211,9 +211,12 @@ class Store:
                 for root in roots:
                     remove(work / root)
                 self._give(entry, items, work, variant)
-        except DamagedEntryError as problem:
+        except BaseException as problem:
+            # Half of a result is none: not for a step, and not for who looks into the folder.
             for root in roots:
                 remove(work / root)
+            if not isinstance(problem, DamagedEntryError):
+                raise
             self._drop(entry.folder, problem)
             return None
         return roots

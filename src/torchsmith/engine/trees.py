@@ -115,7 +115,9 @@ def copy_file(source: str, target: str | None, needle: bytes = b"") -> Copied:
             writer = stack.enter_context(open(target, "xb", buffering=0))  # noqa: PTH123
             if _clone(reader.fileno(), writer.fileno()):
                 writer = None
-        while chunk := reader.read(_CHUNK):
+        # A megabyte asked for is a megabyte mapped and unmapped, also for a file of ten bytes.
+        at_once = min(os.fstat(reader.fileno()).st_size + 1, _CHUNK)
+        while chunk := reader.read(at_once):
             mark.update(chunk)
             size += len(chunk)
             if needle and not found:
@@ -150,15 +152,33 @@ def transfer(items: Sequence[Item], target: Path, move: Callable[[Item], Item]) 
         elif item.kind == "link":
             (target / item.path).symlink_to(item.target)
     files = [item for item in items if item.kind == "file"]
-    if len(files) < 8:
-        moved = [move(item) for item in files]
+    batches = _batches(files)
+    if len(batches) < 2:
+        done = [_each(move)(batch) for batch in batches]
     else:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            moved = list(pool.map(move, files, chunksize=1))
-    by_path = {item.path: item for item in moved}
+            done = list(pool.map(_each(move), batches))
+    by_path = {item.path: item for batch in done for item in batch}
     for item in reversed(folders):
         (target / item.path).chmod(item.mode)
     return [by_path.get(item.path, item) for item in items]
+
+
+def _each(move: Callable[[Item], Item]) -> Callable[[list[Item]], list[Item]]:
+    return lambda batch: [move(item) for item in batch]
+
+
+def _batches(files: Sequence[Item]) -> list[list[Item]]:
+    """Portions worth a thread's while: handing over small files one by one costs more than them."""
+    batches: list[list[Item]] = [[]]
+    size = 0
+    for item in files:
+        if size > 8 * _CHUNK or len(batches[-1]) >= 256:
+            batches.append([])
+            size = 0
+        batches[-1].append(item)
+        size += item.size
+    return batches
 
 
 def with_hash(item: Item, copied: Copied) -> Item:

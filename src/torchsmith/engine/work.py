@@ -101,6 +101,11 @@ class WorkFolder:
         with room(self.path):
             write_whole(self._placed_file(step), json.dumps(asdict(placed)).encode())
 
+    def forget_placed(self, step: Step) -> None:
+        """Note that a step's outputs are about to change; if we die now they are half there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._placed_file(step).unlink()
+
     def placed_roots(self, step: Step, *, untouched: bool = True) -> tuple[str, ...] | None:
         """Where a step's outputs are, if they are here and nobody wrote into them since.
 
@@ -122,8 +127,7 @@ class WorkFolder:
         A wheel of another version would be taken for an output, and a step that was cut short
         must not add to the half it made. Trees stay for a compilation that goes on in them.
         """
-        with contextlib.suppress(FileNotFoundError):
-            self._placed_file(step).unlink()
+        self.forget_placed(step)
         for root in find_outputs(step, self.path, must=False):
             path = self.path / root
             if inside(root) and (trees or path.is_symlink() or not path.is_dir()):
