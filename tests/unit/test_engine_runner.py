@@ -224,6 +224,15 @@ def test_damage_deep_down_is_mended_on_the_way(bench: Bench, tmp_path: Path) -> 
     assert result.artifacts["compile"][0].read_text() == "source\nbuilt\n"
 
 
+def test_a_work_folder_behind_a_link_is_known_by_its_real_path(bench: Bench) -> None:
+    (bench.folder / "real").mkdir()
+    bench.work.symlink_to("real")
+    plan = plan_of(step("env", "mkdir env; pwd -P > env/a", kind="environment", outputs=["env"]))
+    result = bench.run(plan)
+    assert result.work == bench.folder / "real"
+    assert [entry.bound for entry in bench.store.entries()] == [str(bench.folder / "real")]
+
+
 def test_named_steps_are_run_with_what_they_need(bench: Bench) -> None:
     result = bench.run(build_plan(), only=["fetch"])
     assert bench.marks() == ["fetch"]

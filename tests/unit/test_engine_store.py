@@ -155,6 +155,16 @@ def test_an_entry_is_replaced_by_a_newer_one(store: Store, work: Path) -> None:
     assert list((store.root / "incoming").iterdir()) == []
 
 
+def test_what_a_newer_torchsmith_wrote_is_neither_used_nor_dropped(
+    store: Store, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("torchsmith.engine.entry.FORMAT", 99)
+        folder = kept(store, work).folder
+    assert store.get(KEY, work, "one") is None
+    assert folder.is_dir()
+
+
 def test_removed_is_removed(store: Store, work: Path) -> None:
     kept(store, work)
     assert store.remove(KEY)

@@ -28,6 +28,10 @@ class DamagedEntryError(Exception):
     """Stored bytes are not what was stored. Handled inside this room, never shown as such."""
 
 
+class ForeignEntryError(DamagedEntryError):
+    """Another version of torchsmith wrote it: of no use to us, and not ours to drop."""
+
+
 class MissingOutputError(Exception):
     """A step ended well and did not make what it should."""
 
@@ -106,7 +110,7 @@ def read_entry(folder: Path) -> Entry:
     """Read a manifest, or say how it is damaged."""
     table = _table(folder)
     if table.pop("format", None) != FORMAT:
-        raise DamagedEntryError("another version of torchsmith wrote it")
+        raise ForeignEntryError("another version of torchsmith wrote it")
     table.pop("files_sha256", None)
     try:
         outputs = tuple(map(str, table.pop("outputs")))  # type: ignore[call-overload]

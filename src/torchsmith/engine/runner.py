@@ -182,8 +182,8 @@ class _Run:
                 self.recorder.emit(events.StepSkipped(step=step.id, title=step.title))
         for step in self.steps:
             if step.id in self.finals:
-                roots = self.work.placed_roots(step, untouched=False) or ()
-                self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
+                if roots := self.work.placed_roots(step, untouched=False):
+                    self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
 
     def _keep_ready(self, *steps: Step) -> None:
         for step in steps:

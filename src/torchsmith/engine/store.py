@@ -35,6 +35,7 @@ from torchsmith.engine.entry import (
     OUTPUTS,
     DamagedEntryError,
     Entry,
+    ForeignEntryError,
     find_outputs,
     place,
     problems_of,
@@ -104,6 +105,8 @@ class Store:
                 entry = read_entry(folder)
                 if entry.key != key:
                     raise DamagedEntryError("it is filed under another key")
+            except ForeignEntryError:
+                continue
             except DamagedEntryError as problem:
                 self._drop(folder, problem)
                 continue

@@ -38,7 +38,8 @@ class WorkFolder:
     """One plan's work folder."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        # Without links: programs write the real path into what they make, and it is looked for.
+        self.path = path.resolve()
         self._own = self.path / ".torchsmith"
         self.lock = Lock(self._own / "lock")
 
