@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.engine import Journal, RunResult, Stop, Store, events, run_plan
-from torchsmith.errors import InterruptedRunError, StepFailed, TorchsmithError, UsageError
+from torchsmith.engine import Journal, RunResult, Store, events, run_plan
+from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.plan.models import Kind, Plan, Step, step_key
 
 pytestmark = pytest.mark.unit
@@ -24,8 +23,6 @@ def step(
     kind: Kind = "fetch",
     needs: Sequence[str] = (),
     outputs: Sequence[str] = (),
-    variant: str = "",
-    secrets: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     path: Sequence[str] = (),
     inputs: Sequence[str] = (),
@@ -37,8 +34,6 @@ def step(
         commands=commands,
         needs=tuple(needs),
         outputs=tuple(outputs),
-        variant=variant,
-        secrets=tuple(secrets),
         env=tuple((env or {}).items()),
         path=tuple(path),
         inputs=tuple(inputs),
@@ -71,8 +66,6 @@ class Bench:
         *,
         only: Sequence[str] | None = None,
         work: Path | None = None,
-        fresh: bool = False,
-        stop: Stop | None = None,
     ) -> RunResult:
         self.events.clear()
         return run_plan(
@@ -83,8 +76,6 @@ class Bench:
             only=only,
             on_event=self.events.append,
             environment=self.environment,
-            fresh=fresh,
-            stop=stop,
         )
 
     def marks(self) -> list[str]:
@@ -250,104 +241,6 @@ def test_a_stale_output_is_not_taken_for_the_new_one(bench: Bench) -> None:
     assert result.artifacts["compile"] == (bench.work / "dist/a-1.whl",)
 
 
-def test_a_step_that_does_not_make_its_output_has_failed(bench: Bench) -> None:
-    with pytest.raises(StepFailed, match=r"it made no dist/\*\.whl"):
-        bench.run(plan_of(step("compile", "true", kind="compile", outputs=["dist/*.whl"])))
-    assert bench.journal.runs()[0].status == "failed"
-
-
-def test_a_failure_is_told_with_the_compilers_words_and_its_log(bench: Bench) -> None:
-    says = 'echo "[1/3] Building"; echo "a.cpp:3:5: error: nothing works" >&2; false'
-    with pytest.raises(StepFailed) as error:
-        bench.run(plan_of(step("compile", says, kind="compile", outputs=["x"])))
-    assert error.value.excerpt == ("a.cpp:3:5: error: nothing works",)
-    assert error.value.exit_code == 6
-    assert Path(error.value.log).read_text() == "[1/3] Building\na.cpp:3:5: error: nothing works\n"
-    assert "same command" in error.value.hint
-    record = bench.journal.steps(bench.journal.runs()[0].id)[0]
-    assert record.status == "failed"
-    assert "nothing works" in record.error
-    assert list(bench.store.entries()) == []
-
-
-def test_a_command_that_fails_ends_the_step(bench: Bench) -> None:
-    with pytest.raises(StepFailed):
-        bench.run(plan_of(step("a", "false", 'echo later >> "$MARKS"')))
-    with pytest.raises(StepFailed):
-        bench.run(plan_of(step("a", "false | cat", 'echo later >> "$MARKS"')))
-    with pytest.raises(StepFailed):
-        bench.run(plan_of(step("a", 'echo "$UNSET"', 'echo later >> "$MARKS"')))
-    assert bench.marks() == []
-
-
-def test_a_failed_compilation_goes_on_unless_told_to_start_over(bench: Bench) -> None:
-    plan = plan_of(
-        step(
-            "compile",
-            'echo "resume=${TORCHSMITH_RESUME:-}" >> "$MARKS"; test -e allowed; echo ok > made',
-            kind="compile",
-            outputs=["made"],
-        )
-    )
-    for fresh in (False, False, True):
-        with pytest.raises(StepFailed):
-            bench.run(plan, fresh=fresh)
-    (bench.work / "allowed").touch()
-    bench.run(plan)
-    assert bench.marks() == ["resume=", "resume=1", "resume=", "resume=1"]
-
-
-def test_an_attempt_with_another_key_leaves_nothing_to_go_on_from(bench: Bench) -> None:
-    def plan(word: str) -> Plan:
-        line = f'echo "{word}${{TORCHSMITH_RESUME:-}}" >> "$MARKS"; false'
-        return plan_of(step("compile", line, kind="compile", outputs=["made"]))
-
-    for word in ("a", "b", "a"):
-        with pytest.raises(StepFailed):
-            bench.run(plan(word))
-    assert bench.marks() == ["a", "b", "a"]
-
-
-def test_a_stopped_compilation_goes_on_in_its_own_configured_tree(bench: Bench) -> None:
-    plan = plan_of(
-        step("configure", "mkdir -p tree; echo 0 > tree/a", kind="configure", outputs=["tree"]),
-        step(
-            "compile",
-            "cd tree; echo file >> objects; test $(wc -l < objects) = 2; cp objects ../made",
-            kind="compile",
-            needs=["configure"],
-            outputs=["made"],
-        ),
-    )
-    with pytest.raises(StepFailed):
-        bench.run(plan)
-    bench.run(plan)
-    assert (bench.work / "made").read_text() == "file\nfile\n"
-
-
-def test_stopping_ends_the_processes_and_is_remembered(bench: Bench) -> None:
-    stop = Stop()
-
-    def listen(event: events.Event) -> None:
-        if isinstance(event, events.StepLine) and event.text == "ready":
-            stop.request(signal.SIGTERM)
-
-    plan = plan_of(step("compile", "echo ready; sleep 100", kind="compile", outputs=["made"]))
-    with pytest.raises(InterruptedRunError) as error:
-        run_plan(plan, bench.store, bench.journal, work=bench.work, on_event=listen, stop=stop)
-    assert error.value.exit_code == 143
-    run = bench.journal.runs()[0]
-    assert run.status == "interrupted"
-    assert [item.status for item in bench.journal.steps(run.id)] == ["interrupted"]
-
-
-def test_a_process_left_behind_does_not_hold_the_run(bench: Bench) -> None:
-    bench.run(plan_of(step("a", "setsid sleep 3 & sleep 100 & echo $! > pid; echo started")))
-    pid = (bench.work / "pid").read_text().strip()
-    stat = Path(f"/proc/{pid}/stat")
-    assert not stat.exists() or stat.read_text().split()[2] in ("Z", "X")
-
-
 def test_fetches_run_at_the_same_time_and_compilations_do_not(bench: Bench) -> None:
     # Each of two waits for the other: this ends only if both are under way at once.
     meet = "mkfifo {0} 2>/dev/null || true; "
@@ -364,13 +257,6 @@ def test_fetches_run_at_the_same_time_and_compilations_do_not(bench: Bench) -> N
     bench.run(
         plan_of(*(step(name, alone.format(name), kind="compile", outputs=[name]) for name in "xyz"))
     )
-
-
-def test_when_one_fetch_fails_the_others_are_kept(bench: Bench) -> None:
-    plan = plan_of(step("a", "mkdir A", outputs=["A"]), step("b", "false", outputs=["B"]))
-    with pytest.raises(StepFailed):
-        bench.run(plan)
-    assert [entry.step for entry in bench.store.entries()] == ["a"]
 
 
 def test_files_of_the_plan_lie_where_steps_look_for_them(bench: Bench) -> None:

@@ -181,9 +181,9 @@ class _Run:
                 self.recorder.note(step, "skipped")
                 self.recorder.emit(events.StepSkipped(step=step.id, title=step.title))
         for step in self.steps:
-            if step.id in self.finals:
-                if roots := self.work.placed_roots(step, untouched=False):
-                    self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
+            roots = self.work.placed_roots(step, untouched=False) if step.id in self.finals else ()
+            if roots:
+                self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
 
     def _keep_ready(self, *steps: Step) -> None:
         for step in steps:
