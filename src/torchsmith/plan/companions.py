@@ -8,7 +8,7 @@ import shlex
 from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import in_work, sh, unless
+from torchsmith.plan.shell import fresh_copy, in_work, sh, unless
 from torchsmith.plan.sources import folder_commands, git_commands
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import build_env, fresh_venv, layered_venv, loader_env, search_path
@@ -72,9 +72,8 @@ def companion_steps(
         env=companion_env(resolution, companion),
         path=companion_path(resolution, environ),
         commands=(
-            f"rm -rf {folder} {pattern}",
-            sh("mkdir", "-p", folder),
-            f"cp -a {source.outputs[0]}/. {folder}",
+            fresh_copy(source.outputs[0], folder),
+            f"rm -f {pattern}",
             f"cd {folder}",
             f"python setup.py bdist_wheel --dist-dir {in_work(dist)}",
             _one_wheel(dist, f"{companion.package}-{companion.version}", companion.package),

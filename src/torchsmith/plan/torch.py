@@ -7,7 +7,7 @@ import shlex
 from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import in_work, needs_program, sh, unless
+from torchsmith.plan.shell import fresh_copy, in_work, needs_program, sh, unless
 from torchsmith.plan.toolkit import toolkit_folder, toolkit_step
 from torchsmith.resolve.models import Resolution
 
@@ -158,12 +158,7 @@ def torch_steps(
     path = search_path(resolution)
     cost = compile_cost(facts, "torch", resolution)
     # Copied and configured in one step, so that a broken attempt starts from a clean tree.
-    copy = [
-        sh("rm", "-rf", folder),
-        sh("mkdir", "-p", folder),
-        f"cp -a {source.outputs[0]}/. {folder}",
-        f"cd {folder}",
-    ]
+    copy = [fresh_copy(source.outputs[0], folder), f"cd {folder}"]
     extra = [sh("cmake", *(f"-D{name}={value}" for name, value in resolution.cmake), "build")]
     checks = _cache_checks(resolution)
     steps: list[Step] = []

@@ -6,6 +6,8 @@ import dataclasses
 import re
 from pathlib import Path
 
+from msgspec import structs
+
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.archive import fetch_archive
 from torchsmith.sources.bundle import fetch_bundle
@@ -76,7 +78,7 @@ def _git_or_debian(
             raise
         reason = error.message
     emptied(destination)
-    second = dataclasses.replace(choice, kind="debian", ref=release[1], commit="")
+    second = structs.replace(choice, kind="debian", ref=release[1], commit="")
     brought = fetch_debian(second, destination, cache=cache, progress=progress)
     note = f"{reason}; Debian {choice.suite}'s source package of {release[1]} was taken instead"
     return dataclasses.replace(brought, notes=(note, *brought.notes))
