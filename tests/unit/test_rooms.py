@@ -22,10 +22,9 @@ RANKS = (
     ("host",),
     ("resolve",),
     ("plan",),
-    (
-        *("sources", "toolchain", "build", "package", "verify", "engine"),
-        *("images", "ship", "jobs", "bench", "diagnose"),
-    ),
+    ("sources", "toolchain", "build", "package", "verify"),
+    ("engine",),
+    ("images", "ship", "jobs", "bench", "diagnose"),
     ("web",),
     ("cli",),
 )

@@ -56,7 +56,7 @@ def test_ordinary_addresses_are_allowed(url: str) -> None:
 def test_hostile_addresses_are_refused(url: str) -> None:
     with pytest.raises(SourceError) as caught:
         check_git_address(url, local=False, what="submodule")
-    assert caught.value.exit_code == 6
+    assert caught.value.exit_code == 8
     assert caught.value.hint
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from torchsmith import __version__
-from torchsmith.cli import doctor, facts, init, plan, schema
+from torchsmith.cli import build, doctor, facts, init, log, plan, schema, store
 
 app = typer.Typer(
     name="torchsmith",
@@ -38,6 +38,9 @@ def root(
 
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
+app.command("build")(build.build)
 app.command("doctor")(doctor.doctor)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
+app.add_typer(store.app, name="store")
+app.command("log")(log.log)

@@ -19,15 +19,11 @@ def doctor(
 
     Ends with 0 if everything is there, 4 if something must be mended first.
     """
-    from torchsmith import __version__
+    from torchsmith.cli import planning
     from torchsmith.cli.output import print_json
     from torchsmith.errors import HostError
     from torchsmith.facts.files import shipped
-    from torchsmith.plan.build import make_plan
     from torchsmith.plan.models import as_json
-    from torchsmith.recipe.matrix import expand
-    from torchsmith.resolve.models import Refusal
-    from torchsmith.resolve.resolve import resolve
     from torchsmith.resolve.verdicts import Needs, examine, worst
 
     here = wishes.host_for(host)
@@ -35,16 +31,8 @@ def doctor(
     resolution = None
     needs = Needs()
     if recipe is not None or preset is not None:
-        from torchsmith.cli.plan import refuse
-
-        loaded = wishes.loaded(recipe, preset, {})
-        outcomes = [resolve(item, facts, here, loaded.files) for item in expand(loaded.recipe)]
-        refused = [item for item in outcomes if isinstance(item, Refusal)]
-        resolved = [item for item in outcomes if not isinstance(item, Refusal)]
-        if not resolved:
-            refuse(refused, len(outcomes), json=json)
-        made = make_plan(loaded.recipe, resolved, facts, __version__)
-        resolution = resolved[0]
+        made = planning.make(wishes.loaded(recipe, preset, {}), here, json=json, some=True)
+        resolution = made.variants[0]
         needs = Needs(
             memory_mb=max((step.cost.memory_mb for step in made.steps), default=0),
             disk_mb=sum(step.cost.disk_mb for step in made.steps),

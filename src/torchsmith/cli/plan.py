@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,7 +13,6 @@ from torchsmith.cli import wishes
 if TYPE_CHECKING:
     from torchsmith.plan.models import Plan
     from torchsmith.recipe.load import LoadedRecipe
-    from torchsmith.resolve.models import Refusal
 
 
 def plan(
@@ -49,22 +48,11 @@ def plan(
     with ThreadPoolExecutor(1) as pool:
         # Asking programs for their versions is mostly waiting: it goes on while we import.
         machine = pool.submit(wishes.host_for, host, brief=True)
-        from torchsmith import __version__
-        from torchsmith.facts.files import shipped
-        from torchsmith.plan.build import make_plan
-        from torchsmith.recipe.matrix import expand
-        from torchsmith.resolve.models import Refusal
-        from torchsmith.resolve.resolve import resolve
+        from torchsmith.cli import planning
 
         loaded = wishes.loaded(recipe, preset, given)
         here = machine.result()
-    facts = shipped()
-    outcomes = [resolve(item, facts, here, loaded.files) for item in expand(loaded.recipe)]
-    refused = [item for item in outcomes if isinstance(item, Refusal)]
-    if refused:
-        refuse(refused, len(outcomes), json=json)
-    resolved = [item for item in outcomes if not isinstance(item, Refusal)]
-    made = make_plan(loaded.recipe, resolved, facts, __version__)
+    made = planning.make(loaded, here, json=json)
     if render is not None:
         _render(made, loaded, render, output)
     elif json:
@@ -73,23 +61,6 @@ def plan(
         from torchsmith.cli.show_plan import show_plan
 
         show_plan(made, here.cores, explain=explain)
-
-
-def refuse(refused: list[Refusal], count: int, *, json: bool) -> NoReturn:
-    """Show why, and end the command."""
-    from torchsmith.cli.output import print_json
-    from torchsmith.cli.show_plan import show_refusals
-    from torchsmith.errors import ConflictError
-    from torchsmith.plan.models import as_json
-
-    if json:
-        print_json({"refused": as_json(tuple(refused))})
-    else:
-        show_refusals(refused)
-    subject = (
-        "this cannot exist" if count == 1 else f"{len(refused)} of {count} variants cannot exist"
-    )
-    raise ConflictError(subject, "Change the recipe as said above; nothing was written.")
 
 
 def _print_json(made: Plan, output: Path | None) -> None:

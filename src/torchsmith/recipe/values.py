@@ -218,9 +218,10 @@ Size = Annotated[str, SIZE, AfterValidator(_one_spelling), Field(examples=["8G",
 
 
 def size_bytes(size: str) -> int:
-    """Return how many bytes a `Size` stands for."""
+    """Return how many bytes a size such as 8G stands for; `ValueError` if it is not one."""
     match = re.fullmatch(SIZE.pattern, size)
-    assert match, size
+    if not match:
+        raise ValueError(f"{size!r} is not {SIZE.expected}")
     return int(float(match[1]) * 1024 ** ("KMGT".index(match[2].upper()) + 1))
 
 

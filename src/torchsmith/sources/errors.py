@@ -8,7 +8,7 @@ from torchsmith.errors import TorchsmithError
 class SourceError(TorchsmithError):
     """A source could not be brought, or is not what it should be."""
 
-    exit_code = 6
+    exit_code = 8
 
 
 class UnreachableError(SourceError):

@@ -1,0 +1,93 @@
+"""`torchsmith build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli import wishes
+
+StoreFolder = Annotated[
+    Path | None,
+    typer.Option("--store", envvar="TORCHSMITH_STORE", help="Where results are kept."),
+]
+
+
+def build(
+    recipe: wishes.RecipeArgument = None,
+    preset: wishes.Preset = None,
+    torch: wishes.Torch = None,
+    python: wishes.Python = None,
+    cuda: wishes.Cuda = None,
+    gpu: wishes.Gpu = None,
+    platform: wishes.Platform = None,
+    board: wishes.Board = None,
+    system: wishes.System = None,
+    profile: wishes.Profile = None,
+    cpu: wishes.Cpu = None,
+    compiler: wishes.Compiler = None,
+    feature: wishes.Feature = None,
+    companion: wishes.Companion = None,
+    step: Annotated[
+        list[str] | None, typer.Option("--step", help="Only these steps; may be repeated.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Compilers at once.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Their budget, e.g. 8G.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start compilations over that were stopped.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
+    store: StoreFolder = None,
+    work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
+) -> None:
+    """Build what a recipe asks for; a stopped build goes on where it was.
+
+    What was built before with the same inputs is taken from the store.
+    """
+    given = wishes.flags(locals())
+    from torchsmith.cli import planning
+    from torchsmith.cli.show_build import display
+    from torchsmith.engine.build import build as run
+    from torchsmith.engine.store import Store, default_root
+    from torchsmith.errors import UsageError
+    from torchsmith.recipe.values import size_bytes
+
+    here = wishes.host_for(None, brief=True)
+    loaded = wishes.loaded(recipe, preset, given)
+    plan = planning.make(loaded, here, json=json)
+    wanted = loaded.recipe.build
+    try:
+        budget = size_bytes(memory or wanted.memory or "") if memory or wanted.memory else None
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}") from None
+    root = Store(store or default_root())
+    if dry_run:
+        from torchsmith.cli.show_build import show_dry_run
+
+        show_dry_run(plan, root, here.cores)
+        return
+    with display(plan, json=json, quiet=quiet) as shown:
+        result = run(
+            plan,
+            root,
+            project=Path(loaded.path).parent,
+            work=work,
+            only=step,
+            fresh=fresh,
+            jobs=jobs or wanted.jobs,
+            memory=budget,
+            recipe=loaded.path,
+            host=f"{here.platform} {here.system}",
+            on_event=shown.event,
+            on_memory=shown.memory,
+        )
+    if not json:
+        for paths in result.artifacts.values():
+            for path in paths:
+                print(path)

@@ -1,0 +1,50 @@
+"""From the command line to a plan: what `plan`, `doctor` and `build` have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchsmith.host.models import Host
+    from torchsmith.plan.models import Plan
+    from torchsmith.recipe.load import LoadedRecipe
+    from torchsmith.resolve.models import Refusal
+
+
+def make(loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False) -> Plan:
+    """Plan every variant; where one cannot exist, show why and end the command.
+
+    With `some`, variants that can exist are planned although others cannot.
+    """
+    from torchsmith import __version__
+    from torchsmith.facts.files import shipped
+    from torchsmith.plan.build import make_plan
+    from torchsmith.recipe.matrix import expand
+    from torchsmith.resolve.models import Refusal
+    from torchsmith.resolve.resolve import resolve
+
+    facts = shipped()
+    outcomes = [resolve(item, facts, host, loaded.files) for item in expand(loaded.recipe)]
+    refused = [item for item in outcomes if isinstance(item, Refusal)]
+    resolved = [item for item in outcomes if not isinstance(item, Refusal)]
+    if refused and not (some and resolved):
+        _refuse(refused, len(outcomes), json=json)
+    return make_plan(loaded.recipe, resolved, facts, __version__)
+
+
+def _refuse(refused: Sequence[Refusal], count: int, *, json: bool) -> NoReturn:
+    from torchsmith.cli.output import print_json
+    from torchsmith.cli.show_plan import show_refusals
+    from torchsmith.errors import ConflictError
+    from torchsmith.plan.models import as_json
+
+    if json:
+        print_json({"refused": as_json(tuple(refused))})
+    else:
+        show_refusals(refused)
+    subject = (
+        "this cannot exist" if count == 1 else f"{len(refused)} of {count} variants cannot exist"
+    )
+    raise ConflictError(subject, "Change the recipe as said above; nothing was written.")

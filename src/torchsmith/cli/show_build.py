@@ -1,0 +1,184 @@
+"""A build on the terminal: live progress for people, lines for a log, JSON for scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from torchsmith.cli.output import duration
+from torchsmith.cli.terminal import say, style
+from torchsmith.engine import events
+from torchsmith.toolchain import governor_events
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from torchsmith.engine.store import Store
+    from torchsmith.plan.models import Plan
+
+# A log wants a sign of life, not a line for every file.
+_EVERY_SECONDS = 15.0
+_GIB = 1 << 30
+
+
+class Display(Protocol):
+    """Something that is told what happens."""
+
+    def event(self, event: events.Event) -> None:
+        """Something happened to a step or to the run."""
+
+    def memory(self, event: governor_events.Event) -> None:
+        """Something happened to a compile."""
+
+
+class _Json:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def event(self, event: events.Event) -> None:
+        with self._lock:
+            sys.stdout.write(json_module.dumps(events.as_json(event)) + "\n")
+            sys.stdout.flush()
+
+    def memory(self, event: governor_events.Event) -> None:
+        """Compiles are told apart by the steps' own lines."""
+
+
+class _Lines:
+    """One line for each thing worth one; `quiet` leaves those about success out."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self.running = 0
+        self.reserved = 0
+        self._told = 0.0
+
+    def line(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def event(self, event: events.Event) -> None:
+        match event:
+            case events.StepFailed():
+                self.line(f"x  {event.title}: {event.reason}")
+                for text in event.excerpt:
+                    self.line(f"   {text}")
+                self.line(f"   the whole log: {event.log}")
+            case events.Warned() | events.Waiting():
+                self.line(f"!  {event.message}")
+            case _ if self.quiet:
+                return
+            case events.StepStarted():
+                again = "goes on: " if event.resumed else ""
+                self.line(f"   {again}{event.title}")
+            case events.StepCached():
+                self.line(f"=  {event.title} (in the store)")
+            case events.StepFinished():
+                peak = f", {event.peak_rss / _GIB:.1f} GiB" if event.peak_rss >= _GIB / 10 else ""
+                self.line(f"ok {event.title} ({duration(event.seconds)}{peak})")
+            case events.StepProgress():
+                self.progress(event)
+            case events.RunFinished() if event.status == "done":
+                self.line(f"done in {duration(event.seconds)}")
+
+    def progress(self, event: events.StepProgress) -> None:
+        now = time.monotonic()
+        if now - self._told < _EVERY_SECONDS and event.done != event.total:
+            return
+        self._told = now
+        left = f", {duration(event.seconds_left)} left" if event.seconds_left else ""
+        self.line(f"   {event.done}/{event.total} files{left}")
+
+    def memory(self, event: governor_events.Event) -> None:
+        match event:
+            case governor_events.Started():
+                self.running, self.reserved = event.running, event.reserved
+            case governor_events.Retried():
+                self.line(f"!  {event.file} was killed for memory; it is compiled again, alone")
+
+
+class _Live(_Lines):
+    """The same, with what is happening now on the last line of the terminal."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(quiet=False)
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def line(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False, markup=False)
+
+    def event(self, event: events.Event) -> None:
+        match event:
+            case events.StepStarted():
+                task = self._progress.add_task(event.title, total=None, now="")
+                self._tasks[event.step] = task
+                return
+            case events.StepFinished() | events.StepFailed() | events.StepInterrupted():
+                if (done := self._tasks.pop(event.step, None)) is not None:
+                    self._progress.remove_task(done)
+            case events.StepLine() if event.step in self._tasks:
+                self._progress.update(self._tasks[event.step], now=event.text.strip()[-60:])
+                return
+        super().event(event)
+
+    def progress(self, event: events.StepProgress) -> None:
+        if event.step not in self._tasks:
+            return
+        rate = f"{event.rate * 60:.0f} files/min" if event.rate else ""
+        memory = f"{self.running} at once, {self.reserved / _GIB:.1f} GiB" if self.running else ""
+        now = "  ".join(part for part in (rate, memory, event.what.split()[-1]) if part)
+        self._progress.update(
+            self._tasks[event.step], completed=event.done, total=event.total, now=now[-70:]
+        )
+
+
+@contextlib.contextmanager
+def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
+    """The display that fits: JSON, lines, or live on a terminal."""
+    if json:
+        yield _Json()
+        return
+    if quiet or not sys.stderr.isatty():
+        yield _Lines(quiet=quiet)
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}", style="dim", markup=False),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield _Live(progress)
+
+
+def show_dry_run(plan: Plan, store: Store, cores: int) -> None:
+    """What is in the store, what would be run, and how long that is expected to take."""
+    seconds = 0.0
+    for step in plan.steps:
+        kept = store.get(step.key) is not None
+        seconds += 0.0 if kept else step.cost.core_seconds
+        mark = style("green", "=  in the store") if kept else style("bold", ">  to be run   ")
+        print(f"{mark}  {step.kind:<11} {step.title}")
+    say(
+        f"About {duration(seconds)} of one core, {duration(seconds / max(1, cores))} on the "
+        f"{cores} cores here. Nothing was run."
+    )

@@ -1,0 +1,87 @@
+"""`torchsmith store`: what has been built, and how much room it takes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli.build import StoreFolder
+
+app = typer.Typer(help="Look at what was built.", no_args_is_help=True, rich_markup_mode=None)
+Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MiB"
+
+
+@app.command("list")
+def list_(store: StoreFolder = None, json: Json = False) -> None:
+    """Every result in the store, newest last."""
+    from datetime import UTC, datetime
+
+    from torchsmith.cli.output import print_json
+    from torchsmith.engine.store import Store
+
+    entries = sorted(Store(store).entries(), key=lambda entry: entry.created)
+    if json:
+        print_json(
+            [
+                {
+                    "key": entry.key,
+                    "step": entry.step,
+                    "title": entry.title,
+                    "created": entry.created,
+                    "bytes": entry.bytes,
+                    "files": entry.files,
+                    "outputs": list(entry.outputs),
+                    "folder": str(entry.folder),
+                }
+                for entry in entries
+            ]
+        )
+        return
+    for entry in entries:
+        made = datetime.fromtimestamp(entry.created, UTC).strftime("%Y-%m-%d %H:%M")
+        print(f"{entry.key[:12]}  {made}  {_size(entry.bytes):>12}  {entry.title}")
+    print(f"{len(entries)} results, {_size(sum(entry.bytes for entry in entries))}")
+
+
+@app.command()
+def verify(store: StoreFolder = None) -> None:
+    """Hash every stored file again and say what is damaged."""
+    from torchsmith.engine.store import Store
+    from torchsmith.errors import OutputError
+
+    place = Store(store)
+    damaged = 0
+    for entry in list(place.entries()):
+        for problem in place.verify(entry.key):
+            damaged += 1
+            print(f"x {entry.key[:12]} {entry.title}: {problem}")
+    if damaged:
+        raise OutputError(
+            f"{damaged} problems in the store", "Damaged results are built again when needed."
+        )
+    print("every result is as it was stored")
+
+
+@app.command()
+def gc(
+    store: StoreFolder = None,
+    days: Annotated[
+        float, typer.Option("--days", min=0, help="Keep what was used within so many days.")
+    ] = 30.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
+) -> None:
+    """Drop results that were not used for a while, and what crashes left behind."""
+    from datetime import timedelta
+
+    from torchsmith.engine.store import Store
+
+    gone = Store(store).gc(older_than=timedelta(days=days), dry_run=dry_run)
+    for entry in gone.entries:
+        print(f"{entry.key[:12]}  {_size(entry.bytes):>12}  {entry.title}")
+    verb = "would go" if dry_run else "went"
+    print(f"{len(gone.entries)} results and {gone.leftovers} leftovers {verb}: {_size(gone.bytes)}")
