@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from torchsmith import __version__
-from torchsmith.cli import doctor, facts, init, plan, schema
+from torchsmith.cli import doctor, facts, init, plan, schema, verify
 
 app = typer.Typer(
     name="torchsmith",
@@ -39,5 +39,6 @@ def root(
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
+app.command("verify")(verify.verify)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
