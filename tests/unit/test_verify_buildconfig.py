@@ -95,6 +95,11 @@ def test_todays_generation_is_understood() -> None:
     assert [config.setting(name) for name in ("cuda", "mkldnn", "nccl")] == [False, True, False]
 
 
+def test_cudnn_is_read_where_it_is_written_right() -> None:
+    text = "  - CuDNN 91.9  (built against CUDA 13.1)\n  - Build settings: CUDNN_VERSION=9.19.0, "
+    assert parse_config(text).cudnn == "9.19.0"
+
+
 @pytest.mark.parametrize("text", ["", "PyTorch built with:\n", "- Build settings:", "\0\n= , =,"])
 def test_text_that_says_nothing_gives_nothing(text: str) -> None:
     assert parse_config(text).compiler == ""

@@ -71,7 +71,8 @@ def parse_config(text: str) -> BuildConfig:
         cpu=fields.get("cpu", ""),
         cuda=fields.get("cuda", ""),
         archs=archs_of(fields.get("archs", "")),
-        cudnn=fields.get("cudnn", ""),
+        # The line itself divides the number as cuDNN 8 and older meant it: 9.19 reads 91.9.
+        cudnn=settings.get("CUDNN_VERSION") or fields.get("cudnn", ""),
         magma=fields.get("magma", ""),
         settings=settings,
     )

@@ -110,10 +110,15 @@ def _cuda(asked: Resolution, facts: TorchFacts) -> Iterator[Check]:
 
 
 def decided(asked: Resolution) -> frozenset[str]:
-    """Features somebody decided about: the others are as the release has them by default."""
+    """Features somebody decided about: the others are as the release or the platform has them."""
     start = "feature "
-    subjects = (choice.subject for choice in asked.choices)
-    return frozenset(name.removeprefix(start) for name in subjects if name.startswith(start))
+    # A profile is a wish about what we build; a published wheel knows nothing of it.
+    whose = ("the recipe",) if asked.use == "wheel" else ("the recipe", "profile")
+    return frozenset(
+        choice.subject.removeprefix(start)
+        for choice in asked.choices
+        if choice.subject.startswith(start) and choice.reason.startswith(whose)
+    )
 
 
 def _features(asked: Resolution, facts: TorchFacts) -> Iterator[Check]:
@@ -130,8 +135,7 @@ def _features(asked: Resolution, facts: TorchFacts) -> Iterator[Check]:
             if name in firm:
                 yield Check(GROUP, title, "pass", found)
         elif name not in firm or (name == "mkl" and mode == "off"):
-            # No switch forbids MKL, and a default nobody asked for may be missing for a reason
-            # of the platform.
+            # No switch forbids MKL, and a default nobody asked for may differ by platform.
             yield Check(GROUP, title, "warn", found, mode)
         else:
             cure = "CMakeCache.txt and the first lines of the build's log say why"

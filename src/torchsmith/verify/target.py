@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -174,6 +175,7 @@ def fresh_environment(
         say(f"installing into a fresh environment of Python {version}")
         yield _install(wheels, creator, version, folder / "env", options)
     finally:
+        shutil.rmtree(folder / "tmp", ignore_errors=True)
         if options.keep:
             say(f"kept: {folder / 'env'}")
         else:
@@ -184,12 +186,13 @@ def _install(
     wheels: Sequence[Wheel], creator: Path, version: str, folder: Path, options: Options
 ) -> tuple[Environment, str]:
     short = ".".join(version.split(".")[:2])
+    temporary = folder.with_name("tmp")
     commands = fresh_venv(str(creator), str(folder), short)
     if options.find_links or not options.deps:
         # The old Python's pip has to do: a newer one would come from an index.
         commands = [command for command in commands if " pip install " not in command]
     for command in commands:
-        done = _quietly(["sh", "-c", command])
+        done = _quietly(["sh", "-c", command], temporary)
         if done.returncode:
             raise HostError(
                 f"{creator} cannot make an environment: {_last(done)}",
@@ -204,7 +207,7 @@ def _install(
         names.append(_numpy(wheels))
     else:
         install.append("--no-deps")
-    done = _quietly([*install, *names])
+    done = _quietly([*install, *names], temporary)
     environment = read_environment(folder)
     return environment, "" if done.returncode == 0 else done.stderr.strip() or "pip failed"
 
@@ -217,18 +220,32 @@ def _numpy(wheels: Sequence[Wheel]) -> str:
     return "numpy<2" if torch and Version(torch).release[:2] < (2, 3) else "numpy"
 
 
-def _quietly(argv: list[str]) -> subprocess.CompletedProcess[str]:
+def _quietly(argv: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, or end it with everything it started.
+
+    What it leaves in its temporary folder goes with the environment.
+    """
+    temporary.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "TMPDIR": str(temporary)},
+        start_new_session=True,
+    )
     try:
-        return subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            timeout=_INSTALL_LIMIT,
-        )
-    except subprocess.TimeoutExpired:
+        out, err = process.communicate(timeout=_INSTALL_LIMIT)
+    except BaseException as reason:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if not isinstance(reason, subprocess.TimeoutExpired):
+            raise
         return subprocess.CompletedProcess(argv, 124, "", f"not done after {_INSTALL_LIMIT} s")
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
 def _last(done: subprocess.CompletedProcess[str]) -> str:
