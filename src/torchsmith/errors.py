@@ -76,3 +76,54 @@ class OutputError(TorchsmithError):
     """A result could not be written."""
 
     exit_code = 5
+
+
+class StepFailed(TorchsmithError):  # noqa: N818 - the event, said as one
+    """A step of a plan ended badly; what its program said is in `excerpt`, all of it in `log`."""
+
+    exit_code = 6
+
+    def __init__(
+        self, step: str, title: str, reason: str, excerpt: Sequence[str] = (), log: str = ""
+    ) -> None:
+        self.step = step
+        self.title = title
+        self.reason = reason
+        self.excerpt = tuple(excerpt)
+        self.log = log
+        said = "".join(f"\n  {line}" for line in self.excerpt)
+        where = f"The whole log is {log}. " if log else ""
+        super().__init__(
+            f"{title}: {reason}{said}",
+            f"{where}Run the same command again: it goes on from here.",
+        )
+
+
+class DiskFullError(TorchsmithError):
+    """There was no room left; nothing half-written can be seen."""
+
+    exit_code = 7
+
+    def __init__(self, where: str, needed: int | None = None, free: int | None = None) -> None:
+        self.where = where
+        self.needed = needed
+        self.free = free
+        amounts = ", ".join(
+            f"{amount / 1e6:,.1f} MB {word}"
+            for amount, word in ((needed, "needed"), (free, "free"))
+            if amount is not None
+        )
+        super().__init__(
+            f"no room left in {where}" + (f": {amounts}" if amounts else ""),
+            "Free some space there (`torchsmith gc` drops what no recipe needs), then run the "
+            "same command again: it goes on from here.",
+        )
+
+
+class InterruptedRunError(TorchsmithError):
+    """The run was stopped from outside, in an orderly way."""
+
+    def __init__(self, signal: int) -> None:
+        # What a shell reports for a program ended by that signal.
+        self.exit_code = 128 + signal
+        super().__init__("stopped", "Run the same command again: it goes on from here.")

@@ -22,18 +22,12 @@ def said(*argv: str) -> str:
     return (done.stdout + done.stderr).strip()
 
 
-def needs(name: str) -> str:
+def works(name: str) -> bool:
+    """Whether a program is here and answers when asked for its version."""
     path = shutil.which(name)
     if path is None:
-        pytest.skip(f"{name} is not on this machine")
-    return path
-
-
-def needs_working(name: str) -> str:
-    path = needs(name)
-    if subprocess.run([path, "--version"], capture_output=True, check=False).returncode:
-        pytest.skip(f"{name} does not work on this machine")
-    return path
+        return False
+    return subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +52,8 @@ def test_the_system_is_this_one(host: Host) -> None:
 
 
 def test_gcc_is_the_one_that_answers(host: Host) -> None:
-    path = needs("gcc")
-    needs("g++")
+    path = shutil.which("gcc")
+    assert path is not None, "the test command installs g++"
     version = said("gcc", "-dumpfullversion", "-dumpversion")
     first = next(compiler for compiler in host.compilers if compiler.kind == "gcc")
     if Path(path).resolve().name != "ccache":
@@ -70,9 +64,10 @@ def test_gcc_is_the_one_that_answers(host: Host) -> None:
 
 @pytest.mark.parametrize("name", ["cmake", "ninja", "make", "git", "patch", "ccache", "mold"])
 def test_a_tool_is_the_one_that_answers(host: Host, name: str) -> None:
-    path = needs_working(name)
-    assert host.tools[name].path == path
-    assert host.tools[name].version in said(name, "--version").splitlines()[0]
+    assert (name in host.tools) == works(name)
+    if name in host.tools:
+        assert host.tools[name].path == shutil.which(name)
+        assert host.tools[name].version in said(name, "--version").splitlines()[0]
 
 
 def test_every_python_starts_and_has_the_headers_it_is_said_to_have(host: Host) -> None:
@@ -85,13 +80,14 @@ def test_every_python_starts_and_has_the_headers_it_is_said_to_have(host: Host) 
 
 
 def test_python3_of_this_shell_is_among_them(host: Host) -> None:
-    needs("python3")
     real = said("python3", "-c", "import os, sys; print(os.path.realpath(sys.executable))")
     assert real in {python.path for python in host.pythons}
 
 
 def test_nvcc_belongs_to_a_toolkit_with_headers(host: Host) -> None:
-    needs("nvcc")
+    if not works("nvcc"):
+        assert not host.cuda or all(Path(each.nvcc).is_file() for each in host.cuda)
+        return
     version = re.search(r"V(\d+\.\d+\.\d+)", said("nvcc", "--version"))
     assert version is not None
     toolkit = next(toolkit for toolkit in host.cuda if toolkit.version == version[1])
@@ -101,7 +97,10 @@ def test_nvcc_belongs_to_a_toolkit_with_headers(host: Host) -> None:
 
 
 def test_a_driver_is_told_where_one_answers(host: Host) -> None:
-    needs("nvidia-smi")
+    if shutil.which("nvidia-smi") is None:
+        assert host.gpus == ()
+        assert host.driver is None
+        return
     listed = [line for line in said("nvidia-smi", "-L").splitlines() if line.startswith("GPU ")]
     assert [gpu.name for gpu in host.gpus] == [
         line.split(": ", 1)[1].rpartition(" (UUID")[0] for line in listed
@@ -121,13 +120,16 @@ def test_no_more_than_the_machine_is_promised(host: Host) -> None:
 
 def test_shared_memory_is_what_df_says(host: Host) -> None:
     if not Path("/dev/shm").is_dir():
-        pytest.skip("no /dev/shm on this machine")
+        assert host.shm_bytes is None
+        return
     assert host.shm_bytes == int(said("df", "-B1", "--output=size", "/dev/shm").split()[-1])
 
 
 def test_docker_runs_only_where_its_daemon_answers(host: Host) -> None:
-    needs("docker")
-    docker = next(engine for engine in host.engines if engine.name == "docker")
+    docker = next((engine for engine in host.engines if engine.name == "docker"), None)
+    assert (docker is not None) == works("docker")
+    if docker is None:
+        return
     answers = subprocess.run(["docker", "info"], capture_output=True, check=False, timeout=60)
     server = b"Server Version" in answers.stdout or docker.detail == "is podman"
     assert docker.running == server
@@ -136,7 +138,9 @@ def test_docker_runs_only_where_its_daemon_answers(host: Host) -> None:
 
 @pytest.mark.parametrize("name", ["podman", "buildah", "apptainer"])
 def test_an_engine_is_the_one_that_answers(host: Host, name: str) -> None:
-    path = needs_working(name)
-    engine = next(engine for engine in host.engines if engine.name == name)
-    assert engine.path == path
+    engine = next((engine for engine in host.engines if engine.name == name), None)
+    assert (engine is not None) == works(name)
+    if engine is None:
+        return
+    assert engine.path == shutil.which(name)
     assert engine.version in said(name, "--version")

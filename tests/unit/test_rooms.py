@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2] / "src" / "torchsmith"
 FILES = sorted(ROOT.rglob("*.py"))
 
-# Lower is earlier. Rooms of one rank stand side by side and do not know each other's later ones.
+# Earliest first; rooms of one line stand side by side.
 RANKS = (
     ("errors",),
     ("facts",),

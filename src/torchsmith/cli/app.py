@@ -11,7 +11,7 @@ from torchsmith.cli import doctor, facts, init, plan, schema, verify
 
 app = typer.Typer(
     name="torchsmith",
-    help="From a recipe to the PyTorch you need: checked, planned, built, packaged, shipped.",
+    help="From a recipe to the PyTorch you need: whether it can exist, and what would be done.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,7 +33,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """From a recipe to the PyTorch you need: checked, planned, built, packaged, shipped."""
+    """From a recipe to the PyTorch you need: whether it can exist, and what would be done."""
 
 
 app.command("init")(init.init)

@@ -31,6 +31,7 @@ def init(
     list_presets: Annotated[bool, typer.Option("--list", help="Name the presets.")] = False,
 ) -> None:
     """Write a commented recipe: from answers, from flags, or from a preset."""
+    given = wishes.flags(locals())
     import sys
 
     from torchsmith.cli.output import write_file
@@ -46,21 +47,6 @@ def init(
     to_stdout = str(path) == "-"
     if path.exists() and not force and not to_stdout:
         raise UsageError(f"{path} is there already", "--force replaces it; or name another file.")
-    flags: dict[str, object] = {
-        "torch": torch,
-        "python": python,
-        "cuda": cuda,
-        "gpus": gpu,
-        "platform": platform,
-        "board": board,
-        "system": system,
-        "profile": profile,
-        "cpu": cpu,
-        "compiler": compiler,
-        "features": feature,
-        "companions": companion,
-    }
-    given = {name: value for name, value in flags.items() if value}
     if preset is not None:
         if given:
             raise UsageError(

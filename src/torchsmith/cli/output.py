@@ -44,7 +44,7 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             raise
     except OSError as error:
         raise OutputError(
-            f"{path} cannot be written: {error.strerror}", "Choose another place with --output."
+            f"{path} cannot be written: {error.strerror}", "Name another place."
         ) from None
 
 

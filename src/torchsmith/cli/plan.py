@@ -45,6 +45,7 @@ def plan(
     ] = None,
 ) -> None:
     """Check that a recipe can exist and show what would be done."""
+    given = wishes.flags(locals())
     with ThreadPoolExecutor(1) as pool:
         # Asking programs for their versions is mostly waiting: it goes on while we import.
         machine = pool.submit(wishes.host_for, host, brief=True)
@@ -55,24 +56,7 @@ def plan(
         from torchsmith.resolve.models import Refusal
         from torchsmith.resolve.resolve import resolve
 
-        loaded = wishes.loaded(
-            recipe,
-            preset,
-            {
-                "torch": torch,
-                "python": python,
-                "cuda": cuda,
-                "gpus": gpu,
-                "platform": platform,
-                "board": board,
-                "system": system,
-                "profile": profile,
-                "cpu": cpu,
-                "compiler": compiler,
-                "features": feature,
-                "companions": companion,
-            },
-        )
+        loaded = wishes.loaded(recipe, preset, given)
         here = machine.result()
     facts = shipped()
     outcomes = [resolve(item, facts, here, loaded.files) for item in expand(loaded.recipe)]

@@ -30,12 +30,10 @@ def width() -> int:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 160
 
 
-def wrapped(text: str, first: str, rest: str) -> Iterator[str]:
-    """Lines of a text that fit, the first behind `first`, the others behind `rest`."""
-    room = max(20, width() - len(rest))
-    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
-    for index, line in enumerate(lines):
-        yield (first if index == 0 else rest) + line
+def wrapped(text: str, margin: int) -> list[str]:
+    """A text as lines that fit beside a margin of so many columns."""
+    room = max(20, width() - margin)
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 class Branch:
@@ -54,9 +52,11 @@ class Branch:
 
     def lines(self, first: str = "", rest: str = "") -> Iterator[str]:
         """The tree as lines."""
-        for number, line in enumerate(wrapped(self.text, "", "")):
+        for number, line in enumerate(wrapped(self.text, len(first))):
             shown = style(self.look, line) if self.look else line
-            yield (first if number == 0 else rest) + shown
+            # Continued lines keep the bar that leads to what hangs below.
+            bar = "│   " if self.below else "    "
+            yield (first if number == 0 else f"{rest}{bar}" if rest else rest) + shown
         for branch in self.below:
             last = branch is self.below[-1]
             corner, bar = ("└── ", "    ") if last else ("├── ", "│   ")
@@ -65,5 +65,6 @@ class Branch:
 
 def say(text: str = "", look: str = "") -> None:
     """Print one paragraph, wrapped."""
-    for line in wrapped(text, "", "  "):
+    first, *others = wrapped(text, 2)
+    for line in (first, *(f"  {other}" for other in others)):
         print(style(look, line) if look else line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,20 +43,42 @@ HostFile = Annotated[
 ]
 DEFAULT_RECIPE = Path("recipe.toml")
 DEFAULT_PRESET = "quickstart"
+MAX_HOST_BYTES = 1 << 20
 
 
-def loaded(recipe: Path | None, preset: str | None, flags: dict[str, object]) -> LoadedRecipe:
+_FLAGS = {
+    "torch": "torch",
+    "python": "python",
+    "cuda": "cuda",
+    "gpu": "gpus",
+    "platform": "platform",
+    "board": "board",
+    "system": "system",
+    "profile": "profile",
+    "cpu": "cpu",
+    "compiler": "compiler",
+    "feature": "features",
+    "companion": "companions",
+}
+
+
+def flags(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Those of a command's arguments that were given, under the names a recipe has for them."""
+    return {key: arguments[name] for name, key in _FLAGS.items() if arguments.get(name)}
+
+
+def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) -> LoadedRecipe:
     """The recipe a command is about: a file, a preset, or flags alone."""
     from torchsmith.errors import UsageError
     from torchsmith.recipe.compose import compose, overridden
     from torchsmith.recipe.load import load_recipe, parse_recipe
     from torchsmith.recipe.presets import find_preset
 
-    given = {name: value for name, value in flags.items() if value}
     if recipe is not None and preset is not None:
         raise UsageError("a recipe file and --preset were both given", "Name one of the two.")
     path = find_preset(preset).path if preset is not None else recipe
-    if path is None and not given and DEFAULT_RECIPE.is_file():
+    # --torch alone makes a recipe; any other flag is laid over the one that is here.
+    if path is None and "torch" not in given and DEFAULT_RECIPE.is_file():
         path = DEFAULT_RECIPE
     if path is not None:
         plain = load_recipe(path)
@@ -72,25 +95,19 @@ def loaded(recipe: Path | None, preset: str | None, flags: dict[str, object]) ->
 
 def host_for(path: Path | None, *, brief: bool = False) -> Host:
     """This machine, or the one a file describes."""
-    from pydantic import ValidationError
+    import json
 
     from torchsmith.errors import UsageError
     from torchsmith.host import Host, read_host
+    from torchsmith.recipe.reading import read_file
 
     if path is None:
         return read_host(Path.cwd(), brief=brief)
     try:
-        text = path.read_text(encoding="utf-8")
-        return Host.model_validate_json(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
-    except ValidationError:
-        import json
-
-        try:
-            return Host.model_validate(json.loads(text)["host"])
-        except (ValueError, KeyError, TypeError):
-            raise UsageError(
-                f"{path} does not describe a machine",
-                "`torchsmith doctor --json` on the other machine writes such a file.",
-            ) from None
+        table = json.loads(read_file(path, MAX_HOST_BYTES))
+        return Host.model_validate(table.get("host", table))
+    except (ValueError, AttributeError, RecursionError):
+        raise UsageError(
+            f"{path} does not describe a machine",
+            "`torchsmith doctor --json` on the other machine writes such a file.",
+        ) from None

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 Release = tuple[int, ...]
 
-_VERSION = re.compile(r"\d{1,6}(?:\.\d{1,6}){0,5}")
+_VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}")
 
 
 @lru_cache(maxsize=4096)

@@ -62,6 +62,18 @@ def _debian_companion(
     return None
 
 
+def _magma(collector: _Collector, resolution: Resolution) -> list[Step]:
+    """Build MAGMA before torch, which links against it, and pack it."""
+    magma = resolution.magma
+    if magma is None:
+        return []
+    tree = _patched(collector, resolution, fetch_magma(magma), "magma")
+    collector.files.update(magma_files(resolution, magma))
+    made = magma_steps(resolution, magma, tree)
+    collector.add(*made)
+    return made
+
+
 def _variant(
     facts: Facts,
     recipe: Recipe,
@@ -82,7 +94,9 @@ def _variant(
         if resolution.use == "source":
             source = _patched(collector, resolution, fetch_torch(resolution), "torch")
             collector.add(environ, toolkit_step(resolution))
-            steps = torch_steps(facts, resolution, source, environ)
+            built = _magma(collector, resolution)
+            conda += built[1:]
+            steps = torch_steps(facts, resolution, source, environ, built[0] if built else None)
             collector.add(*steps)
             torch = next(step for step in steps if step.kind == "compile")
             wheels.append(steps[-1])
@@ -102,12 +116,6 @@ def _variant(
             wheels.append(made[-1])
         mine = [step for step in collector.steps.values() if step.variant in ("", variant)]
         if torch is not None:
-            if (magma := resolution.magma) is not None:
-                tree = _patched(collector, resolution, fetch_magma(magma), "magma")
-                collector.files.update(magma_files(resolution, magma))
-                made = magma_steps(resolution, magma, tree)
-                collector.add(*made)
-                conda.append(made[-1])
             if recipe.packages.conda:
                 collector.files.update(conda_files(resolution, torch.outputs[0]))
                 step = conda_step(resolution, torch, tuple(item.id for item in conda))

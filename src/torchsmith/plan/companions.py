@@ -8,7 +8,7 @@ import shlex
 from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import in_work, sh, unless
+from torchsmith.plan.shell import fresh_copy, in_work, sh, unless
 from torchsmith.plan.sources import folder_commands, git_commands
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import build_env, fresh_venv, layered_venv, loader_env, search_path
@@ -68,13 +68,12 @@ def companion_steps(
         why="it only works with the torch it was built against: rebuilt whenever that changes",
         project=companion.name,
         variant=variant,
-        needs=(source.id, environ.id, *_toolkit(resolution)),
+        needs=(source.id, *_before(resolution, environ, torch)),
         env=companion_env(resolution, companion),
         path=companion_path(resolution, environ),
         commands=(
-            f"rm -rf {folder} {pattern}",
-            sh("mkdir", "-p", folder),
-            f"cp -a {source.outputs[0]}/. {folder}",
+            fresh_copy(source.outputs[0], folder),
+            f"rm -f {pattern}",
             f"cd {folder}",
             f"python setup.py bdist_wheel --dist-dir {in_work(dist)}",
             _one_wheel(dist, f"{companion.package}-{companion.version}", companion.package),
@@ -85,9 +84,9 @@ def companion_steps(
     return [compile_step, _verify(resolution, companion.name, compile_step, environ, torch)]
 
 
-def _toolkit(resolution: Resolution) -> tuple[str, ...]:
-    step = toolkit_step(resolution)
-    return (step.id,) if step else ()
+def _before(resolution: Resolution, environ: Step, torch: Step | None) -> tuple[str, ...]:
+    steps = (torch, environ, toolkit_step(resolution))
+    return tuple(step.id for step in steps if step is not None)
 
 
 def _one_wheel(dist: str, prefix: str, name: str) -> str:
@@ -171,7 +170,7 @@ def extension_steps(
         why=f"from {extension.sdist or extension.git_url or extension.folder}",
         project=extension.name,
         variant=variant,
-        needs=(environ.id, *(step.id for step in steps), *_toolkit(resolution)),
+        needs=(*(step.id for step in steps), *_before(resolution, environ, torch)),
         env=tuple(env.items()),
         path=companion_path(resolution, environ),
         commands=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
@@ -41,8 +42,9 @@ class Step(Struct, frozen=True):
     whose absolute path is `$WORK`; `path` holds folders of it to put before PATH. `inputs`
     are files of the plan (patches, recipes) the step reads; `reads` are paths of the recipe's
     own folder, whose absolute path is `$PROJECT`: their content is not in the plan, so whoever
-    runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a value that starts with `@/` is a path in the work folder.
-    `secrets` names variables that must be set when it runs and whose values appear nowhere.
+    runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a
+    value that starts with `@/` is a path in the work folder. `secrets` names variables that
+    must be set when it runs and whose values appear nowhere.
     """
 
     id: str
@@ -119,7 +121,13 @@ def _without_variant(step: Step, texts: Iterable[str]) -> list[str]:
 
 def _neutral(step: Step, text: str) -> str:
     """The same text without the variant's name, which only says where files lie."""
-    return text.replace(f"/{step.variant}", "/@") if step.variant else text
+    if not step.variant:
+        return text
+    return re.sub(rf"\b({_HOMES})/{re.escape(step.variant)}(?![\w.])", r"\1/@", text)
+
+
+# The folders of the work folder that have one folder for each variant.
+_HOMES = "build|channel|conda|dist|env|image|jobs|verify"
 
 
 def as_json(value: Any) -> Any:

@@ -46,7 +46,8 @@ def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> lis
     variant = resolution.variant
     folder = f"build/{variant}/magma"
     prefix = f"{folder}/prefix"
-    package = f"channel/{variant}/{conda_subdir(resolution.platform)}/{magma.package}-{magma.version}-1.tar.bz2"
+    subdir = conda_subdir(resolution.platform)
+    package = f"channel/{variant}/{subdir}/{magma.package}-{magma.version}-1.tar.bz2"
     recipe = f"conda/{variant}/{magma.package}"
     toolkit = toolkit_step(resolution)
     compile_step = Step(
@@ -92,7 +93,7 @@ def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> lis
 
 def _rattler(recipe: str, variant: str, archive: str) -> tuple[str, ...]:
     return (
-        needs_program("rattler-build", "see https://rattler.build, or cargo install rattler-build"),
+        needs_program("rattler-build", "see https://rattler.build"),
         sh(
             "rattler-build",
             "build",

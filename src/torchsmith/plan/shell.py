@@ -38,3 +38,15 @@ def in_project(path: str) -> str:
 def plain_name(text: str) -> str:
     """A file name that needs no quoting anywhere: shell, Dockerfile, YAML."""
     return re.sub(r"[^A-Za-z0-9._+-]", "_", text).lstrip("-") or "_"
+
+
+def fresh_copy(source: str, folder: str) -> str:
+    """Copy a source tree to build in; a build that was stopped keeps the one it was in.
+
+    The copy gets its name when it is whole, so one that was cut short is never gone on from.
+    """
+    return (
+        f'if [ -z "${{TORCHSMITH_RESUME:-}}" ] || ! [ -d {folder} ]; then '
+        f"rm -rf {folder} {folder}.part; mkdir -p {folder}.part; "
+        f"cp -a {source}/. {folder}.part; mv {folder}.part {folder}; fi"
+    )

@@ -56,13 +56,7 @@ def image_steps(
     for stage, name in image_names(image, variant, only=only).items():
         training = next((item for item in image.train if f"train-{item.name}" == stage), None)
         caller = training is not None and "caller" in (training.uid, training.gid)
-        # Root's own number belongs to root in the image: the Dockerfile's default stands then.
-        arguments = (
-            ' --build-arg UID="$(id -u | sed "s/^0$/1000/")"'
-            ' --build-arg GID="$(id -g | sed "s/^0$/1000/")"'
-            if caller
-            else ""
-        )
+        arguments = ' --build-arg UID="$(id -u)" --build-arg GID="$(id -g)"' if caller else ""
         details = [("shm size", image.shm_size)]
         if training is not None:
             details += [

@@ -34,7 +34,8 @@ def git_commands(
         commands.append(
             unless(
                 f'test "$({sh(*git, "rev-parse", "HEAD")})" = {commit}',
-                f"{ref} does not point to {commit}: the tag was moved, or this is another repository",
+                f"{ref} does not point to {commit}: the tag was moved, "
+                "or this is another repository",
             )
         )
     update = (*git, "submodule", "update", "--quiet", "--init", "--recursive")
@@ -95,8 +96,7 @@ def archive_commands(folder: str, url: str, path: str, sha256: str) -> list[str]
     bring = (
         [
             needs_program("curl", "install curl"),
-            sh(*"curl --fail --silent --show-error --location --retry 3 --output".split(), file)
-            + f" {sh(url)}",
+            f"curl --fail --silent --show-error --location --retry 3 --output {file} {sh(url)}",
         ]
         if url
         else [f"cp {in_project(path)} {file}"]
@@ -212,11 +212,7 @@ def patch_source(fetch: Step, patches: tuple[PatchChoice, ...], files: dict[str,
     }
     files.update(named)
     folder = f"{fetch.outputs[0]}-patched-{mark}"
-    commands = [
-        needs_program("patch", "install patch"),
-        sh("rm", "-rf", folder),
-        sh("cp", "-a", fetch.outputs[0], folder),
-    ]
+    commands = [sh("rm", "-rf", folder), sh("cp", "-a", fetch.outputs[0], folder)]
     for patch, name in zip(patches, named, strict=True):
         apply = sh("patch", "--directory", folder, "--forward", "--batch", f"--strip={patch.strip}")
         given = f"--input={in_work(name)}"

@@ -77,7 +77,8 @@ def assemble(folder: str, packages: tuple[str, ...]) -> tuple[str, ...]:
         sh(*pip, *packages),
         f"{wheels}/bin/python -m pip list --format=freeze > {folder}/packages.txt",
         # Hard links, not symbolic ones: nvcc looks for its parts from where it really lies.
-        f'for part in {wheels}/lib/python3*/site-packages/nvidia/*/; do cp -rlf "$part." {folder}/; done',
+        f"for part in {wheels}/lib/python3*/site-packages/nvidia/*/; do "
+        f'cp -rlf "$part." {folder}/; done',
         sh("rm", "-rf", wheels),
         f"test -e {folder}/lib64 || ln -s lib {folder}/lib64",
         # Wheels carry libcudart.so.13 only; a linker asks for libcudart.so.

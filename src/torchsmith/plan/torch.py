@@ -7,9 +7,10 @@ import shlex
 from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import in_work, needs_program, sh, unless
+from torchsmith.plan.shell import fresh_copy, in_work, needs_program, sh, unless
 from torchsmith.plan.toolkit import toolkit_folder, toolkit_step
 from torchsmith.resolve.models import Resolution
+
 
 def env_folder(variant: str) -> str:
     """The isolated Python environment of a variant."""
@@ -25,10 +26,15 @@ def site_packages(folder: str, python: str) -> str:
 _LAST_PIP = {"3.5": "pip<21", "3.6": "pip<22", "3.7": "pip<24.1", "3.8": "pip<25.1"}
 
 
+def last_pip(python: str) -> str:
+    """The newest pip a Python can have, where its own is too old; empty if its own will do."""
+    return _LAST_PIP.get(python, "")
+
+
 def fresh_venv(creator: str, folder: str, python: str) -> list[str]:
     """An empty environment made with an interpreter, its pip new enough."""
     commands = [sh("rm", "-rf", folder), sh(creator, "-m", "venv", folder)]
-    if last := _LAST_PIP.get(python):
+    if last := last_pip(python):
         commands.append(
             sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "--upgrade", last)
         )
@@ -124,39 +130,39 @@ def _cache_checks(resolution: Resolution) -> list[str]:
     cache = "build/CMakeCache.txt"
     checks = [unless(f"test -f {cache}", f"CMake left no {cache}")]
     for wanted in (True, False):
-        names = " ".join(name for name, state in resolution.expected_cache if state is wanted)
-        if not names:
-            continue
+        names = [name for name, state in resolution.expected_cache if state is wanted]
         # An option this configuration never reached is off too.
         on = f'grep -Eiq "^$name:[A-Z]+=(ON|1|TRUE|YES)$" {cache}'
         test, state = (f"! {on}", "on") if wanted else (on, "off")
         complaint = f'echo "$name should be {state} and is not: see {cache}" >&2'
-        checks.append(
-            f"for name in {names}; do if {test}; then {complaint}; exit 1; fi; done",
-        )
+        check = f"if {test}; then {complaint}; exit 1; fi"
+        if len(names) > 1:
+            checks.append(f"for name in {' '.join(names)}; do {check}; done")
+        elif names:
+            checks += [f"name={names[0]}", check]
     return checks
 
 
-def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Step) -> list[Step]:
+def torch_steps(
+    facts: Facts, resolution: Resolution, source: Step, environ: Step, magma: Step | None
+) -> list[Step]:
     """Configure (where the release can do so apart), compile to a wheel, verify it."""
     variant = resolution.variant
     folder = f"build/{variant}/torch"
     dist = f"dist/{variant}"
     wheel = f"{dist}/{resolution.wheel}"
     env = build_env(resolution)
+    if magma is not None:
+        # CMake looks there, and silently goes without where it finds nothing.
+        env = (*env, ("MAGMA_HOME", f"@/{magma.outputs[0]}"))
     path = search_path(resolution)
     cost = compile_cost(facts, "torch", resolution)
     # Copied and configured in one step, so that a broken attempt starts from a clean tree.
-    copy = [
-        sh("rm", "-rf", folder),
-        sh("mkdir", "-p", folder),
-        f"cp -a {source.outputs[0]}/. {folder}",
-        f"cd {folder}",
-    ]
+    copy = [fresh_copy(source.outputs[0], folder), f"cd {folder}"]
     extra = [sh("cmake", *(f"-D{name}={value}" for name, value in resolution.cmake), "build")]
     checks = _cache_checks(resolution)
     steps: list[Step] = []
-    tools = (environ.id, *(step.id for step in [toolkit_step(resolution)] if step))
+    tools = (environ.id, *(step.id for step in (toolkit_step(resolution), magma) if step))
     needs = (source.id, *tools)
     prepare = copy
     if resolution.cmake_only:
@@ -216,7 +222,8 @@ def torch_steps(facts: Facts, resolution: Resolution, source: Step, environ: Ste
 def _summary(resolution: Resolution) -> str:
     cuda = resolution.cuda
     gpu = f"CUDA {cuda.version} for {cuda.arch_list}" if cuda else "no CUDA"
-    return f"profile {resolution.profile}, {gpu}, {resolution.compiler.kind} {resolution.compiler.version}"
+    compiler = f"{resolution.compiler.kind} {resolution.compiler.version}"
+    return f"profile {resolution.profile}, {gpu}, {compiler}"
 
 
 def loader_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torchsmith.recipe.models import Cuda, MatrixCell, Recipe, Torch
 
 MAX_VARIANTS = 10_000
+_Excluder = Callable[[dict[str, Any]], bool]
 AXES = ("torch", "python", "cuda", "gpus", "cpu", "profile", "platform", "features")
 
 
@@ -58,18 +59,29 @@ def _updated(recipe: Recipe, values: dict[str, Any]) -> Recipe:
     return recipe.model_copy(update=update)
 
 
-def _matches(cell: dict[str, Any], values: dict[str, Any], base: Recipe) -> bool:
-    """Whether a combination is one an exclusion means; what is no axis is the recipe's own."""
-    for axis, wanted in cell.items():
-        if axis == "features":
-            if not wanted.items() <= {**base.features, **values.get(axis, {})}.items():
-                return False
-        elif axis == "python":
-            if values.get(axis, base.python[0]) != wanted:
-                return False
-        elif values.get(axis, getattr(base, axis)) != wanted:
-            return False
-    return bool(cell)
+def _own(base: Recipe) -> dict[str, Any]:
+    return {axis: getattr(base, axis) for axis in AXES} | {"python": base.python[0]}
+
+
+def _agrees(axis: str, wanted: Any, value: Any) -> bool:
+    return bool(wanted.items() <= value.items() if axis == "features" else wanted == value)
+
+
+def _excluder(base: Recipe, cells: list[MatrixCell], axes: Collection[str]) -> _Excluder:
+    """Tell which combinations are excluded; a key that is no axis means the recipe's own."""
+    own = _own(base)
+    # A cell the recipe itself does not agree with excludes nothing, in any combination.
+    live = [
+        cell
+        for cell in map(_cell_values, cells)
+        if cell and all(_agrees(axis, cell[axis], own[axis]) for axis in cell if axis not in axes)
+    ]
+
+    def excludes(values: dict[str, Any]) -> bool:
+        whole = own | values | {"features": own["features"] | values.get("features", {})}
+        return any(all(_agrees(axis, cell[axis], whole[axis]) for axis in cell) for cell in live)
+
+    return excludes
 
 
 def _same(recipe: Recipe) -> Hashable:
@@ -106,12 +118,7 @@ def expand(recipe: Recipe) -> Iterator[Variant]:
     combinations = (
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
     )
-    excluded = [_cell_values(cell) for cell in recipe.matrix.exclude]
-    kept = (
-        values
-        for values in combinations
-        if not any(_matches(cell, values, base) for cell in excluded)
-    )
+    kept = itertools.filterfalse(_excluder(base, recipe.matrix.exclude, axes), combinations)
     included = (_cell_values(cell) for cell in recipe.matrix.include)
 
     seen: set[Hashable] = set()

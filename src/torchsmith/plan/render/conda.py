@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 
 from torchsmith.facts.ranges import release
 from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH, gencode
+from torchsmith.plan.sources import patch_files
 from torchsmith.plan.torch import build_env
 from torchsmith.resolve.models import MagmaChoice, Resolution
 
@@ -46,11 +48,35 @@ def _next(version: str) -> str:
     return f"{numbers[0]}.{numbers[1] + 1}"
 
 
+_BUILD_TOOLS = ("cmake", "ninja")
+# What torch 2's wheels name in Requires-Dist; pip installs it, conda has to be told.
+_SINCE_TORCH_2 = ("filelock", "fsspec", "jinja2", "networkx", "sympy")
+
+
+def conda_requirements(requires: Sequence[str]) -> dict[str, str]:
+    """Python requirements as conda writes them: 'numpy<3' -> 'numpy <3'."""
+    found: dict[str, str] = {}
+    for text in requires:
+        split = re.fullmatch(r"([A-Za-z0-9._-]+)\s*(.*)", text.split(";")[0].strip())
+        assert split, text
+        name = split[1].lower().replace("typing-extensions", "typing_extensions")
+        found[name] = f"{name} {split[2]}".strip()
+    return found
+
+
 def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> str:
     """The recipe of the pytorch package, from its wheel or from its source."""
     python = f"python {resolution.python}.*"
-    host: list[Yaml] = [python, "pip", "setuptools", "numpy", "pyyaml"]
-    run: list[Yaml] = [python, "numpy", "typing_extensions"]
+    needs = conda_requirements(resolution.requires)
+    numpy = needs.get("numpy", "numpy")
+    host: list[Yaml] = [python, "pip"]
+    if wheel:
+        host += [needs.get("setuptools", "setuptools"), numpy]
+    else:
+        host += [text for name, text in sorted(needs.items()) if name not in _BUILD_TOOLS]
+    run: list[Yaml] = [python, numpy, needs.get("typing_extensions", "typing_extensions")]
+    if release(resolution.torch) >= (2,):
+        run += _SINCE_TORCH_2
     constraints: list[Yaml] = []
     cuda = resolution.cuda
     if cuda is not None:
@@ -60,7 +86,9 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
         constraints.append("cpuonly <0")
         if resolution.magma is not None:
             host.append(f"{resolution.magma.package} {resolution.magma.version}.*")
-    build: list[Yaml] = ["patchelf"] if wheel else ["patchelf", "cmake", "ninja", "git"]
+    build: list[Yaml] = ["patchelf"]
+    if not wheel:
+        build += ["git", *(needs.get(tool, tool) for tool in _BUILD_TOOLS)]
     table: dict[str, Yaml] = {
         "package": {"name": "pytorch", "version": resolution.torch},
         "source": source,
@@ -90,10 +118,12 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
 
 _SET_RPATHS = f"""\
 # Libraries of the prefix are found from where torch's own lie; RPATH, not RUNPATH, so that it
-# holds for what they load in turn.
+# holds for what they load in turn. $ORIGIN is the loader's word, not the shell's.
+# shellcheck disable=SC2016
 for module in "$SP_DIR"/torch/*.so; do
   patchelf --force-rpath --set-rpath '{MODULE_RPATH}' "$module"
 done
+# shellcheck disable=SC2016
 for library in "$SP_DIR"/torch/lib/*.so*; do
   if [ -L "$library" ]; then continue; fi
   patchelf --force-rpath --set-rpath '{LIBRARY_RPATH}' "$library"
@@ -105,8 +135,8 @@ def wheel_build_script(wheel: str) -> str:
     """build.sh that unpacks a wheel already built."""
     return (
         "#!/usr/bin/env bash\nset -euo pipefail\n\n"
-        f'"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation {shlex.quote(wheel)}\n\n'
-        + _SET_RPATHS
+        '"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation '
+        f"{shlex.quote(wheel)}\n\n" + _SET_RPATHS
     )
 
 
@@ -160,7 +190,7 @@ def magma_pack_script() -> str:
     return (
         "#!/usr/bin/env bash\nset -euo pipefail\n\n"
         'mkdir -p "$PREFIX/lib" "$PREFIX/include"\n'
-        'cp -a lib/libmagma*.a "$PREFIX/lib/" 2>/dev/null || cp -a lib/libmagma*.so* "$PREFIX/lib/"\n'
+        'cp -a lib/libmagma* "$PREFIX/lib/"\n'
         'cp -a include/. "$PREFIX/include/"\n'
     )
 
@@ -213,27 +243,28 @@ def _git_source(resolution: Resolution, patches: list[str]) -> list[Yaml]:
     return [{"git": url, **pin, **extra}]
 
 
+def _patches(
+    files: dict[str, bytes], folder: str, resolution: Resolution, project: str
+) -> list[str]:
+    mine = tuple(patch for patch in resolution.patches if patch.project == project)
+    named = {f"patches/{name}": content for name, content in patch_files(mine).items()}
+    files.update({f"{folder}/{name}": content for name, content in named.items()})
+    return list(named)
+
+
 def render_conda(plan: Plan) -> dict[str, bytes]:
     """Recipe folders that build everything from source; one per variant and package."""
     files: dict[str, bytes] = {}
     for resolution in plan.variants:
         top = f"{resolution.variant}/" if len(plan.variants) > 1 else ""
-        patches: list[str] = []
-        magma_patches: list[str] = []
-        for patch in resolution.patches:
-            home = {"torch": "pytorch", "magma": resolution.magma and resolution.magma.package}
-            folder = home.get(patch.project)
-            if folder is None:
-                continue
-            files[f"{top}{folder}/{patch.name}"] = patch.content
-            (patches if patch.project == "torch" else magma_patches).append(patch.name)
+        patches = _patches(files, f"{top}pytorch", resolution, "torch")
         recipe = torch_recipe(resolution, _git_source(resolution, patches), wheel=False)
         files[f"{top}pytorch/recipe.yaml"] = recipe.encode()
         files[f"{top}pytorch/build.sh"] = source_build_script(resolution).encode()
         if (magma := resolution.magma) is not None and resolution.cuda is not None:
             source: dict[str, Yaml] = {"url": magma.url, "sha256": magma.sha256}
-            if magma_patches:
-                source["patches"] = list(magma_patches)
+            if changes := _patches(files, f"{top}{magma.package}", resolution, "magma"):
+                source["patches"] = list(changes)
             text = magma_recipe(magma, resolution.cuda.version, [source])
             files[f"{top}{magma.package}/recipe.yaml"] = text.encode()
             files[f"{top}{magma.package}/build.sh"] = magma_source_script(magma).encode()

@@ -1,6 +1,7 @@
 """A plan as a multi-stage Dockerfile that plain `docker build` or `podman build` understands.
 
-    base -> toolchain -> sources -> torch -> vision … -> wheels -> runtime -> train-NAME
+    toolchain -> sources -> environment -> build-torch -> build-vision … -> verified -> wheels
+    toolchain -> install -> runtime -> train-NAME
 
 No heredocs and no `# syntax` line: both need an engine newer than many people run.
 """
@@ -8,46 +9,54 @@ No heredocs and no `# syntax` line: both need an engine newer than many people r
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Iterable, Sequence
 
-from torchsmith.facts.ranges import release
 from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.render.instructions import (
+    CCACHE_MOUNT,
+    PIP_MOUNT,
+    apt_install,
+    arg,
+    copy,
+    env,
+    label,
+    run,
+)
+from torchsmith.plan.render.stages import (
+    build_packages,
+    pip_install,
+    python_packages,
+    runtime_packages,
+    train_stage,
+)
+from torchsmith.plan.render.text import comment, sentences
+from torchsmith.plan.toolkit import runtime_requirements
 from torchsmith.recipe.models import Recipe
-from torchsmith.recipe.outcome import Image, Training
+from torchsmith.recipe.outcome import Image
 from torchsmith.resolve.models import Resolution
 
 WORK = "/opt/torchsmith"
-_APT_MOUNTS = (
-    "--mount=type=cache,target=/var/cache/apt,sharing=locked",
-    "--mount=type=cache,target=/var/lib/apt/lists,sharing=locked",
-)
-_PIP_MOUNT = "--mount=type=cache,target=/root/.cache/pip"
-_CCACHE_MOUNT = "--mount=type=cache,target=/root/.cache/ccache"
+PROJECT = f"{WORK}/project"
+_UV = "0.13.7"
+_BUILD_KINDS = ("fetch", "patch", "environment", "configure", "compile", "verify")
+
+# What python3 is where the recipe names no distribution to build an image on.
+_PLAIN_BASES = {
+    "3.8": "ubuntu:20.04",
+    "3.9": "debian:11",
+    "3.10": "ubuntu:22.04",
+    "3.12": "ubuntu:24.04",
+    "3.13": "debian:13",
+    "3.14": "ubuntu:26.04",
+}
 
 
-def _comment(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, 96, break_long_words=False)]
+def _base(resolution: Resolution) -> str:
+    return resolution.base_image or _PLAIN_BASES.get(resolution.python, "debian:12")
 
 
-def _run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
-    """One RUN, one command a line; the first failure ends it."""
-    lines = ["set -eu", *commands]
-    head = " ".join(["RUN", *mounts])
-    body = "; \\\n    ".join(lines)
-    return [f"{head} {body}"]
-
-
-def _apt(packages: Iterable[str]) -> list[str]:
-    names = sorted(dict.fromkeys(packages))
-    install = "apt-get install --yes --no-install-recommends \\\n        " + " \\\n        ".join(
-        names
-    )
-    return _run(["export DEBIAN_FRONTEND=noninteractive", "apt-get update", install], _APT_MOUNTS)
-
-
-def _env_value(value: str) -> str:
-    return f"{WORK}/{value[2:]}" if value.startswith("@/") else value
+def _runtime_base(resolution: Resolution) -> str:
+    return _base(resolution).replace("-devel-", "-runtime-")
 
 
 def _exports(step: Step) -> list[str]:
@@ -55,90 +64,69 @@ def _exports(step: Step) -> list[str]:
     if step.path:
         folders = ":".join(f"{WORK}/{folder}" for folder in step.path)
         lines.append(f'export PATH="{folders}:$PATH"')
-    lines += [f"export {name}={shlex.quote(_env_value(value))}" for name, value in step.env]
+    for name, value in step.env:
+        given = f"{WORK}/{value[2:]}" if value.startswith("@/") else value
+        lines.append(f"export {name}={shlex.quote(given)}")
+    if step.kind == "compile":
+        lines.append('export MAX_JOBS="${MAX_JOBS:-$(nproc)}"')
     return lines
 
 
 def _step(step: Step, mounts: Iterable[str] = ()) -> list[str]:
-    lines = ["", *_comment(f"{step.title}." + (f" {step.why}." if step.why else ""))]
-    lines += [f"COPY {name} {name}" for name in step.inputs]
-    return lines + _run([*_exports(step), *step.commands], mounts)
+    lines = ["", *comment(sentences(step.title, step.why))]
+    lines += [copy(name, name) for name in step.inputs]
+    for path in step.reads:
+        there = path if path.startswith("/") else f"{PROJECT}/{path}"
+        lines.append(copy(path.lstrip("/"), there))
+    return lines + run([*_exports(step), *step.commands], mounts)
 
 
-def _build_packages(resolution: Resolution) -> list[str]:
-    compiler = resolution.compiler
-    packages = ["ca-certificates", "curl", "git", "make", "patch", *resolution.apt]
-    if compiler.kind == "gcc":
-        packages += [compiler.cc.rsplit("/", 1)[-1], compiler.cxx.rsplit("/", 1)[-1]]
-    else:
-        packages.append(compiler.cc.rsplit("/", 1)[-1])
-    if release(resolution.python) < (3, 7):
-        packages.append("cmake")
-    if resolution.python_from == "system":
-        packages += ["python3-dev", "python3-pip", "python3-venv"]
-    if any(item.name == "vision" for item in resolution.companions):
-        packages += ["libjpeg-dev", "libpng-dev", "zlib1g-dev"]
-    if resolution.source.kind == "debian":
-        packages += ["debian-archive-keyring", "dpkg-dev"]
-    if resolution.feature("mpi") in ("on", "system"):
-        packages.append("libopenmpi-dev")
-    packages.append("libopenblas-dev")
-    return packages
-
-
-def _toolchain(resolution: Resolution) -> list[str]:
-    lines = ["", "# ---- toolchain: compilers and Python's headers; none of it reaches the runtime"]
-    lines += [f"FROM {resolution.base_image} AS toolchain", f"WORKDIR {WORK}", f"ENV WORK={WORK}"]
-    lines += _apt(_build_packages(resolution))
+def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:
+    what = "compilers and Python's headers" if compilers else "a Python that can install"
+    lines = ["", f"# ---- toolchain: {what}; none of it reaches the runtime"]
+    lines += [f"FROM {_base(resolution)} AS toolchain", f"WORKDIR {WORK}"]
+    lines.append(env({"WORK": WORK, "PROJECT": PROJECT}))
+    packages = build_packages(resolution) if compilers else python_packages(resolution)
+    lines += apt_install(packages)
     if resolution.python_from == "uv":
         lines += [
-            "# The distribution has another Python: uv brings this one, in a folder that can be copied.",
+            "# The distribution has another Python: uv brings this one, in a folder to copy.",
             "ENV UV_PYTHON_INSTALL_DIR=/opt/python PATH=/opt/uv:$PATH",
-            *_run(
+            *run(
                 [
                     "curl --fail --silent --show-error --location --output /tmp/uv.sh "
-                    "https://astral.sh/uv/install.sh",
+                    f"https://astral.sh/uv/{_UV}/install.sh",
                     "UV_INSTALL_DIR=/opt/uv UV_NO_MODIFY_PATH=1 sh /tmp/uv.sh",
                     "rm /tmp/uv.sh",
                 ]
             ),
         ]
-    else:
-        lines += _run(
-            [
-                f"command -v python{resolution.python} || ln -s /usr/bin/python3 "
-                f"/usr/local/bin/python{resolution.python}"
-            ]
-        )
     return lines
 
 
 def _builds(steps: Sequence[Step]) -> list[str]:
     """Everything that is compiled, one stage a project, each on the one before it."""
-    lines: list[str] = []
-    lines += ["", "# ---- sources: fetched and patched once, shared by everything below"]
+    lines = ["", "# ---- sources: fetched and patched once, shared by everything below"]
     lines.append("FROM toolchain AS sources")
     for step in steps:
         if step.kind in ("fetch", "patch"):
             lines += _step(step)
     lines += ["", "# ---- the build itself", "FROM sources AS environment"]
+    stage = "environment"
     for step in steps:
         if step.kind == "environment":
-            lines += _step(step, [_PIP_MOUNT])
-    stage = "environment"
-    seen: set[str] = set()
-    for step in steps:
-        if step.kind in ("configure", "compile"):
-            if step.project not in seen:
-                seen.add(step.project)
-                lines += ["", f"FROM {stage} AS build-{_stage_name(step.project)}"]
-                lines += ["ARG MAX_JOBS=", "ENV MAX_JOBS=$MAX_JOBS"]
-                stage = f"build-{_stage_name(step.project)}"
-            lines += _step(step, [_PIP_MOUNT, _CCACHE_MOUNT])
-    lines += ["", f"FROM {stage} AS verified"]
+            lines += _step(step, [PIP_MOUNT])
+        elif step.kind in ("configure", "compile"):
+            name = f"build-{_stage_name(step.project)}"
+            if name != stage:
+                lines += ["", f"FROM {stage} AS {name}", arg("MAX_JOBS")]
+                stage = name
+            lines += _step(step, [PIP_MOUNT, CCACHE_MOUNT])
+    lines += ["", "# ---- verified: nothing below exists unless this passes"]
+    lines.append(f"FROM {stage} AS verified")
     for step in steps:
         if step.kind == "verify":
-            lines += _step(step, [_PIP_MOUNT])
+            lines += _step(step, [PIP_MOUNT])
     return lines
 
 
@@ -155,23 +143,31 @@ def _wheels(variant: str) -> list[str]:
     ]
 
 
-def _runtime_base(resolution: Resolution) -> str:
-    return resolution.base_image.replace("-devel-", "-runtime-")
+def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]:
+    """A virtual environment, made where compilers are, copied where none are."""
+    python = resolution.python
+    if resolution.python_from == "uv":
+        make = f"uv venv --quiet --seed --python {python} /opt/venv"
+    else:
+        # A base image of one's own may call it python3 only.
+        make = f'"$(command -v python{python} || command -v python3)" -m venv /opt/venv'
+    lines = ["", "# ---- install: a virtual environment with torch, to be copied as it is"]
+    lines.append("FROM toolchain AS install")
+    packages = list(runtime_requirements(resolution))
+    # torch runs without numpy, but warns at every import, and nearly every program uses it.
+    packages += [text for text in resolution.requires if text.startswith("numpy")] or ["numpy"]
+    if resolution.use == "wheel":
+        packages.append(f"torch=={resolution.torch}")
+    if wheels:
+        here = image.build == "wheels"
+        lines.append("COPY wheels/ /wheels/" if here else "COPY --from=wheels / /wheels/")
+    install = pip_install(
+        "/opt/venv/bin/python", python, packages, "/wheels/*.whl" if wheels else ""
+    )
+    return lines + run([make, *install], [PIP_MOUNT])
 
 
-def _runtime_packages(resolution: Resolution) -> list[str]:
-    packages = ["ca-certificates", "libgomp1", "libopenblas0", "tzdata"]
-    if resolution.system in ("ubuntu-16.04", "ubuntu-18.04", "debian-10"):
-        packages[packages.index("libopenblas0")] = "libopenblas-base"
-    if resolution.python_from == "system":
-        packages += ["python3", "python3-venv"]
-    if any(item.name == "vision" for item in resolution.companions):
-        packages += ["libjpeg-turbo8" if "ubuntu" in resolution.system else "libjpeg62-turbo"]
-        packages += ["libpng12-0" if resolution.system == "ubuntu-16.04" else "libpng16-16"]
-    return packages
-
-
-def _labels(resolution: Resolution, torchsmith: str) -> list[str]:
+def _runtime(resolution: Resolution, image: Image, torchsmith: str) -> list[str]:
     cuda = resolution.cuda
     labels = {
         "org.opencontainers.image.title": f"PyTorch {resolution.version}",
@@ -184,104 +180,29 @@ def _labels(resolution: Resolution, torchsmith: str) -> list[str]:
         "dev.torchsmith.cuda": cuda.version if cuda else "none",
         "dev.torchsmith.archs": cuda.arch_list if cuda else "",
     }
-    pairs = [f'{name}="{value}"' for name, value in labels.items() if value]
-    return ["LABEL " + " \\\n      ".join(pairs)]
-
-
-def _runtime(resolution: Resolution, image: Image, torchsmith: str) -> list[str]:
-    from_source = resolution.use == "source" or resolution.companions or resolution.extensions
     lines = ["", "# ---- runtime: torch and what it needs to run, no compilers"]
-    lines.append(f"FROM {_runtime_base(resolution)} AS runtime")
-    lines += _labels(resolution, torchsmith)
-    lines += _apt([*_runtime_packages(resolution), *image.apt])
+    lines += [f"FROM {_runtime_base(resolution)} AS runtime", label(labels)]
+    lines += apt_install([*runtime_packages(resolution), *image.apt])
     if resolution.python_from == "uv":
         lines.append("COPY --from=toolchain /opt/python /opt/python")
-    if from_source:
-        lines.append("COPY --from=install /opt/venv /opt/venv")
-    else:
-        pins = [f"torch=={resolution.torch}", *image.pip]
-        lines += _run(
-            [
-                "python3 -m venv /opt/venv",
-                "/opt/venv/bin/pip install " + " ".join(map(shlex.quote, pins)),
-            ],
-            [_PIP_MOUNT],
-        )
-    lines.append("ENV PATH=/opt/venv/bin:$PATH")
-    lines += [f"ENV {name}={shlex.quote(value)}" for name, value in image.env.items()]
-    if from_source and image.pip:
-        lines += _run(["pip install " + " ".join(map(shlex.quote, image.pip))], [_PIP_MOUNT])
+    lines += ["COPY --from=install /opt/venv /opt/venv", "ENV PATH=/opt/venv/bin:$PATH"]
+    if image.env:
+        lines.append(env(image.env))
+    if image.pip:
+        lines += run([f"pip install {shlex.join(image.pip)}"], [PIP_MOUNT])
     for client in image.client:
         lines += ["", "# A vendor's own client, installed the vendor's way."]
-        lines += [f"COPY {name} /tmp/client/" for name in client.files]
-        lines += ["WORKDIR /tmp/client", *_run([*client.run, "cd /", "rm -rf /tmp/client"])]
+        lines += [copy(name, "/tmp/client/") for name in client.files]
+        lines += ["WORKDIR /tmp/client", *run([*client.run, "rm -rf /tmp/client"])]
     if image.client:
         lines.append("WORKDIR /")
     if image.run:
-        lines += _run(image.run)
-    shm = image.shm_size
+        lines += run(image.run)
     lines += [
-        f"# DataLoader workers pass tensors through /dev/shm: run with --shm-size={shm}.",
-        'CMD ["python3"]' if resolution.python_from == "system" else 'CMD ["python"]',
+        "# DataLoader workers pass tensors through /dev/shm: "
+        f"run with --shm-size={image.shm_size}.",
+        'CMD ["python"]',
     ]
-    return lines
-
-
-def _install(resolution: Resolution, image: Image) -> list[str]:
-    """A virtual environment with the wheels, made where compilers are, copied where none are."""
-    make = (
-        f"python{resolution.python} -m venv /opt/venv"
-        if resolution.python_from == "system"
-        else f"uv venv --seed --python {resolution.python} /opt/venv"
-    )
-    lines = ["", "FROM toolchain AS install"]
-    if image.build == "wheels":
-        lines.append("COPY wheels/ /wheels/")
-    else:
-        lines.append("COPY --from=wheels / /wheels/")
-    if resolution.use == "wheel":
-        install = f"/opt/venv/bin/pip install torch=={resolution.torch} /wheels/*.whl"
-    else:
-        install = "/opt/venv/bin/pip install /wheels/*.whl"
-    return lines + _run([make, install], [_PIP_MOUNT])
-
-
-def _train(training: Training) -> list[str]:
-    uid = "1000" if training.uid == "caller" else str(training.uid)
-    gid = "1000" if training.gid == "caller" else str(training.gid)
-    groups = "".join(f" --groups {group}" for group in training.groups)
-    lines = ["", f"# ---- {training.name}: the image {training.user} works in"]
-    lines += [f"FROM runtime AS train-{training.name}", f"ARG UID={uid}", f"ARG GID={gid}"]
-    lines.append(f"ENV TZ={training.timezone} LANG={training.locale} LC_ALL={training.locale}")
-    if training.apt:
-        lines += _apt(training.apt)
-    lines += _run(
-        [
-            'ln -sfn "/usr/share/zoneinfo/$TZ" /etc/localtime',
-            'echo "$TZ" > /etc/timezone',
-            *(f"getent group {group} || groupadd {group}" for group in training.groups),
-            f'getent group "$GID" || groupadd --gid "$GID" {training.user}',
-            f'useradd --uid "$UID" --gid "$GID" --create-home --shell {training.shell}{groups} '
-            f"{training.user}",
-            f"mkdir -p {training.workdir}",
-            f'chown "$UID:$GID" {training.workdir} /opt/venv',
-        ]
-    )
-    if training.pip:
-        packages = " ".join(map(shlex.quote, training.pip))
-        lines += _run([f"pip install {packages}"], [_PIP_MOUNT])
-    if training.conda:
-        packages = " ".join(map(shlex.quote, training.conda))
-        lines += _run(
-            [
-                "command -v conda || { echo 'train.conda needs a base image with conda' >&2; exit 1; }",
-                f"conda install --yes {packages}",
-            ]
-        )
-    if training.run:
-        lines += _run(training.run)
-    lines += [f"ENV {name}={shlex.quote(value)}" for name, value in training.env.items()]
-    lines += [f"USER {training.user}", f"WORKDIR {training.workdir}", f'CMD ["{training.shell}"]']
     return lines
 
 
@@ -289,13 +210,24 @@ def render_base(image: Image) -> str:
     """The Dockerfile of a base image of the recipe's own."""
     foundation = image.foundation
     assert foundation is not None
-    lines = [f"# The base image {foundation.name}.", f"FROM {foundation.start}"]
-    lines += [f"ENV {name}={shlex.quote(value)}" for name, value in foundation.env.items()]
+    lines = [f"# The base image {foundation.name}.", *_PRAGMA, f"FROM {foundation.start}"]
+    if foundation.env:
+        lines.append(env(foundation.env))
     if foundation.apt:
-        lines += _apt(foundation.apt)
+        lines += apt_install(foundation.apt)
     if foundation.run:
-        lines += _run(foundation.run)
+        lines += run(foundation.run)
     return "\n".join(lines) + "\n"
+
+
+# hadolint reads these; the reasons are ours.
+_PRAGMA = (
+    "# Package versions are the distribution's and the recipe's (DL3008, DL3013); a build step",
+    "# moves between folders and pipes as the plan says (DL3003, DL4006); pip's cache is a mount",
+    "# (DL3042); one RUN a step keeps the layers a later change can reuse (DL3059); a user's name",
+    "# is in the image's own passwd (DL3066).",
+    "# hadolint global ignore=DL3003,DL3008,DL3013,DL3042,DL3059,DL3066,DL4006",
+)
 
 
 def render_dockerfile(
@@ -303,33 +235,43 @@ def render_dockerfile(
 ) -> str:
     """Write one variant as a Dockerfile. The same plan gives the same bytes."""
     image = recipe.image or Image()
-    mine = [step for step in steps if step.kind in _BUILD_KINDS and _reaches(step, resolution)]
+    mine = [step for step in steps if _reaches(step, resolution)]
     compiled = any(step.kind == "compile" for step in mine)
+    inside = compiled and image.build == "inside"
     lines = [
-        *_comment(
+        *comment(
             f"{resolution.variant}: PyTorch {resolution.version} for Python {resolution.python}."
         ),
         f"# Written by torchsmith {torchsmith}; builds without it:",
         "#   docker build --target runtime --tag NAME .      (or podman build)",
         f"#   docker run --shm-size={image.shm_size} NAME",
+        *_beside(mine if inside else [], image, wheels=compiled and not inside),
+        "#",
+        *_PRAGMA,
     ]
-    if compiled:
-        lines += _toolchain(resolution)
-        if image.build == "inside":
-            lines += _builds(mine)
-            lines += _wheels(resolution.variant)
-        lines += _install(resolution, image)
+    lines += _toolchain(resolution, compilers=inside)
+    if inside:
+        lines += _builds(mine)
+        lines += _wheels(resolution.variant)
+    lines += _install(resolution, image, wheels=compiled)
     lines += _runtime(resolution, image, torchsmith)
     for training in image.train:
-        lines += _train(training)
+        lines += train_stage(training)
     return "\n".join(lines) + "\n"
 
 
-_BUILD_KINDS = ("fetch", "patch", "environment", "configure", "compile", "verify")
+def _beside(steps: Sequence[Step], image: Image, *, wheels: bool) -> list[str]:
+    """Say what a person has to put beside the Dockerfile: a plan holds no files of theirs."""
+    paths = [path.lstrip("/") for step in steps for path in step.reads]
+    paths += [path for client in image.client for path in client.files]
+    paths += ["wheels/ (with the wheels built elsewhere)"] if wheels else []
+    if not paths:
+        return []
+    return comment(f"Put beside this file first: {', '.join(dict.fromkeys(paths))}.")
 
 
 def _reaches(step: Step, resolution: Resolution) -> bool:
-    return step.project != "magma" and step.variant in ("", resolution.variant)
+    return step.kind in _BUILD_KINDS and step.variant in ("", resolution.variant)
 
 
 def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str, bytes]:
@@ -343,7 +285,7 @@ def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str,
         if recipe.image is not None and recipe.image.foundation is not None:
             files[f"{top}Dockerfile.base"] = render_base(recipe.image).encode()
         for step in steps:
-            if step.kind in _BUILD_KINDS and _reaches(step, resolution):
+            if _reaches(step, resolution):
                 for name in step.inputs:
                     files[f"{top}{name}"] = plan.files[name]
     return files

@@ -45,6 +45,10 @@ jobs_that_fit() {
 content_of() {
   local path
   for path in "$@"; do
+    if [ ! -e "$path" ]; then
+      echo "there is no $path: PROJECT must be the folder the recipe lies in" >&2
+      exit 1
+    fi
     find "$path" -type f -print0 | sort -z | xargs -0 -r sha256sum
   done | sha256sum | cut -c 1-16
 }
@@ -97,8 +101,7 @@ def _write_file(name: str, content: bytes) -> list[str]:
 def _step(step: Step) -> list[str]:
     lines = ["", *comment(sentences(step.title, step.why)), f"step_{step.id}() ("]
     lines.append('  cd "$WORK"')
-    for name in step.secrets:
-        lines.append(f'  : "${{{name}:?must be set}}"')
+    lines += [f'  : "${{{name}:?must be set}}"' for name in step.secrets]
     if step.path:
         folders = ":".join(f"$WORK/{folder}" for folder in step.path)
         lines.append(f'  export PATH="{folders}:$PATH"')

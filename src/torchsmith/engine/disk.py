@@ -1,0 +1,90 @@
+"""Running out of disk, and making sure that what was written is really there."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from torchsmith.errors import DiskFullError
+
+# EFBIG is what a limit on file sizes (`ulimit -f`) gives.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether an error means that there was no room left."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    return isinstance(error, sqlite3.OperationalError) and "disk is full" in str(error)
+
+
+def free_bytes(path: Path) -> int | None:
+    """What may still be written at a path, None if nobody can say."""
+    for folder in (path, *path.parents):
+        with contextlib.suppress(OSError):
+            return shutil.disk_usage(folder).free
+    return None
+
+
+@contextlib.contextmanager
+def room(where: Path, needed: int | Callable[[], int] | None = None) -> Iterator[None]:
+    """Turn "no space left" into an error that says where, and how much was wanted."""
+    try:
+        yield
+    except (OSError, sqlite3.OperationalError) as error:
+        if not is_no_room(error):
+            raise
+        amount = needed() if callable(needed) else needed
+        raise DiskFullError(str(where), amount, free_bytes(where)) from error
+
+
+def check_room(where: Path, needed: int) -> None:
+    """Refuse before the first byte what cannot fit."""
+    free = free_bytes(where)
+    if free is not None and free < needed:
+        raise DiskFullError(str(where), needed, free)
+
+
+def sync_file(path: Path) -> None:
+    """Have a file or a folder's list of names on the disk before going on."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_filesystem(path: Path) -> None:
+    """Have everything written so far on the disk: one call for a tree of many files."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if syncfs is None:
+            os.sync()
+        elif syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a small file so that it is seen whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise

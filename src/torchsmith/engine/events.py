@@ -1,0 +1,185 @@
+"""What happens during a run, as values: for a display, for the journal, for a JSON stream."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+_NINJA = re.compile(r"\[(\d+)/(\d+)\]\s*(.*)")
+_CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened, and when (seconds since 1970)."""
+
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """A run begins: `total` steps are looked at, `to_run` of them will be run."""
+
+    run: str
+    plan: str
+    work: str
+    total: int
+    to_run: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting(Event):
+    """Another torchsmith holds what is wanted: `step` is empty when it is the work folder."""
+
+    step: str
+    pid: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted(Event):
+    """A step begins, or goes on where it was stopped."""
+
+    step: str
+    title: str
+    kind: str
+    log: str
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine(Event):
+    """A line its programs wrote, secrets taken out."""
+
+    step: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProgress(Event):
+    """How far a compilation is; `rate` is files a second, `seconds_left` unknown at first."""
+
+    step: str
+    done: int
+    total: int
+    rate: float | None
+    seconds_left: float | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished(Event):
+    """A step was run and what it made is in the store."""
+
+    step: str
+    title: str
+    seconds: float
+    cpu_seconds: float
+    peak_rss: int
+    bytes_stored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCached(Event):
+    """What the step makes was in the store already."""
+
+    step: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSkipped(Event):
+    """Not in the store, and nothing that has to be run reads it."""
+
+    step: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailed(Event):
+    """A step ended badly."""
+
+    step: str
+    title: str
+    reason: str
+    excerpt: tuple[str, ...]
+    log: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepInterrupted(Event):
+    """A step was stopped from outside; it goes on where it was when run again."""
+
+    step: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warned(Event):
+    """Something a person should know that stops nothing."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished(Event):
+    """The run is over: `status` is done, failed or interrupted."""
+
+    run: str
+    status: str
+    seconds: float
+    artifacts: tuple[str, ...]
+    error: str
+
+
+OnEvent = Callable[[Event], None]
+
+
+def event_name(event: Event) -> str:
+    """StepStarted -> step-started."""
+    return _CAMEL.sub("-", type(event).__name__).lower()
+
+
+def as_json(event: Event) -> dict[str, object]:
+    """Plain data for one line of a JSON stream."""
+    return {"event": event_name(event), **asdict(event)}
+
+
+class Progress:
+    """Reads ninja's `[123/1212]` lines of one step.
+
+    The rate is that of the last files only: a build slows down in its heavy parts, and the
+    first files of a resumed one are not like the rest.
+    """
+
+    def __init__(self, step: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.step = step
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque(maxlen=64)
+
+    def read(self, line: str) -> StepProgress | None:
+        """The progress a line tells, if it is one of ninja's."""
+        match = _NINJA.match(line)
+        if match is None:
+            return None
+        done, total = int(match[1]), int(match[2])
+        if total == 0 or done > total:
+            return None
+        if self._seen and done < self._seen[-1][1]:
+            # A second ninja of the same step counts from one again.
+            self._seen.clear()
+        now = self._clock()
+        self._seen.append((now, done))
+        since, before = self._seen[0]
+        rate = (done - before) / (now - since) if now > since and done > before else None
+        return StepProgress(
+            step=self.step,
+            done=done,
+            total=total,
+            rate=rate,
+            seconds_left=(total - done) / rate if rate else None,
+            what=match[3],
+        )

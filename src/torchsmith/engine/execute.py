@@ -1,0 +1,185 @@
+"""Running one step: its commands, then what they made into the store."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchsmith.engine import events
+from torchsmith.engine.disk import free_bytes, room
+from torchsmith.engine.entry import Entry, MissingOutputError
+from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
+from torchsmith.engine.locks import Lock, key_lock
+from torchsmith.engine.process import Guard, Outcome, Stop, run_script
+from torchsmith.engine.recorder import Recorder
+from torchsmith.engine.schedule import acts_outside, keeps_nothing
+from torchsmith.engine.secrets import Redactor
+from torchsmith.engine.shell import step_environment, step_script
+from torchsmith.engine.store import Store
+from torchsmith.engine.work import WorkFolder, plain_name
+from torchsmith.errors import DiskFullError, InterruptedRunError, StepFailed
+from torchsmith.plan.models import Step
+
+
+class Executor:
+    """Runs the steps of one run, each when it is told to."""
+
+    def __init__(
+        self,
+        store: Store,
+        work: WorkFolder,
+        recorder: Recorder,
+        base: Mapping[str, str],
+        secrets: frozenset[str],
+        stop: Stop,
+        *,
+        fresh: bool,
+    ) -> None:
+        self.store = store
+        self.work = work
+        self.guard: Guard | None = None
+        self.redactor = Redactor(base.get(name, "") for name in secrets)
+        self._recorder = recorder
+        self._base = base
+        self._secrets = secrets
+        self._stop = stop
+        self._fresh = fresh
+        self._logs = store.root / "logs" / recorder.run
+
+    def entry(self, step: Step) -> Entry | None:
+        """The result of a step, if it is there and can be used here."""
+        if keeps_nothing(step):
+            return None
+        entry = self.store.get(step.key, self.work.path, step.variant)
+        if entry is not None and acts_outside(step):
+            # What it made elsewhere may be gone, and only its being there says it is not.
+            there = all((self.work.path / output).exists() for output in step.outputs)
+            return entry if there else None
+        return entry
+
+    def resumes(self, step: Step) -> bool:
+        """Whether a compilation goes on in the tree it was stopped in."""
+        return step.kind == "compile" and not self._fresh and self.work.was_started(step)
+
+    def wait(self, lock: Lock, step: Step | None) -> None:
+        """Wait for what another torchsmith holds."""
+
+        def tell(pid: int) -> None:
+            if step is not None:
+                self._recorder.note(step, "waiting")
+            message = f"waiting for another torchsmith, pid {pid}"
+            name = step.id if step else ""
+            self._recorder.emit(events.Waiting(step=name, pid=pid, message=message))
+
+        if not lock.acquire(tell, lambda: self._stop.signal is not None):
+            self.heed_stop()
+
+    def heed_stop(self) -> None:
+        """End here if that was asked for."""
+        if self._stop.signal is not None:
+            raise InterruptedRunError(self._stop.signal)
+
+    def execute(self, step: Step) -> None:
+        """Run a step, unless another process does so first."""
+        self.heed_stop()
+        lock = key_lock(self.store.root, step.key)
+        with room(self.store.root):
+            self.wait(lock, step)
+        try:
+            if self.entry(step) is not None:
+                self._recorder.cached(step)
+                return
+            self._run_step(step)
+        finally:
+            lock.release()
+
+    def _run_step(self, step: Step) -> None:
+        outside = acts_outside(step) or keeps_nothing(step)
+        resume = self.resumes(step)
+        if not outside:
+            self.work.clear(step, trees=not resume)
+        log = self._logs / f"{plain_name(step.id)}.log"
+        with room(self._logs):
+            self._logs.mkdir(parents=True, exist_ok=True)
+        self.work.mark_started(step)
+        self._recorder.note(step, "running", log=log)
+        self._recorder.emit(
+            events.StepStarted(
+                step=step.id, title=step.title, kind=step.kind, log=str(log), resumed=resume
+            )
+        )
+        outcome = self._run_commands(step, log, resume=resume)
+        if outcome.status != 0:
+            self._end_badly(step, outcome, log)
+        size = 0
+        if not keeps_nothing(step):
+            try:
+                entry = self.store.put(step.key, step, self.work.path, external=outside)
+            except MissingOutputError as missing:
+                raise self._failure(step, f"it made no {missing}", log, outcome) from missing
+            size = entry.bytes
+            if not outside:
+                self.work.mark_placed(step, entry.outputs)
+        self.work.mark_finished(step)
+        self._recorder.note(step, "done", log=log, outcome=outcome)
+        self._recorder.emit(
+            events.StepFinished(
+                step=step.id,
+                title=step.title,
+                seconds=outcome.seconds,
+                cpu_seconds=outcome.cpu_seconds,
+                peak_rss=outcome.peak_rss,
+                bytes_stored=size,
+            )
+        )
+
+    def _run_commands(self, step: Step, log: Path, *, resume: bool) -> Outcome:
+        if not step.commands:
+            # Its files are the plan's own, and written.
+            return Outcome(0, 0.0, 0.0, 0, stopped=False)
+        assert self.guard is not None
+        progress = events.Progress(step.id)
+
+        def on_line(text: str) -> None:
+            self._recorder.emit(events.StepLine(step=step.id, text=text))
+            if (made := progress.read(text)) is not None:
+                self._recorder.emit(made)
+
+        folder = self.work.path / step.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        return run_script(
+            self.work.write_script(step, step_script(step)),
+            folder,
+            step_environment(step, self.work.path, self._base, self._secrets, resume=resume),
+            log,
+            redactor=self.redactor,
+            on_line=on_line,
+            stop=self._stop,
+            guard=self.guard,
+        )
+
+    def _end_badly(self, step: Step, outcome: Outcome, log: Path) -> None:
+        if outcome.stopped:
+            self._recorder.note(step, "interrupted", log=log, outcome=outcome)
+            self._recorder.emit(events.StepInterrupted(step=step.id, title=step.title))
+            self.heed_stop()
+        failure = self._failure(step, describe_exit(outcome.status), log, outcome)
+        if ran_out_of_room(failure.excerpt):
+            needed = step.cost.disk_mb * 1_000_000 or None
+            raise DiskFullError(
+                str(self.work.path), needed, free_bytes(self.work.path)
+            ) from failure
+        raise failure
+
+    def _failure(self, step: Step, reason: str, log: Path, outcome: Outcome) -> StepFailed:
+        excerpt = explain_log(log)
+        failure = StepFailed(step.id, step.title, reason, excerpt, str(log))
+        with contextlib.suppress(DiskFullError):
+            self._recorder.note(step, "failed", log=log, error=failure.message, outcome=outcome)
+            self._recorder.emit(
+                events.StepFailed(
+                    step=step.id, title=step.title, reason=reason, excerpt=excerpt, log=str(log)
+                )
+            )
+        return failure

@@ -1,0 +1,103 @@
+"""Finding, in the log of a failed step, the few lines that say why."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+_MOST_LINES = 15
+_CONTEXT = 3
+
+# Said by the program that failed. The first such line is the cause; what follows are its results.
+_CAUSE = re.compile(
+    r"""
+      ^\S.*?(:\d+|\(\d+\))\s*:\s+(fatal\ |internal\ compiler\ )?error\b   # file:12:3: error: …
+    | \b(cc1plus|cc1|c\+\+|g\+\+|gcc|clang(\+\+)?(-\d+)?|nvcc|nvlink|ptxas|collect2)\S*\ *:?\ +
+      (fatal\ )?(error\ *:|fatal\ *:)
+    | ^(nvcc\ fatal|ptxas\ fatal)\b
+    | \bundefined\ reference\ to\b | \bmultiple\ definition\ of\b
+    | ^(\S*/)?(ld|mold|lld|ld\.\w+)(\.\w+)?:\ .*(error|cannot\ find|undefined)
+    | ^CMake\ Error\b
+    | ^ninja:\ (error|fatal):
+    | \bNo\ space\ left\ on\ device\b | \bDisk\ quota\ exceeded\b | \bFile\ size\ limit\ exceeded\b
+    | \bKilled\ signal\ terminated\ program\b
+    | ^(fatal|E):\ \S                                                      # git, apt
+    | ^curl:\ \(\d+\)
+    """,
+    re.VERBOSE,
+)
+# Said by anything, often without consequence: the last such line counts.
+_MAYBE = re.compile(r"(?<![-\w])(\w*Error|error|ERROR|\w*Exception|fatal|FAILED|Killed)(:|\b.*:)")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# What ninja and make say about the program that has already said it better.
+_ECHO = re.compile(r"^(FAILED: |ninja: build stopped|make(\[\d+\])?: \*\*\*)")
+_NO_ROOM = re.compile(
+    r"No space left on device|Disk quota exceeded|File size limit exceeded|File too large"
+)
+
+
+def explain(lines: Iterable[str]) -> tuple[str, ...]:
+    """The lines of a log that say why, in order, never more than a screen of them."""
+    before: deque[str] = deque(maxlen=2)
+    tail: deque[str] = deque(maxlen=_MOST_LINES)
+    found: list[str] = []
+    wanted = 0
+    for raw in lines:
+        line = _ANSI.sub("", raw.rstrip("\r\n"))
+        if not line.strip():
+            continue
+        line = line if len(line) <= 400 else line[:397] + "..."
+        tail.append(line)
+        if len(found) >= _MOST_LINES:
+            continue
+        if _CAUSE.search(line) and not _ECHO.match(line):
+            if not found:
+                found += [item for item in before if _is_position(item)]
+            found.append(line)
+            wanted = _CONTEXT
+        elif wanted:
+            if _ECHO.match(line):
+                wanted = 0
+                continue
+            found.append(line)
+            wanted -= 1
+        before.append(line)
+    return tuple(found[:_MOST_LINES]) or _ending(list(tail))
+
+
+def _is_position(line: str) -> bool:
+    """Whether a compiler says where it was: `x.cpp: In function ‘int main()’:`."""
+    return line.startswith("In file included") or (line.endswith(":") and ": In " in line)
+
+
+def _ending(tail: list[str]) -> tuple[str, ...]:
+    """No program named its error: the end of the log, from the last line that sounds like one."""
+    for index in range(len(tail) - 1, -1, -1):
+        if _MAYBE.search(tail[index]):
+            return tuple(tail[max(0, index - _CONTEXT) :])
+    return tuple(tail[-8:])
+
+
+def explain_log(log: Path) -> tuple[str, ...]:
+    """The lines of a log file that say why its step failed."""
+    try:
+        with log.open(encoding="utf-8", errors="replace") as file:
+            return explain(file)
+    except OSError:
+        return ()
+
+
+def ran_out_of_room(excerpt: Iterable[str]) -> bool:
+    """Whether the program says that the disk is full."""
+    return any(_NO_ROOM.search(line) for line in excerpt)
+
+
+def describe_exit(status: int) -> str:
+    """How a process ended, in words: negative is a signal, as Python writes it."""
+    if status == -9 or status == 137:
+        return "it was killed (signal 9): most often because memory ran out"
+    if status < 0:
+        return f"it was ended by signal {-status}"
+    return f"it ended with exit status {status}"

@@ -1,0 +1,272 @@
+"""What was run, when, and how it ended: one SQLite file beside the store.
+
+Several processes write to it at once. A run that was killed could not say so itself: whoever
+reads the journal sees that its process is gone, and calls it interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torchsmith import __version__
+from torchsmith.engine.disk import room
+from torchsmith.engine.events import Event, StepLine, StepProgress, as_json, event_name
+from torchsmith.errors import TorchsmithError
+
+RunStatus = Literal["running", "done", "failed", "interrupted"]
+StepStatus = Literal["running", "waiting", "done", "cached", "skipped", "failed", "interrupted"]
+
+_SCHEMA = 1
+_TABLES = """
+CREATE TABLE runs (
+  id TEXT PRIMARY KEY, plan TEXT NOT NULL, recipe TEXT NOT NULL, host TEXT NOT NULL,
+  torchsmith TEXT NOT NULL, started REAL NOT NULL, ended REAL, status TEXT NOT NULL,
+  error TEXT NOT NULL DEFAULT '', node TEXT NOT NULL, pid INTEGER NOT NULL, born TEXT NOT NULL
+);
+CREATE INDEX runs_started ON runs (started);
+CREATE TABLE steps (
+  run TEXT NOT NULL REFERENCES runs (id), step TEXT NOT NULL, key TEXT NOT NULL,
+  title TEXT NOT NULL, status TEXT NOT NULL, started REAL, ended REAL, cpu_seconds REAL,
+  peak_rss INTEGER, log TEXT NOT NULL DEFAULT '', error TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (run, step)
+);
+CREATE TABLE events (
+  number INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL REFERENCES runs (id),
+  at REAL NOT NULL, name TEXT NOT NULL, content TEXT NOT NULL
+);
+CREATE INDEX events_run ON events (run);
+CREATE TRIGGER events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'append only'); END;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run as the journal tells it."""
+
+    id: str
+    plan: str
+    recipe: str
+    host: str
+    torchsmith: str
+    started: float
+    ended: float | None
+    status: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of a run; `peak_rss` in bytes, of its largest process."""
+
+    run: str
+    step: str
+    key: str
+    title: str
+    status: str
+    started: float | None
+    ended: float | None
+    cpu_seconds: float | None
+    peak_rss: int | None
+    log: str
+    error: str
+
+
+def _born(pid: int) -> str:
+    """When a process began, as the kernel counts: tells it from a later one of the same number."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The name in parentheses may hold spaces; the 22nd field is the 20th after it.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in ("Z", "X") else f"{boot} {fields[19]}"
+    except (OSError, IndexError):
+        return ""
+
+
+class Journal:
+    """The record of all runs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        with room(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(
+                path, timeout=30, isolation_level=None, check_same_thread=False
+            )
+            self._database.row_factory = sqlite3.Row
+            self._prepare()
+
+    def _prepare(self) -> None:
+        database = self._database
+        # Readers do not wait for writers, and a killed writer leaves nothing to mend.
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        with self._transaction():
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            if version == 0:
+                for statement in _TABLES.strip().split(";\n"):
+                    database.execute(statement)
+                database.execute(f"PRAGMA user_version = {_SCHEMA}")
+            elif version > _SCHEMA:
+                raise TorchsmithError(
+                    f"{self.path} was written by a newer torchsmith",
+                    "Use that torchsmith, or name another store in TORCHSMITH_STORE.",
+                )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, room(self.path.parent):
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                # A full disk has rolled back by itself.
+                with contextlib.suppress(sqlite3.OperationalError):
+                    self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._database.close()
+
+    def begin(self, plan: str, recipe: str = "", host: str = "") -> str:
+        """Open a run and return its id."""
+        # Ids sort by time, so that a listing of the logs does.
+        run = time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
+        pid = os.getpid()
+        with self._transaction() as database:
+            database.execute(
+                "INSERT INTO runs (id, plan, recipe, host, torchsmith, started, status, node, pid,"
+                " born) VALUES (?, ?, ?, ?, ?, ?, 'running', ?, ?, ?)",
+                (
+                    run,
+                    plan,
+                    recipe,
+                    host,
+                    __version__,
+                    time.time(),
+                    platform.node(),
+                    pid,
+                    _born(pid),
+                ),
+            )
+        return run
+
+    def end(self, run: str, status: RunStatus, error: str = "") -> None:
+        """Close a run; steps that were under way end with it."""
+        now = time.time()
+        with self._transaction() as database:
+            database.execute(
+                "UPDATE runs SET ended = ?, status = ?, error = ? WHERE id = ?",
+                (now, status, error, run),
+            )
+            database.execute(
+                "UPDATE steps SET ended = ?, status = 'interrupted'"
+                " WHERE run = ? AND status IN ('running', 'waiting')",
+                (now, run),
+            )
+
+    def step(
+        self,
+        run: str,
+        step: str,
+        status: StepStatus,
+        *,
+        key: str = "",
+        title: str = "",
+        log: str = "",
+        cpu_seconds: float | None = None,
+        peak_rss: int | None = None,
+        error: str = "",
+    ) -> None:
+        """Note where a step of a run is."""
+        now = time.time()
+        under_way = status in ("running", "waiting")
+        with self._transaction() as database:
+            database.execute(
+                "INSERT INTO steps (run, step, key, title, status, started, ended, cpu_seconds,"
+                " peak_rss, log, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (run, step) DO UPDATE SET status = excluded.status,"
+                " started = coalesce(steps.started, excluded.started), ended = excluded.ended,"
+                " cpu_seconds = coalesce(excluded.cpu_seconds, steps.cpu_seconds),"
+                " peak_rss = coalesce(excluded.peak_rss, steps.peak_rss),"
+                " log = CASE excluded.log WHEN '' THEN steps.log ELSE excluded.log END,"
+                " error = excluded.error",
+                (
+                    *(run, step, key, title, status, now if under_way else None),
+                    *(None if under_way else now, cpu_seconds, peak_rss, log, error),
+                ),
+            )
+
+    def add(self, run: str, event: Event) -> None:
+        """Keep an event. Lines are in the log and progress is of the moment: neither is kept."""
+        if isinstance(event, StepLine | StepProgress):
+            return
+        with self._transaction() as database:
+            database.execute(
+                "INSERT INTO events (run, at, name, content) VALUES (?, ?, ?, ?)",
+                (run, event.at, event_name(event), json.dumps(as_json(event))),
+            )
+
+    def _gone(self, row: sqlite3.Row) -> bool:
+        """Whether a run that never ended has no process any more (on this machine)."""
+        here = row["status"] == "running" and row["node"] == platform.node()
+        return bool(here and _born(row["pid"]) != row["born"])
+
+    def runs(self, limit: int = 50) -> list[RunRecord]:
+        """The latest runs, newest first."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT * FROM runs ORDER BY started DESC, rowid DESC LIMIT ?", (limit,)
+            ).fetchall()
+        return [self._run(row) for row in rows]
+
+    def run(self, identity: str) -> RunRecord | None:
+        """One run by its id."""
+        with self._lock:
+            row = self._database.execute("SELECT * FROM runs WHERE id = ?", (identity,)).fetchone()
+        return None if row is None else self._run(row)
+
+    def _run(self, row: sqlite3.Row) -> RunRecord:
+        status = "interrupted" if self._gone(row) else row["status"]
+        times = (row["started"], row["ended"])
+        about = (row["plan"], row["recipe"], row["host"], row["torchsmith"])
+        return RunRecord(row["id"], *about, *times, status, row["error"])
+
+    def steps(self, run: str) -> list[StepRecord]:
+        """The steps of a run, in the order they were come to."""
+        with self._lock:
+            owner = self._database.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
+            rows = self._database.execute(
+                "SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,)
+            ).fetchall()
+        gone = owner is not None and self._gone(owner)
+        records: list[StepRecord] = []
+        for row in rows:
+            status = row["status"]
+            if gone and status in ("running", "waiting"):
+                status = "interrupted"
+            first = (row["run"], row["step"], row["key"], row["title"], status)
+            times = (row["started"], row["ended"], row["cpu_seconds"], row["peak_rss"])
+            records.append(StepRecord(*first, *times, row["log"], row["error"]))
+        return records
+
+    def events(self, run: str) -> list[dict[str, object]]:
+        """What happened in a run, in order."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT content FROM events WHERE run = ? ORDER BY number", (run,)
+            ).fetchall()
+        return [json.loads(row["content"]) for row in rows]

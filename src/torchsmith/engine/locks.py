@@ -1,0 +1,108 @@
+"""Locks between processes: `flock` on a file, so a lock dies with its holder.
+
+A lock's file goes away when it is released. Whoever waited for it then holds a lock on a file
+nobody else can find, which is why the file is looked at again once the lock is held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+_POLL_S = 0.1
+
+
+class Lock:
+    """One lock, held by at most one holder at a time, threads of one process included."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """The open file; a child that inherits it keeps the lock held."""
+        if self._descriptor is None:
+            raise RuntimeError(f"{self.path} is not held")
+        return self._descriptor
+
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody has it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except BaseException:
+                os.close(descriptor)
+                raise
+            if self._is_current(descriptor):
+                # Who holds it is only told to those who wait: a full disk may keep it out.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(descriptor, 0)
+                    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+                self._descriptor = descriptor
+                return True
+            os.close(descriptor)
+
+    def acquire(
+        self,
+        on_wait: Callable[[int], None] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Wait for the lock; `on_wait` hears once whose it is. False when told to stop."""
+        told = False
+        while not self.try_acquire():
+            if stopped():
+                return False
+            if not told and on_wait is not None:
+                on_wait(self.holder())
+                told = True
+            time.sleep(_POLL_S)
+        return True
+
+    def holder(self) -> int:
+        """The process that holds it, 0 if unknown."""
+        try:
+            return int(self.path.read_text() or 0)
+        except (OSError, ValueError):
+            return 0
+
+    def release(self) -> None:
+        """Let go; the file goes first, while nobody else can hold it."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _is_current(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self.path.stat())
+        except FileNotFoundError:
+            return False
+
+    def __enter__(self) -> Lock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+def key_lock(root: Path, key: str) -> Lock:
+    """The lock of one step's key: whoever holds it is the one who runs that step."""
+    return Lock(root / "locks" / f"{key}.lock")

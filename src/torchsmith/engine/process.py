@@ -1,0 +1,250 @@
+"""Running one script: its own session, its output to a log, its end in good order.
+
+A script's processes are in a session of their own, so a Ctrl-C at the terminal reaches them
+through us only, and in order. The other side of that is that they would outlive us: a guard, a
+small bash that holds the work folder's lock, ends them when we are killed, and only then lets
+the folder go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from torchsmith.engine.disk import room
+from torchsmith.engine.secrets import LineReader, Redactor
+
+GRACE_S = 10.0
+_POLL_S = 0.1
+_CHUNK = 1 << 16
+
+# Whether anything lives is read from /proc: a dead process nobody reaps (a container without an
+# init) still answers `kill -0`.
+_GUARD = """
+lives() {
+  local file line
+  for file in /proc/[0-9]*/stat; do
+    read -r line <"$file" || continue
+    line=(${line##*) })
+    if [ "${line[2]}" = "$1" ] && [ "${line[0]}" != Z ]; then return 0; fi
+  done
+  return 1
+}
+trap '' INT TERM HUP
+declare -A groups
+while read -r sign group; do
+  if [ "$sign" = + ]; then groups[$group]=1; else unset "groups[$group]"; fi
+done
+for group in "${!groups[@]}"; do kill -TERM -- "-$group"; done
+for group in "${!groups[@]}"; do
+  for _ in {1..40}; do lives "$group" || break; sleep 0.05; done
+  kill -KILL -- "-$group"
+done
+"""
+
+
+class Stop:
+    """A wish to stop, made once; made twice, it allows no grace."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.at_once = False
+
+    def request(self, number: int = signal.SIGTERM) -> None:
+        """Ask for the end."""
+        self.at_once = self.signal is not None
+        self.signal = self.signal or number
+
+    @contextlib.contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Take Ctrl-C and SIGTERM as the wish to stop, for as long as this lasts."""
+        if threading.current_thread() is not threading.main_thread():
+            # Python lets only the main thread listen.
+            yield
+            return
+
+        def heard(number: int, _: FrameType | None) -> None:
+            self.request(number)
+
+        before = {number: signal.getsignal(number) for number in _STOPPING}
+        try:
+            for number, handler in before.items():
+                # `nohup` and a shell's `&` have signals ignored, and mean it.
+                if handler != signal.SIG_IGN:
+                    signal.signal(number, heard)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Guard:
+    """Ends the processes of our scripts should we be killed."""
+
+    def __init__(self, lock: int) -> None:
+        self._lock = lock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._turn = threading.Lock()
+
+    def _say(self, line: str) -> None:
+        with self._turn:
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    ["bash", "-c", _GUARD],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(self._lock,),
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            with contextlib.suppress(BrokenPipeError):
+                assert self._process.stdin is not None
+                self._process.stdin.write(line.encode())
+
+    @contextlib.contextmanager
+    def over(self, group: int) -> Iterator[None]:
+        """Watch over a process group."""
+        self._say(f"+ {group}\n")
+        try:
+            yield
+        finally:
+            self._say(f"- {group}\n")
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+        if self._process is not None:
+            self._process.communicate()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a script ended: a negative status is a signal; `peak_rss` in bytes."""
+
+    status: int
+    seconds: float
+    cpu_seconds: float
+    peak_rss: int
+    stopped: bool
+
+
+class _Script:
+    def __init__(self, process: subprocess.Popen[bytes], stop: Stop, grace: float) -> None:
+        self.process = process
+        self.stop = stop
+        self.grace = grace
+        self.deadline: float | None = None
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def heed(self) -> None:
+        """Pass a wish to stop on, and insist when it is not heard."""
+        if self.stop.signal is None:
+            return
+        if self.deadline is None:
+            self.deadline = time.monotonic() + self.grace
+            self.send(self.stop.signal)
+        elif self.stop.at_once or time.monotonic() > self.deadline:
+            self.send(signal.SIGKILL)
+
+    def ended(self) -> bool:
+        """Whether the shell itself is over: what it left in the background may hold its output."""
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.process.pid, flags) is not None
+
+    def reap(self) -> tuple[int, float, int]:
+        # While the shell is not reaped its group's number is nobody else's.
+        self.send(signal.SIGKILL)
+        _, status, usage = os.wait4(self.process.pid, 0)
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        # Linux counts the largest process in KiB.
+        return self.process.returncode, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+
+
+def run_script(
+    script: Path,
+    folder: Path,
+    env: Mapping[str, str],
+    log: Path,
+    *,
+    redactor: Redactor,
+    on_line: Callable[[str], None],
+    stop: Stop,
+    guard: Guard,
+    grace: float = GRACE_S,
+) -> Outcome:
+    """Run a script to its end, or until told to stop."""
+    began = time.monotonic()
+    with room(log.parent), log.open("ab", buffering=0) as file:
+        process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", str(script)],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        running = _Script(process, stop, grace)
+        with process.stdin, process.stdout, guard.over(process.pid):
+            try:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.write(b"\n")
+                    process.stdin.close()
+                _follow(running, process.stdout.fileno(), LineReader(redactor), file.write, on_line)
+            finally:
+                status, cpu, peak = running.reap()
+    return Outcome(status, time.monotonic() - began, cpu, peak, running.deadline is not None)
+
+
+def _follow(
+    running: _Script,
+    output: int,
+    lines: LineReader,
+    keep: Callable[[bytes], int],
+    on_line: Callable[[str], None],
+) -> None:
+    """Bring what a script says to the log, and line by line to whoever listens."""
+
+    def hand_on(content: bytes) -> None:
+        rest = content
+        while rest:
+            rest = rest[keep(rest) :]
+        for line in content.splitlines():
+            on_line(line.decode(errors="replace"))
+
+    os.set_blocking(output, False)
+    talking = True
+    while True:
+        running.heed()
+        over = running.ended()
+        if talking:
+            select.select([output], [], [], 0 if over else _POLL_S)
+            with contextlib.suppress(BlockingIOError):
+                chunk = os.read(output, _CHUNK)
+                talking = bool(chunk)
+                hand_on(lines.feed(chunk))
+                # There may be more, of a script that is over too.
+                continue
+        elif not over:
+            time.sleep(0.005)
+        if over:
+            break
+    hand_on(lines.finish())

@@ -1,0 +1,60 @@
+"""Telling what happens: to the journal, and to whoever listens."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from torchsmith.engine import events
+from torchsmith.engine.journal import Journal, StepStatus
+from torchsmith.engine.process import Outcome
+from torchsmith.plan.models import Step
+
+
+class Recorder:
+    """The voice of one run."""
+
+    def __init__(self, journal: Journal, run: str, on_event: events.OnEvent) -> None:
+        self.run = run
+        self.statuses: dict[str, StepStatus] = {}
+        self._journal = journal
+        self._on_event = on_event
+        self._turn = threading.RLock()
+
+    def emit(self, event: events.Event) -> None:
+        """Tell the journal and whoever listens, one thread at a time."""
+        with self._turn:
+            self._journal.add(self.run, event)
+            self._on_event(event)
+
+    def warn(self, message: str) -> None:
+        """Tell something that stops nothing."""
+        self.emit(events.Warned(message=message))
+
+    def note(
+        self,
+        step: Step,
+        status: StepStatus,
+        *,
+        log: Path | None = None,
+        error: str = "",
+        outcome: Outcome | None = None,
+    ) -> None:
+        """Keep where a step is."""
+        self.statuses[step.id] = status
+        self._journal.step(
+            self.run,
+            step.id,
+            status,
+            key=step.key,
+            title=step.title,
+            log=str(log or ""),
+            error=error,
+            cpu_seconds=outcome.cpu_seconds if outcome else None,
+            peak_rss=outcome.peak_rss if outcome else None,
+        )
+
+    def cached(self, step: Step) -> None:
+        """Tell that a step's result was there."""
+        self.note(step, "cached")
+        self.emit(events.StepCached(step=step.id, title=step.title))

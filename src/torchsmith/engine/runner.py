@@ -1,0 +1,249 @@
+"""Running a plan: what is in the store is not made again, what was stopped goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsmith.engine import events
+from torchsmith.engine.disk import room
+from torchsmith.engine.execute import Executor
+from torchsmith.engine.journal import Journal, RunStatus, StepStatus
+from torchsmith.engine.process import Guard, Stop
+from torchsmith.engine.recorder import Recorder
+from torchsmith.engine.schedule import (
+    acts_outside,
+    choose,
+    closures,
+    final_steps,
+    keeps_nothing,
+    may_share_time,
+    readings,
+    steps_to_run,
+)
+from torchsmith.engine.shell import inherited_environment
+from torchsmith.engine.store import Store
+from torchsmith.engine.work import WorkFolder, plain_name
+from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, UsageError
+from torchsmith.plan.models import Plan, Step
+
+_AT_ONCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run came to: how each step ended, and where the results are."""
+
+    run: str
+    work: Path
+    steps: Mapping[str, StepStatus]
+    artifacts: Mapping[str, tuple[Path, ...]]
+    seconds: float
+
+
+def default_work(store: Store, plan: Plan) -> Path:
+    """Where a plan is run unless told otherwise: beside the store, not in anybody's tree."""
+    return store.root / "work" / plain_name(plan.name)
+
+
+def run_plan(
+    plan: Plan,
+    store: Store,
+    journal: Journal,
+    *,
+    work: Path | None = None,
+    only: Sequence[str] | None = None,
+    on_event: events.OnEvent = lambda _: None,
+    environment: Mapping[str, str] | None = None,
+    fresh: bool = False,
+    recipe: str = "",
+    host: str = "",
+    stop: Stop | None = None,
+) -> RunResult:
+    """Do what is left to do of a plan.
+
+    `environment` is taken as given; without it the caller's is used, less what would change a
+    build unseen. `fresh` starts interrupted compilations over. `recipe` and `host` are words
+    for the journal. Raises StepFailed, DiskFullError or InterruptedRunError; the same
+    call then goes on.
+    """
+    steps = choose(plan, only)
+    base = inherited_environment() if environment is None else dict(environment)
+    folder = WorkFolder(work or default_work(store, plan))
+    stop = Stop() if stop is None else stop
+    secrets = frozenset(name for step in plan.steps for name in step.secrets)
+    recorder = Recorder(journal, journal.begin(plan.name, recipe, host), on_event)
+    executor = Executor(
+        store.reporting(recorder.warn), folder, recorder, base, secrets, stop, fresh=fresh
+    )
+    run = _Run(plan, steps, only, executor, recorder, base)
+    began = time.monotonic()
+    status: RunStatus = "failed"
+    error = ""
+    try:
+        with stop.on_signals(), run.in_work_folder():
+            run.go()
+        status = "done"
+    except InterruptedRunError as interruption:
+        status, error = "interrupted", interruption.message
+        raise
+    except BaseException as failure:
+        error = executor.redactor.text(str(failure) or type(failure).__name__)
+        raise
+    finally:
+        seconds = time.monotonic() - began
+        paths = tuple(str(path) for group in run.artifacts.values() for path in group)
+        # With no room left the journal cannot be told; that must not hide what happened.
+        with contextlib.suppress(DiskFullError):
+            journal.end(recorder.run, status, error)
+        with contextlib.suppress(DiskFullError):
+            recorder.emit(
+                events.RunFinished(
+                    run=recorder.run, status=status, seconds=seconds, artifacts=paths, error=error
+                )
+            )
+    return RunResult(recorder.run, folder.path, recorder.statuses, run.artifacts, seconds)
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: Plan,
+        steps: list[Step],
+        only: Sequence[str] | None,
+        executor: Executor,
+        recorder: Recorder,
+        base: Mapping[str, str],
+    ) -> None:
+        self.plan = plan
+        self.steps = steps
+        self.by_id = {step.id: step for step in steps}
+        self.reads = readings(steps)
+        self.needs = closures(steps)
+        self.finals = final_steps(steps, only)
+        self.executor = executor
+        self.recorder = recorder
+        self.store = executor.store
+        self.work = executor.work
+        self.base = base
+        self.artifacts: dict[str, tuple[Path, ...]] = {}
+
+    @contextlib.contextmanager
+    def in_work_folder(self) -> Iterator[None]:
+        """One run at a time in a work folder."""
+        with room(self.work.path):
+            self.executor.wait(self.work.lock, None)
+        guard = self.executor.guard = Guard(self.work.lock.descriptor)
+        try:
+            yield
+        finally:
+            guard.close()
+            self.work.lock.release()
+
+    def go(self) -> None:
+        """Every step in its turn."""
+        present = {step.id: self.executor.entry(step) is not None for step in self.steps}
+        chosen = steps_to_run(self.steps, self.reads, self.finals, lambda step: present[step.id])
+        self._check_secrets(chosen)
+        if chosen and shutil.which("bash", path=self.base.get("PATH")) is None:
+            raise HostError("steps are run by bash, which is not on PATH", "Install bash.")
+        order = tuple(step.id for step in self.steps if step.id in chosen)
+        self.recorder.emit(
+            events.RunStarted(
+                run=self.recorder.run,
+                plan=self.plan.name,
+                work=str(self.work.path),
+                total=len(self.steps),
+                to_run=order,
+            )
+        )
+        self.work.write_files(self.plan.files)
+        queue = list(self.steps)
+        while queue:
+            self.executor.heed_stop()
+            step = queue.pop(0)
+            if step.id in self.recorder.statuses:
+                continue
+            if step.id in chosen:
+                beside = self._beside(step, queue, chosen)
+                queue = [other for other in queue if other not in beside]
+                self._run_group([step, *beside])
+                self._keep_ready(step, *beside)
+            elif present[step.id]:
+                self.recorder.cached(step)
+                self._keep_ready(step)
+            else:
+                self.recorder.note(step, "skipped")
+                self.recorder.emit(events.StepSkipped(step=step.id, title=step.title))
+        for step in self.steps:
+            roots = self.work.placed_roots(step, untouched=False) if step.id in self.finals else ()
+            if roots:
+                self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
+
+    def _keep_ready(self, *steps: Step) -> None:
+        for step in steps:
+            if step.id in self.finals:
+                self._provide(step)
+
+    def _check_secrets(self, chosen: frozenset[str]) -> None:
+        """A missing password should be known now, not after hours of compiling."""
+        for step in self.steps:
+            for name in step.secrets:
+                if step.id in chosen and not self.base.get(name):
+                    raise UsageError(
+                        f"{step.title} needs the variable {name}, which is not set",
+                        f"Set {name} in the environment; its value is not written down anywhere.",
+                    )
+
+    def _beside(self, step: Step, queue: list[Step], chosen: frozenset[str]) -> list[Step]:
+        """The steps that may run at the same time as this one."""
+        if not may_share_time(step):
+            return []
+        waiting = {step.id, *(other.id for other in queue if other.id in chosen)}
+        return [
+            other
+            for other in queue
+            if other.id in chosen and may_share_time(other) and not self.needs[other.id] & waiting
+        ]
+
+    def _run_group(self, group: list[Step]) -> None:
+        for step in group:
+            self._provide_for(step)
+        if len(group) == 1:
+            self.executor.execute(group[0])
+            return
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            pending = [pool.submit(self.executor.execute, step) for step in group]
+        # All have ended: what went well is kept, whatever became of the others.
+        for future in pending:
+            future.result()
+
+    def _provide_for(self, step: Step) -> None:
+        """Put in place what a step reads."""
+        resumes = self.executor.resumes(step)
+        for name in self.reads[step.id]:
+            self._provide(self.by_id[name], untouched=not resumes)
+
+    def _provide(self, step: Step, *, untouched: bool = True) -> None:
+        """Have a step's outputs in the work folder, from the store or by running it again."""
+        if not step.outputs or acts_outside(step) or keeps_nothing(step):
+            return
+        if self.work.placed_roots(step, untouched=untouched) is not None:
+            return
+        entry = self.executor.entry(step)
+        if entry is not None:
+            self.work.forget_placed(step)
+            roots = self.store.restore(entry, self.work.path, step.variant)
+            if roots is not None:
+                self.work.mark_placed(step, roots)
+                return
+        self._provide_for(step)
+        self.executor.execute(step)
+        if self.work.placed_roots(step) is None:
+            # Another process made it while we waited.
+            self._provide(step)

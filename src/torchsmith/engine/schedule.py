@@ -1,0 +1,144 @@
+"""Deciding which steps of a plan have to be run, and what each of them reads. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from torchsmith.engine.entry import inside
+from torchsmith.errors import TorchsmithError, UsageError
+from torchsmith.plan.models import Plan, Step
+
+# They only exist for the steps that read them.
+_MEANS = frozenset({"fetch", "patch", "environment", "configure"})
+_RESULTS = frozenset({"compile", "package"})
+_PARALLEL = frozenset({"fetch", "environment"})
+
+
+def keeps_nothing(step: Step) -> bool:
+    """Images live with the container engine, whose own cache is truer than a note of ours."""
+    return step.kind == "image"
+
+
+def acts_outside(step: Step) -> bool:
+    """Whether what a step does lies outside the work folder: only that it was done is kept."""
+    return step.kind == "publish" or not all(map(inside, step.outputs))
+
+
+def may_share_time(step: Step) -> bool:
+    """Whether a step may run beside others: compilations use every core themselves.
+
+    Two steps that call apt may not: they would share its lists and its scratch folder.
+    """
+    return step.kind in _PARALLEL and not any("apt-get" in line for line in step.commands)
+
+
+def ordered(steps: Sequence[Step]) -> list[Step]:
+    """The steps so that each comes after what it needs, otherwise as they stood."""
+    by_id = {step.id: step for step in steps}
+    done: dict[str, Step] = {}
+    open_: list[str] = []
+
+    def visit(step: Step) -> None:
+        if step.id in done:
+            return
+        if step.id in open_:
+            circle = " -> ".join([*open_[open_.index(step.id) :], step.id])
+            raise TorchsmithError(f"the plan goes in a circle: {circle}")
+        open_.append(step.id)
+        for need in step.needs:
+            if need not in by_id:
+                raise TorchsmithError(f"{step.id} needs {need}, which the plan does not have")
+            visit(by_id[need])
+        open_.pop()
+        done[step.id] = step
+
+    for step in steps:
+        visit(step)
+    return list(done.values())
+
+
+def closures(steps: Sequence[Step]) -> dict[str, frozenset[str]]:
+    """Everything each step needs, directly or not; `steps` are ordered."""
+    found: dict[str, frozenset[str]] = {}
+    for step in steps:
+        found[step.id] = frozenset(step.needs).union(*(found[need] for need in step.needs))
+    return found
+
+
+def choose(plan: Plan, only: Sequence[str] | None) -> list[Step]:
+    """The steps asked for and all they need, in order."""
+    steps = ordered(plan.steps)
+    if only is None:
+        return steps
+    known = {step.id for step in steps}
+    for name in only:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"Did you mean {near[0]}?" if near else "`torchsmith plan` names the steps."
+            raise UsageError(f"no step is named {name}", meant)
+    needs = closures(steps)
+    wanted = set(only).union(*(needs[name] for name in only))
+    return [step for step in steps if step.id in wanted]
+
+
+def _mentions(text: str, output: str) -> bool:
+    """Whether a text names an output, or everything in the folder where it lies."""
+    named = re.search(rf"{re.escape(output)}(?![\w.+-])", text)
+    literal = re.split(r"[*?[]", output)[0]
+    begun = literal != output and "/" in literal and literal in text
+    parent = output.rpartition("/")[0]
+    swept = parent and any(f"{parent}/{mark}" in text for mark in ("*", "."))
+    return bool(named or begun or swept)
+
+
+def readings(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
+    """The steps whose outputs each step reads, in order.
+
+    Those it needs directly; and of those behind them, the ones it names: a compilation needs
+    the configured tree and uses the environment, but not the sources the tree was copied from.
+    """
+    needs = closures(steps)
+    found: dict[str, tuple[str, ...]] = {}
+    for step in steps:
+        text = "\n".join([*step.commands, *step.path, *(value for _, value in step.env)])
+        found[step.id] = tuple(
+            other.id
+            for other in steps
+            if other.id in needs[step.id]
+            and (other.id in step.needs or any(_mentions(text, output) for output in other.outputs))
+        )
+    return found
+
+
+def final_steps(steps: Sequence[Step], only: Collection[str] | None) -> frozenset[str]:
+    """The steps whose outputs a person wants to find when the run is over."""
+    needed = {need for step in steps for need in step.needs}
+    return frozenset(
+        step.id
+        for step in steps
+        if (only is not None and step.id in only)
+        or step.kind in _RESULTS
+        or (step.id not in needed and step.kind != "verify")
+    )
+
+
+def steps_to_run(
+    steps: Sequence[Step],
+    reads: Mapping[str, tuple[str, ...]],
+    finals: Collection[str],
+    present: Callable[[Step], bool],
+) -> frozenset[str]:
+    """What is not in the store and is a result itself, or is read by something to be run.
+
+    Sources and environments that were dropped from the store are so not brought back for a
+    wheel that is still there.
+    """
+    wanted = {step.id for step in steps if step.id in finals or step.kind not in _MEANS}
+    chosen: set[str] = set()
+    for step in reversed(steps):
+        if step.id in wanted and not present(step):
+            chosen.add(step.id)
+            wanted.update(reads[step.id])
+    return frozenset(chosen)

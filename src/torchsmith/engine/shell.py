@@ -1,0 +1,79 @@
+"""A step as a bash script and an environment: what plan/render/script.py writes, run here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from torchsmith.host.limits import read_cores, read_memory
+from torchsmith.plan.models import Step
+
+# A C++ file of PyTorch takes up to this much to compile.
+_BYTES_A_COMPILER = 2_500_000_000
+
+# Variables that change what is built and are in no step's key. A recipe says these things.
+_LEAKS = frozenset(
+    [
+        "BASH_ENV",
+        "CFLAGS",
+        "CPATH",
+        "CPPFLAGS",
+        "CXXFLAGS",
+        "ENV",
+        "LDFLAGS",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "PYTHONSTARTUP",
+        "TORCHSMITH_RESUME",
+        "VIRTUAL_ENV",
+    ]
+)
+# PyTorch's setup.py hands every variable with one of these beginnings to CMake.
+_LEAKING = ("BUILD_", "CMAKE_", "USE_", "PYTORCH_", "TORCH_")
+
+
+def inherited_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The caller's environment without what would change a build behind its key's back."""
+    given = os.environ if variables is None else variables
+    kept = {
+        name: value
+        for name, value in given.items()
+        if name not in _LEAKS and not name.startswith(_LEAKING)
+    }
+    if not kept.get("MAX_JOBS"):
+        cores = read_cores()
+        _, available = read_memory()
+        fit = cores if available is None else min(cores, available // _BYTES_A_COMPILER)
+        kept["MAX_JOBS"] = str(max(1, fit))
+    return kept
+
+
+def step_environment(
+    step: Step, work: Path, base: Mapping[str, str], secrets: frozenset[str], *, resume: bool
+) -> dict[str, str]:
+    """The environment a step runs in; of the plan's secrets it sees only its own."""
+    env = {name: value for name, value in base.items() if name not in secrets - set(step.secrets)}
+    env.pop("TORCHSMITH_RESUME", None)
+    env["WORK"] = str(work)
+    env.setdefault("PROJECT", str(Path.cwd()))
+    # Programs must say "error:" in the language it is looked for in, and sort one way.
+    env["LC_ALL"] = "C.UTF-8"
+    env["PYTHONUNBUFFERED"] = "1"
+    if step.path:
+        folders = [str(work / folder) for folder in step.path]
+        env["PATH"] = ":".join([*folders, env.get("PATH", os.defpath)])
+    for name, value in step.env:
+        env[name] = f"{work}/{value[2:]}" if value.startswith("@/") else value
+    if resume:
+        env["TORCHSMITH_RESUME"] = "1"
+    return env
+
+
+def step_script(step: Step) -> str:
+    """The lines of a step, to be run by `bash -euo pipefail`.
+
+    The first waits for leave to start: if whoever started it dies before it is known to be
+    under way, the end of the pipe ends the script too.
+    """
+    return "\n".join(["read -r _ && exec </dev/null", *step.commands]) + "\n"

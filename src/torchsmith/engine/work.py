@@ -1,0 +1,135 @@
+"""The folder a plan is run in, and what is known about the state it was left in.
+
+.torchsmith/lock             held for the length of a run
+.torchsmith/started/STEP     the key of a step that was begun and not finished
+.torchsmith/placed/STEP      the key and the mark of a step's outputs as they were put here
+.torchsmith/scripts/STEP.sh  what the step runs, to be read or run by hand
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torchsmith.engine.disk import room, write_whole
+from torchsmith.engine.entry import find_outputs, inside
+from torchsmith.engine.locks import Lock
+from torchsmith.engine.trees import remove, signature
+from torchsmith.plan.models import Step
+
+
+def plain_name(text: str) -> str:
+    """A text as the name of one file."""
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", text).lstrip(".") or "_"
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    key: str
+    roots: tuple[str, ...]
+    mark: str
+
+
+class WorkFolder:
+    """One plan's work folder."""
+
+    def __init__(self, path: Path) -> None:
+        # Without links: programs write the real path into what they make, and it is looked for.
+        self.path = path.resolve()
+        self._own = self.path / ".torchsmith"
+        self.lock = Lock(self._own / "lock")
+
+    def write_files(self, files: Mapping[str, bytes]) -> None:
+        """Lay out the plan's own files; one that is there already keeps its time."""
+        with room(self.path, sum(map(len, files.values()))):
+            self.path.mkdir(parents=True, exist_ok=True)
+            for name, content in files.items():
+                path = self.path / name
+                with contextlib.suppress(OSError):
+                    if path.read_bytes() == content:
+                        continue
+                write_whole(path, content)
+
+    def write_script(self, step: Step, text: str) -> Path:
+        """Write what a step runs."""
+        path = self._own / "scripts" / f"{plain_name(step.id)}.sh"
+        with room(self.path, len(text)):
+            write_whole(path, text.encode())
+        return path
+
+    def _started(self, step: Step) -> Path:
+        return self._own / "started" / plain_name(step.id)
+
+    def was_started(self, step: Step) -> bool:
+        """Whether just this step, with just this key, was begun here and never finished.
+
+        One mark for each step, not for each key: a later attempt with another key writes over
+        the tree, and there is then nothing of the first to go on from.
+        """
+        try:
+            return self._started(step).read_text() == step.key
+        except OSError:
+            return False
+
+    def mark_started(self, step: Step) -> None:
+        """Note that a step begins."""
+        with room(self.path):
+            write_whole(self._started(step), step.key.encode())
+
+    def mark_finished(self, step: Step) -> None:
+        """Note that a step is done."""
+        with contextlib.suppress(FileNotFoundError):
+            self._started(step).unlink()
+
+    def _placed_file(self, step: Step) -> Path:
+        return self._own / "placed" / f"{plain_name(step.id)}.json"
+
+    def _placed(self, step: Step) -> _Placed | None:
+        try:
+            table = json.loads(self._placed_file(step).read_bytes())
+            placed = _Placed(table["key"], tuple(table["roots"]), table["mark"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return placed if placed.key == step.key else None
+
+    def mark_placed(self, step: Step, roots: tuple[str, ...]) -> None:
+        """Note that a step's outputs are here as they should be."""
+        placed = _Placed(step.key, roots, signature(self.path, roots))
+        with room(self.path):
+            write_whole(self._placed_file(step), json.dumps(asdict(placed)).encode())
+
+    def forget_placed(self, step: Step) -> None:
+        """Note that a step's outputs are about to change; if we die now they are half there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._placed_file(step).unlink()
+
+    def placed_roots(self, step: Step, *, untouched: bool = True) -> tuple[str, ...] | None:
+        """Where a step's outputs are, if they are here and nobody wrote into them since.
+
+        Without `untouched` it is enough that they are this step's: for a compilation that
+        goes on in the very tree it was writing to.
+        """
+        placed = self._placed(step)
+        if placed is None:
+            return None
+        try:
+            mark = signature(self.path, placed.roots)
+        except OSError:
+            return None
+        return placed.roots if mark == placed.mark or not untouched else None
+
+    def clear(self, step: Step, *, trees: bool) -> None:
+        """Remove what an earlier step left where this one will write.
+
+        A wheel of another version would be taken for an output, and a step that was cut short
+        must not add to the half it made. Trees stay for a compilation that goes on in them.
+        """
+        self.forget_placed(step)
+        for root in find_outputs(step, self.path, must=False):
+            path = self.path / root
+            if inside(root) and (trees or path.is_symlink() or not path.is_dir()):
+                remove(path)

@@ -1,0 +1,72 @@
+"""Writing the instructions of a Dockerfile, each value quoted the way its instruction reads it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+PIP_MOUNT = "--mount=type=cache,target=/root/.cache/pip"
+CCACHE_MOUNT = "--mount=type=cache,target=/root/.cache/ccache"
+
+
+def run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
+    """One RUN, one command a line; the first failure ends it."""
+    head = " \\\n    ".join(["RUN", *mounts]) if mounts else "RUN"
+    separator = " \\\n    " if mounts else " "
+    return [f"{head}{separator}" + "; \\\n    ".join(["set -eu", *commands])]
+
+
+def apt_install(packages: Iterable[str]) -> list[str]:
+    """Install Debian packages, leaving no lists behind.
+
+    No cache mount: apt needs it locked, and podman 4.3 (Debian 12) waits forever for a lock
+    that an earlier stage of the same build took.
+    """
+    names = " \\\n        ".join(sorted(dict.fromkeys(packages)))
+    install = f"apt-get install --yes --no-install-recommends \\\n        {names}"
+    return run(
+        [
+            "export DEBIAN_FRONTEND=noninteractive",
+            "apt-get update",
+            install,
+            "rm -rf /var/lib/apt/lists/*",
+        ]
+    )
+
+
+def quoted(value: str) -> str:
+    """A value for ENV and LABEL, quoted where it must be, with nothing left to be expanded."""
+    if re.fullmatch(r"[A-Za-z0-9._/:+@%,=-]+", value):
+        return value
+    for special in ("\\", '"', "$"):
+        value = value.replace(special, f"\\{special}")
+    return f'"{value}"'
+
+
+def _pairs(instruction: str, values: Mapping[str, str]) -> str:
+    pairs = [f"{name}={quoted(value)}" for name, value in values.items() if value]
+    pad = " " * (len(instruction) + 1)
+    return f"{instruction} " + f" \\\n{pad}".join(pairs)
+
+
+def env(values: Mapping[str, str]) -> str:
+    """ENV with every value quoted."""
+    return _pairs("ENV", values)
+
+
+def label(values: Mapping[str, str]) -> str:
+    """LABEL with every value quoted."""
+    return _pairs("LABEL", values)
+
+
+def arg(name: str, default: str | int | None = None) -> str:
+    """ARG, with a default or without."""
+    return f"ARG {name}" if default is None else f"ARG {name}={default}"
+
+
+def copy(source: str, target: str) -> str:
+    """COPY from the context; as JSON where a path has a space."""
+    if " " in source or " " in target:
+        return f"COPY {json.dumps([source, target])}"
+    return f"COPY {source} {target}"

@@ -1,0 +1,125 @@
+"""What the stages of an image hold: packages of the distribution, pip's, a person's account."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from torchsmith.facts.ranges import release
+from torchsmith.plan.render.instructions import PIP_MOUNT, apt_install, arg, env, run
+from torchsmith.plan.shell import needs_program
+from torchsmith.plan.torch import last_pip
+from torchsmith.recipe.outcome import Training
+from torchsmith.resolve.models import Resolution
+
+
+def python_packages(resolution: Resolution) -> list[str]:
+    """What it takes to make a virtual environment."""
+    if resolution.python_from == "uv":
+        return ["ca-certificates", "curl"]
+    return ["ca-certificates", "python3", "python3-venv"]
+
+
+def build_packages(resolution: Resolution) -> list[str]:
+    """What it takes to compile."""
+    compiler = resolution.compiler
+    packages = ["curl", "git", "make", "patch", *python_packages(resolution), *resolution.apt]
+    packages.append(compiler.cc.rsplit("/", 1)[-1])
+    if compiler.kind == "gcc":
+        packages.append(compiler.cxx.rsplit("/", 1)[-1])
+    if release(resolution.python) < (3, 7):
+        # No wheel of CMake is as old as that Python.
+        packages.append("cmake")
+    if resolution.python_from == "system":
+        packages += ["python3-dev", "python3-pip"]
+    if resolution.cuda is not None and resolution.cuda.toolkit == "wheels":
+        # The toolkit is fetched with any Python, and its stubs are made with `cc`.
+        packages += ["gcc", "python3", "python3-venv"]
+    if any(item.name == "vision" for item in resolution.companions):
+        packages += ["libjpeg-dev", "libpng-dev", "zlib1g-dev"]
+    if resolution.source.kind == "debian":
+        packages += ["debian-archive-keyring", "dpkg-dev"]
+    if resolution.use == "source":
+        packages.append("libopenblas-dev")
+        if resolution.feature("mpi") in ("on", "system"):
+            packages.append("libopenmpi-dev")
+    return packages
+
+
+def runtime_packages(resolution: Resolution) -> list[str]:
+    """What torch and its companions load when they run."""
+    packages = ["ca-certificates", "libgomp1", "tzdata"]
+    if resolution.use == "source":
+        old = resolution.system in ("ubuntu-16.04", "ubuntu-18.04", "debian-10")
+        packages.append("libopenblas-base" if old else "libopenblas0")
+        if resolution.feature("mpi") in ("on", "system"):
+            packages.append("openmpi-bin")
+    if resolution.python_from == "system":
+        packages += ["python3", "python3-venv"]
+    if any(item.name == "vision" for item in resolution.companions):
+        packages.append("libjpeg-turbo8" if "ubuntu" in resolution.system else "libjpeg62-turbo")
+        packages.append(_png(resolution.system))
+    return packages
+
+
+def _png(system: str) -> str:
+    if system == "ubuntu-16.04":
+        return "libpng12-0"
+    # The 64-bit time_t transition renamed it.
+    return "libpng16-16t64" if system in _TIME64 else "libpng16-16"
+
+
+_TIME64 = ("ubuntu-24.04", "ubuntu-26.04", "debian-13", "debian-forky")
+
+
+def pip_install(python: str, version: str, packages: Sequence[str], files: str) -> list[str]:
+    """Commands that install into an environment whose pip may be as old as its Python."""
+    upgrade = last_pip(version)
+    commands = [f"{python} -m pip install --upgrade {shlex.quote(upgrade)}"] if upgrade else []
+    what = " ".join(filter(None, [shlex.join(packages), files]))
+    return [*commands, f"{python} -m pip install {what}"]
+
+
+def train_stage(training: Training) -> list[str]:
+    """The image a person works in, as themselves."""
+    uid = "1000" if training.uid == "caller" else str(training.uid)
+    gid = "1000" if training.gid == "caller" else str(training.gid)
+    groups = f" --groups {','.join(training.groups)}" if training.groups else ""
+    user, workdir = training.user, training.workdir
+    lines = ["", f"# ---- {training.name}: the image {user} works in"]
+    lines += [f"FROM runtime AS train-{training.name}", arg("UID", uid), arg("GID", gid)]
+    lines.append(env({"TZ": training.timezone, "LANG": training.locale, "LC_ALL": training.locale}))
+    if training.apt:
+        lines += apt_install(training.apt)
+    lines += run(
+        [
+            'ln -sfn "/usr/share/zoneinfo/$TZ" /etc/localtime',
+            'echo "$TZ" > /etc/timezone',
+            *(f"getent group {name} || groupadd {name}" for name in training.groups),
+            f'getent group "$GID" || groupadd --gid "$GID" {user}',
+            # Ubuntu's images from 24.04 on have a user of their own with number 1000.
+            'owner="$(getent passwd "$UID" | cut -d: -f1)"',
+            'if [ -n "$owner" ] && [ "$UID" != 0 ]; then userdel --remove "$owner" || true; fi',
+            # Not unique: the caller may be root.
+            'useradd --non-unique --uid "$UID" --gid "$GID" --no-log-init --create-home '
+            f"--shell {training.shell}{groups} {user}",
+            f"mkdir -p {workdir}",
+            # The folders, not what is in them: more can be installed, and no layer is copied.
+            f'chown "$UID:$GID" {workdir} /opt/venv /opt/venv/bin '
+            "/opt/venv/lib/python3*/site-packages",
+        ]
+    )
+    if training.pip:
+        lines += run([f"pip install {shlex.join(training.pip)}"], [PIP_MOUNT])
+    if training.conda:
+        lines += run(
+            [
+                needs_program("conda", "train.conda needs a base image that has it"),
+                f"conda install --yes {shlex.join(training.conda)}",
+            ]
+        )
+    if training.run:
+        lines += run(training.run)
+    if training.env:
+        lines.append(env(training.env))
+    return [*lines, f"USER {user}", f"WORKDIR {workdir}", f'CMD ["{training.shell}"]']

@@ -1,0 +1,288 @@
+"""Debian's source packages: signed, mirrored everywhere, upstream's files with a patch series.
+
+The archive is read directly, so that any suite can be had and the system's own apt lists stay
+as they are: the suite's signed InRelease vouches for its Sources index, which vouches for
+every file of a package.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import urllib.parse
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+
+from torchsmith.facts.files import shipped
+from torchsmith.host.probe import run
+from torchsmith.resolve.models import PatchChoice, SourceChoice
+from torchsmith.sources.addresses import shown
+from torchsmith.sources.debian_index import (
+    KEYRING,
+    File,
+    Release,
+    SourcePackage,
+    packages,
+    read_release,
+    unpacked,
+    version_key,
+)
+from torchsmith.sources.download import PATIENT, Retry, download, read_url
+from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
+from torchsmith.sources.extract import extract
+from torchsmith.sources.models import FetchedSource, Progress
+from torchsmith.sources.patches import apply_patches
+from torchsmith.sources.tree import tree_hash
+
+DEFAULT_MIRROR = "https://deb.debian.org/debian"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]*")
+_TAR = r"\.tar\.(?:gz|bz2|xz|lzma)"
+_ORIG = re.compile(rf"\.orig{_TAR}$")
+_COMPONENT = re.compile(rf"\.orig-([A-Za-z0-9-]+){_TAR}$")
+_DEBIAN_PART = re.compile(rf"\.debian{_TAR}$|\.diff\.gz$")
+_INRELEASE_BYTES = 8 << 20
+
+
+def mirrors() -> tuple[str, ...]:
+    """The archives to ask: DEBIAN_MIRROR alone if set, else apt's own, then the default."""
+    named = os.environ.get("DEBIAN_MIRROR", "").strip()
+    if named:
+        return (named.rstrip("/"),)
+    # On a host of another distribution apt's archives are not Debian's: hence the origin.
+    listed = run(["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)"]) or ""
+    found = [
+        line.removeprefix("Debian|Debian|").rstrip("/")
+        for line in listed.splitlines()
+        if line.startswith("Debian|Debian|http")
+    ]
+    return tuple(dict.fromkeys((*found, DEFAULT_MIRROR)))
+
+
+@dataclass
+class _Fetch:
+    """One package being brought."""
+
+    suite: str
+    mirrors: tuple[str, ...]
+    cache: Path
+    progress: Progress
+    retry: Retry
+    keyring: Path
+    notes: list[str] = field(default_factory=list)
+
+    def release(self) -> tuple[Release, str]:
+        """The suite's verified list of indexes, and the mirror that has it."""
+        problems: list[UnreachableError] = []
+        kept = self.cache / "debian" / f"{self.suite}.InRelease"
+        for mirror in self.mirrors:
+            address = f"{mirror}/dists/{self.suite}/InRelease"
+            try:
+                signed = read_url(address, limit=_INRELEASE_BYTES, retry=self.retry)
+            except UnreachableError as error:
+                problems.append(error)
+                continue
+            self.notes += [f"{error.message}; {shown(mirror)} was used" for error in problems]
+            release = read_release(signed, self.keyring, self.suite, shown(address))
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            replacement = kept.with_suffix(f".{os.getpid()}")
+            replacement.write_bytes(signed)
+            replacement.replace(kept)
+            return release, mirror
+        if all(isinstance(error, NotServedError) for error in problems):
+            raise NotServedError(
+                f"no mirror has a suite {self.suite!r}: {problems[0].message}", _offered("")
+            )
+        if kept.is_file():
+            # Still signed: it can be old, but not false.
+            release = read_release(kept.read_bytes(), self.keyring, self.suite, str(kept))
+            self.notes.append(f"{problems[0].message}; the cache's list was used")
+            return release, self.mirrors[0]
+        raise UnreachableError(
+            f"Debian's archive cannot be read: {problems[0].message}",
+            "Check the network, or name a mirror you can reach in DEBIAN_MIRROR.",
+        )
+
+    def get(self, file: File, *paths: str) -> Path:
+        """A file the index vouches for, at any of these paths of any mirror."""
+        urls = [
+            f"{mirror}/{urllib.parse.quote(path, safe='/+~:')}"
+            for mirror in self.mirrors
+            for path in paths
+        ]
+        path, _ = download(
+            urls,
+            self.cache,
+            sha256=file.sha256,
+            size=file.size,
+            label=file.name,
+            progress=self.progress,
+            retry=self.retry,
+        )
+        return path
+
+    def find(self, release: Release, package: str, version: str) -> SourcePackage:
+        """The package in the suite's indexes: of this upstream version, or else the newest."""
+        components = release.fields.get("Components", "main").split()
+        likely = [
+            item.component
+            for item in shipped().systems.debian
+            if item.package == package and item.suite == self.suite
+        ]
+        found: list[SourcePackage] = []
+        for component in dict.fromkeys((*(c for c in likely if c in components), *components)):
+            found += packages(self._index(release, component), package)
+            if any(item.upstream == version for item in found) or (found and not version):
+                break
+        fitting = [item for item in found if version in ("", item.upstream)]
+        if not fitting:
+            have = ", ".join(item.upstream for item in found)
+            raise NotServedError(
+                f"Debian {self.suite} has {package} {have}, not {version}"
+                if have
+                else f"Debian {self.suite} has no source package {package!r}",
+                _offered(package),
+            )
+        return max(fitting, key=lambda item: version_key(item.version))
+
+    def _index(self, release: Release, component: str) -> str:
+        for name in (f"{component}/source/Sources.xz", f"{component}/source/Sources.gz"):
+            file = release.files.get(name)
+            if file is None:
+                continue
+            folder = f"dists/{self.suite}/{component}/source"
+            # By hash first: the file of the plain name may just be changing on the mirror.
+            hashed = f"{folder}/by-hash/SHA256/{file.sha256}"
+            path = self.get(file, hashed, f"dists/{self.suite}/{name}")
+            return unpacked(path.read_bytes(), name)
+        return ""
+
+
+def _staleness(release: Release, now: datetime) -> list[str]:
+    """A note if the list is past the date it is good for: the mirror may hide newer versions."""
+    until = release.fields.get("Valid-Until", "")
+    try:
+        stale = bool(until) and parsedate_to_datetime(until).replace(tzinfo=UTC) < now
+    except ValueError:
+        stale = True
+    return [f"the mirror's list was good until {until} only: it may be behind"] if stale else []
+
+
+def _offered(package: str) -> str:
+    """Which suites have which version of the package, as far as we know."""
+    known = [item for item in shipped().systems.debian if package in ("", item.package)]
+    have = ", ".join(f"{item.suite}: {item.package} {item.version}" for item in known)
+    return f"Known source packages: {have}." if have else "Check source.suite in the recipe."
+
+
+def _patch_series(tree: Path) -> list[PatchChoice]:
+    """The package's patches in order, as dpkg-source reads them: options on a line are ignored."""
+    folder = tree / "debian" / "patches"
+    series = next((folder / n for n in ("debian.series", "series") if (folder / n).is_file()), None)
+    if series is None:
+        return []
+    chosen = []
+    for line in series.read_text("utf-8", "replace").splitlines():
+        name = re.sub(r"(?:^|\s+)#.*$", "", line.strip()).split(" ")[0].split("\t")[0]
+        if not name:
+            continue
+        file = folder / name
+        if ".." in Path(name).parts or not file.is_file():
+            raise SourceError(f"debian/patches/series names {name!r}, which is not in the package")
+        content = file.read_bytes()
+        # A patch may be only the text that says why there is none any more.
+        if b"@@ -" in content or b"diff --git " in content:
+            chosen.append(PatchChoice(name, "debian", 1, content))
+    return chosen
+
+
+def _unpack(package: SourcePackage, files: dict[str, Path], tree: Path, progress: Progress) -> int:
+    """Upstream's files, Debian's on top, its patches applied; how many there were."""
+    part = next((name for name in files if _DEBIAN_PART.search(name)), "")
+    native = [name for name in files if re.search(_TAR + "$", name) and name != part]
+    for name in sorted(native, key=lambda name: bool(_COMPONENT.search(name))):
+        component = _COMPONENT.search(name)
+        where = tree / component[1] if component else tree
+        where.mkdir(exist_ok=True)
+        extract(files[name], where, name=name, root=tree, progress=progress)
+    if not part:
+        return 0
+    if part.endswith(".diff.gz"):
+        return _apply_diff(files[part], tree, progress)
+    # Upstream's own debian folder, if any, is not the package's.
+    shutil.rmtree(tree / "debian", ignore_errors=True)
+    (tree / "debian").mkdir()
+    extract(files[part], tree / "debian", name=part, root=tree, progress=progress)
+    series = _patch_series(tree)
+    # dpkg-source allows no fuzz, and removes files a patch leaves empty.
+    apply_patches(tree, series, fuzz=0, remove_empty=True, progress=progress)
+    return len(series)
+
+
+def _apply_diff(diff: Path, tree: Path, progress: Progress) -> int:
+    content = gzip.decompress(diff.read_bytes())
+    apply_patches(tree, [PatchChoice(diff.name, "debian", 1, content)], fuzz=0, progress=progress)
+    return 1
+
+
+def fetch_debian(
+    choice: SourceChoice,
+    destination: Path,
+    *,
+    cache: Path,
+    progress: Progress,
+    retry: Retry = PATIENT,
+    keyring: Path = KEYRING,
+) -> FetchedSource:
+    """Bring a source package of a suite, every file of it vouched for by the suite's signature.
+
+    `choice.ref` is the upstream version, empty for whatever the suite has. Mirrors do not
+    always have every file they list: without Debian's part, upstream's is taken alone, and
+    said so.
+    """
+    for what, name in (("suite", choice.suite), ("source package", choice.package)):
+        if not _NAME.fullmatch(name):
+            raise SourceError(f"{name!r} is not the name of a Debian {what}")
+    fetch = _Fetch(choice.suite, mirrors(), cache, progress, retry, keyring)
+    release, mirror = fetch.release()
+    # The mirror that has the suite is asked first from now on.
+    fetch.mirrors = (mirror, *(other for other in fetch.mirrors if other != mirror))
+    fetch.notes += _staleness(release, datetime.now(UTC))
+    package = fetch.find(release, choice.package, choice.ref)
+    files: dict[str, Path] = {}
+    for file in package.files:
+        if file.name.endswith(".asc"):
+            continue
+        try:
+            files[file.name] = fetch.get(file, f"{package.folder}/{file.name}")
+        except NotServedError:
+            has_orig = any(_ORIG.search(other.name) for other in package.files)
+            optional = file.name.endswith(".dsc") or (has_orig and _DEBIAN_PART.search(file.name))
+            if not optional:
+                raise NotServedError(
+                    f"Debian {choice.suite} lists {file.name}, but no mirror serves it",
+                    f"{_offered(choice.package)} Or source.kind = 'git'.",
+                ) from None
+            fetch.notes.append(
+                f"{file.name} is listed but not served"
+                + ("" if file.name.endswith(".dsc") else ": Debian's patch series is not applied")
+            )
+    try:
+        patches = _unpack(package, files, destination, progress)
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise SourceError(f"{package.name} {package.version} cannot be unpacked: {error}") from None
+    evidence = {
+        "suite": choice.suite,
+        "package": package.name,
+        "version": package.version,
+        "signed-by": release.key,
+        "signed-on": release.fields.get("Date", ""),
+        "patches": str(patches),
+        **{f"sha256 {file.name}": file.sha256 for file in package.files if file.name in files},
+        "tree": tree_hash(destination),
+    }
+    location = f"{shown(mirror)}/{package.folder}"
+    return FetchedSource("debian", location, evidence, tuple(fetch.notes))

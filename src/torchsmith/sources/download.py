@@ -1,0 +1,249 @@
+"""Files from web servers: resumed, retried, checked, and kept by their hash."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import http.client
+import re
+import ssl
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import torchsmith
+from torchsmith.sources.addresses import shown
+from torchsmith.sources.cache import locked
+from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
+from torchsmith.sources.models import Progress, quiet
+from torchsmith.sources.tree import file_hash
+
+_PIECE = 1 << 18
+# No source of anything we build comes near; a server that never stops sending is stopped.
+MOST_BYTES = 20 << 30
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+# A plain answer is refused for good only where asking again cannot help.
+_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES})
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often a broken transfer is taken up again, and the pause before the first time."""
+
+    attempts: int = 4
+    pause_s: float = 1.0
+    timeout_s: float = 60.0
+
+    def wait(self, attempt: int) -> None:
+        """Pause before attempt number `attempt`, counted from 0: twice as long each time."""
+        if attempt:
+            time.sleep(self.pause_s * 2 ** (attempt - 1))
+
+
+PATIENT = Retry()
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Speak http and https only: a redirect must not lead to ftp or a file of this machine."""
+    opener = urllib.request.OpenerDirector()
+    for kind in (
+        urllib.request.ProxyHandler,
+        urllib.request.UnknownHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPRedirectHandler,
+        urllib.request.HTTPErrorProcessor,
+    ):
+        opener.add_handler(kind())
+    return opener
+
+
+def _request(url: str) -> urllib.request.Request:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SourceError(f"{shown(url)!r} is not an http or https address")
+    login, _, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(
+        parts._replace(netloc=host, fragment="").geturl(),
+        # Compressed on the way, neither the size nor the place to resume from would be the file's.
+        headers={
+            "User-Agent": f"torchsmith/{torchsmith.__version__}",
+            "Accept-Encoding": "identity",
+        },
+    )
+    if login:
+        # Unredirected: a password is for the server it was written for.
+        secret = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {secret}")
+    return request
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> SourceError:
+    if error.code in (404, 410):
+        return NotServedError(
+            f"{shown(url)} is not served (HTTP {error.code})", "Check the address, or try a mirror."
+        )
+    return UnreachableError(
+        f"{shown(url)} was refused: HTTP {error.code} {error.reason}",
+        "Check the address and your right to read it, or try a mirror.",
+    )
+
+
+def _append(
+    url: str, part: IO[bytes], limit: int, label: str, progress: Progress, timeout: float
+) -> None:
+    """Bring what the part file lacks. Raises OSError or HTTPException if the transfer breaks."""
+    have = part.seek(0, 2)
+    request = _request(url)
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    with _opener().open(request, timeout=timeout) as answer:
+        span = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+        if not (have and answer.status == 206 and span and int(span[1]) == have):
+            # The server sends the whole file: what was there is of no use.
+            have = 0
+            part.seek(0)
+            part.truncate()
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length and length.isdigit() else None
+        if total is not None and total > limit:
+            raise SourceError(f"{shown(url)} has {total} bytes, more than the {limit} expected")
+        while piece := answer.read(_PIECE):
+            have += len(piece)
+            if have > limit:
+                raise SourceError(f"{shown(url)} sends more than the {limit} bytes expected")
+            part.write(piece)
+            progress(label, have, total)
+        if total is not None and have < total:
+            # http.client reports a connection closed early only when asked for everything at once.
+            raise ConnectionError(f"the connection closed after {have} of {total} bytes")
+
+
+def _bring(
+    url: str, part: IO[bytes], limit: int, label: str, progress: Progress, retry: Retry
+) -> None:
+    problem: Exception | None = None
+    for attempt in range(retry.attempts):
+        retry.wait(attempt)
+        try:
+            return _append(url, part, limit, label, progress, retry.timeout_s)
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 416:
+                # Asked to go on past the end: the part is whole, or another file's.
+                part.truncate(0)
+            elif error.code not in _TRY_AGAIN:
+                raise _refusal(url, error) from None
+            problem = error
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, OSError) and error.errno in _DISK:
+                raise SourceError(
+                    f"{shown(url)} could not be kept: {error.strerror}",
+                    "Make room in the cache folder, or name another.",
+                ) from None
+            problem = error
+            if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+                break
+    reason = getattr(problem, "reason", None) or problem
+    raise UnreachableError(
+        f"{shown(url)} cannot be fetched: {reason}",
+        "Check the network, the proxy and SSL_CERT_FILE; what came is kept for the next attempt.",
+    )
+
+
+def read_url(url: str, *, limit: int, progress: Progress = quiet, retry: Retry = PATIENT) -> bytes:
+    """A small file, whole, in memory; nothing of it is checked but its size."""
+    with tempfile.TemporaryFile() as part:
+        _bring(url, part, limit, _name(url), progress, retry)
+        part.seek(0)
+        return part.read()
+
+
+def _name(url: str) -> str:
+    return urllib.parse.unquote(urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1]) or shown(url)
+
+
+def download(
+    urls: Sequence[str],
+    cache: Path,
+    *,
+    sha256: str,
+    size: int | None = None,
+    label: str = "",
+    progress: Progress = quiet,
+    retry: Retry = PATIENT,
+) -> tuple[Path, str]:
+    """A file of this hash from the first address that gives it, and which one did.
+
+    It lies in the cache under its hash; an address is "" if it lay there already. A broken
+    transfer leaves its part for the next attempt, which asks for the rest only.
+    """
+    kept = cache / "files" / sha256
+    with locked(kept):
+        if kept.exists():
+            if file_hash(kept) == sha256:
+                return kept, ""
+            kept.unlink()  # Something else wrote into the cache, or the disk is failing.
+        part = kept.with_name(f"{sha256}.part")
+        problems: list[SourceError] = []
+        for url in urls:
+            try:
+                _complete(url, part, sha256, size, label or _name(url), progress, retry)
+            except UnreachableError as error:
+                problems.append(error)
+                continue
+            part.replace(kept)
+            return kept, url
+    if len(problems) == 1:
+        raise problems[0]
+    missing = bool(problems) and all(isinstance(error, NotServedError) for error in problems)
+    raise (NotServedError if missing else UnreachableError)(
+        "; ".join(error.message for error in problems) or "no address to download from",
+        problems[-1].hint if problems else "",
+    )
+
+
+def _complete(
+    url: str,
+    part: Path,
+    sha256: str,
+    size: int | None,
+    label: str,
+    progress: Progress,
+    retry: Retry,
+) -> None:
+    limit = MOST_BYTES if size is None else size
+    for resumed in (part.exists() and part.stat().st_size > 0, False):
+        try:
+            with part.open("ab+") as file:
+                _bring(url, file, limit, label, progress, retry)
+        except UnreachableError:
+            raise
+        except SourceError:
+            # Longer than it should be: nothing that begins like this can become the file.
+            part.unlink()
+            if resumed:
+                continue
+            raise
+        with part.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256")
+        if found.hexdigest() == sha256:
+            return
+        part.unlink()
+        # What was resumed may have begun as another file: only a whole one proves the server wrong.
+        if not resumed:
+            raise SourceError(
+                f"{shown(url)} is not the file expected: its sha256 is {found.hexdigest()},"
+                f" not {sha256}",
+                "Find out which of the two is right before changing the hash; nothing was kept.",
+            )

@@ -1,0 +1,84 @@
+"""Bringing a source, whatever kind it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+from msgspec import structs
+
+from torchsmith.resolve.models import SourceChoice
+from torchsmith.sources.archive import fetch_archive
+from torchsmith.sources.bundle import fetch_bundle
+from torchsmith.sources.cache import emptied
+from torchsmith.sources.debian import fetch_debian
+from torchsmith.sources.errors import SourceError, UnreachableError
+from torchsmith.sources.folder import fetch_folder
+from torchsmith.sources.git import fetch_git
+from torchsmith.sources.models import FetchedSource, Progress, quiet
+
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
+
+
+def fetch(
+    choice: SourceChoice, destination: Path, *, cache: Path, progress: Progress = quiet
+) -> FetchedSource:
+    """Bring a source tree into an empty folder, which is empty again if it fails.
+
+    torch's source and a companion's are the same to it. Raises `SourceError`.
+    """
+    try:
+        destination.mkdir(parents=True, exist_ok=True)
+        if any(destination.iterdir()):
+            raise SourceError(f"{destination} is not empty: a source needs a folder of its own")
+        cache.mkdir(parents=True, exist_ok=True)
+        try:
+            return _dispatch(choice, destination, cache, progress)
+        except BaseException:
+            emptied(destination)
+            raise
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise SourceError(
+            f"the source could not be written: {error.strerror or error}{where}",
+            "Check the room left on the disk and the rights on the folder.",
+        ) from error
+
+
+def _dispatch(
+    choice: SourceChoice, destination: Path, cache: Path, progress: Progress
+) -> FetchedSource:
+    match choice.kind:
+        case "git":
+            return _git_or_debian(choice, destination, cache, progress)
+        case "debian":
+            return fetch_debian(choice, destination, cache=cache, progress=progress)
+        case "archive":
+            return fetch_archive(choice, destination, cache=cache, progress=progress)
+        case "folder":
+            return fetch_folder(choice, destination, progress=progress)
+        case "bundle":
+            return fetch_bundle(choice, destination, progress=progress)
+    raise SourceError(f"there is no kind of source called {choice.kind!r}")
+
+
+def _git_or_debian(
+    choice: SourceChoice, destination: Path, cache: Path, progress: Progress
+) -> FetchedSource:
+    """Git; where no server can be reached, the Debian package resolving found for the release.
+
+    Only for want of an answer: a repository that answers with the wrong commit is an error.
+    """
+    release = _RELEASE.fullmatch(choice.ref)
+    try:
+        return fetch_git(choice, destination, cache=cache, progress=progress)
+    except UnreachableError as error:
+        if not (choice.suite and choice.package and release):
+            raise
+        reason = error.message
+    emptied(destination)
+    second = structs.replace(choice, kind="debian", ref=release[1], commit="")
+    brought = fetch_debian(second, destination, cache=cache, progress=progress)
+    note = f"{reason}; Debian {choice.suite}'s source package of {release[1]} was taken instead"
+    return dataclasses.replace(brought, notes=(note, *brought.notes))

@@ -1,0 +1,80 @@
+"""Starting the programs this room needs: one place, one way to fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsmith.sources.errors import SourceError
+
+# The last of what a program said is what explains its end; progress lines are without number.
+_KEPT = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a program ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+def call(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    package: str,
+    cwd: Path | None = None,
+    given: bytes = b"",
+    heard: Callable[[str], None] | None = None,
+) -> Said:
+    """Run a program to its end; `heard` gets every line of its standard error as it comes.
+
+    It has no terminal to ask questions on, and is ended with all it started if we are.
+    """
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+            # A program followed by its messages says nothing of use elsewhere.
+            stdout=subprocess.PIPE if heard is None else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        raise SourceError(
+            f"{argv[0]} is needed and not installed", f"apt-get install {package}"
+        ) from None
+    try:
+        if heard is None:
+            out, err = process.communicate(given or None)
+        else:
+            out, err = b"", _follow(process, heard)
+            process.wait()
+    except BaseException:
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    return Said(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+
+
+def _follow(process: subprocess.Popen[bytes], heard: Callable[[str], None]) -> bytes:
+    """Pass on lines as they come; a progress line ends in a carriage return."""
+    assert process.stderr is not None
+    kept, rest = b"", b""
+    with process.stderr as stream:
+        while piece := os.read(stream.fileno(), 65536):
+            kept = (kept + piece)[-_KEPT:]
+            *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
+            for line in filter(None, lines):
+                heard(line.decode("utf-8", "replace"))
+    return kept

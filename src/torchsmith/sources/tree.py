@@ -1,0 +1,73 @@
+"""Source trees on disk: what is in them, their hash, and links that lead out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchsmith.sources.errors import SourceError
+
+
+def file_hash(path: Path) -> str:
+    """A file's sha256."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def walk(tree: Path, leave_out: frozenset[str] = frozenset({".git"})) -> Iterator[Path]:
+    """Everything in a tree, links not followed, in the order of the names' bytes.
+
+    Entries with a name in `leave_out` are passed over, with all below them.
+    """
+    with os.scandir(tree) as entries:
+        ordered = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    for entry in ordered:
+        if entry.name in leave_out:
+            continue
+        path = Path(entry.path)
+        yield path
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk(path, leave_out)
+
+
+def tree_hash(tree: Path) -> str:
+    """One hash over names, contents, links and the executable bit; not dates or owners.
+
+    git's own folders are left out: two clones of a commit differ there and nowhere else.
+    """
+    whole = hashlib.sha256()
+    for path in walk(tree):
+        mode = path.lstat().st_mode
+        name = os.fsencode(path.relative_to(tree).as_posix())
+        if stat.S_ISLNK(mode):
+            kind, content = b"l", hashlib.sha256(os.fsencode(path.readlink())).digest()
+        elif stat.S_ISDIR(mode):
+            kind, content = b"d", b""
+        elif stat.S_ISREG(mode):
+            kind = b"x" if mode & stat.S_IXUSR else b"f"
+            content = bytes.fromhex(file_hash(path))
+        else:
+            raise SourceError(f"{path} is neither a file, a folder nor a link")
+        # A name's length before it: no two trees can be written as the same bytes.
+        whole.update(kind + len(name).to_bytes(8, "big") + name + content)
+    return whole.hexdigest()
+
+
+def check_links(tree: Path, what: str) -> None:
+    """Refuse a link that leads out of the tree, by itself or through other links."""
+    root = os.path.realpath(tree)
+    for path in walk(tree):
+        if not path.is_symlink():
+            continue
+        target = str(path.readlink())
+        end = os.path.realpath(path)
+        inside = end == root or end.startswith(root + os.sep)
+        if target.startswith("/") or not inside:
+            raise SourceError(
+                f"{what}: the link {path.relative_to(tree).as_posix()!r} leads out of the tree,"
+                f" to {target!r}",
+                "A source tree must stand alone: replace the link by what it points to.",
+            )

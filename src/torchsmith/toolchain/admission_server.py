@@ -1,0 +1,323 @@
+"""Answering the launchers: a socket on one side, the admission policy on the other.
+
+A compile waiting for memory sleeps, yet holds a job slot of the build tool. The server lends
+that slot back through the jobserver, so that light files further on use the core, and takes
+it out again when the compile starts. So the jobs that really run stay within the cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchsmith.toolchain.admission import Admission, Room
+from torchsmith.toolchain.compiles import Compile, Language, killed_for_memory, read_compile
+from torchsmith.toolchain.governor_events import (
+    Event,
+    Finished,
+    GaveUp,
+    Listener,
+    Retried,
+    Started,
+    WaitingForMemory,
+)
+from torchsmith.toolchain.jobserver import Jobserver
+from torchsmith.toolchain.memory_book import MIB, Estimate, MemoryBook
+from torchsmith.toolchain.memory_meter import Meter
+from torchsmith.toolchain.processes import Process, end, find_process
+
+_ATTEMPTS = 3
+_RAISE = 1.5
+# Two compiles of one file differ by a few percent, by where memory happens to lie.
+_SPARE = 1.1
+_TICK = 0.25
+_TICK_FOR_TOKEN = 0.05
+_STALE = 0.05
+# A cache that answers takes this at most; a compiler takes more.
+_CACHE_ANSWER = 64 * MIB
+# Sleeping launchers cost about 5 MB each, so not all of a build may be one.
+_MOST_LENT = 64
+_GRACE = 5.0
+_UNASKED = Estimate(0, "not asked yet")
+
+
+@dataclass(slots=True)
+class _Job:
+    number: int
+    link: socket.socket
+    pid: int
+    buffer: bytearray = field(default_factory=bytearray)
+    unit: Compile | None = None
+    estimate: Estimate = _UNASKED
+    attempt: int = 1
+    seen_peak: int = 0
+    announced: bool = False
+    compiler: Process | None = None
+
+
+class AdmissionServer:
+    """Serves launchers on a Unix socket until stopped; `serve` runs in a thread of its own."""
+
+    def __init__(
+        self,
+        place: Path,
+        admission: Admission,
+        jobserver: Jobserver,
+        book: MemoryBook,
+        meter: Meter,
+        *,
+        listener: Listener | None = None,
+        roots: Sequence[str] = (),
+        guesses: Mapping[Language, int] | None = None,
+    ) -> None:
+        self._admission = admission
+        self._jobserver = jobserver
+        self._book = book
+        self._meter = meter
+        self._listener = listener
+        self._roots = roots
+        self._guesses = guesses
+        self._jobs: dict[int, _Job] = {}
+        self._count = 0
+        self._lent = 0
+        self._token_wanted = False
+        self._read_at = 0.0
+        self._room = Room()
+        self._began = time.monotonic()
+        self.failures: list[GaveUp] = []
+        self.listener_error: Exception | None = None
+        self._selector = selectors.DefaultSelector()
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._door.bind(str(place))
+        self._door.listen(1024)
+        self._door.setblocking(False)
+        self._bell, self._rope = socket.socketpair()
+        self._selector.register(self._door, selectors.EVENT_READ, None)
+        self._selector.register(self._bell, selectors.EVENT_READ, None)
+
+    def stop(self) -> None:
+        """Make `serve` return soon; called from another thread."""
+        self._rope.send(b"x")
+
+    def serve(self) -> None:
+        """Answer until stopped, then end what still runs."""
+        try:
+            while self._turn():
+                pass
+            self._end_compiles()
+        finally:
+            for job in self._jobs.values():
+                job.link.close()
+            self._selector.close()
+            for each in (self._door, self._bell, self._rope):
+                each.close()
+
+    def _turn(self) -> bool:
+        wait = _TICK_FOR_TOKEN if self._token_wanted else _TICK
+        for key, _ in self._selector.select(wait if self._jobs else None):
+            if key.fileobj is self._bell:
+                return False
+            if key.fileobj is self._door:
+                self._accept()
+            else:
+                self._hear(key.data)
+        self._measure()
+        self._admit()
+        return True
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            link, _ = self._door.accept()
+            link.setblocking(True)
+            credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            self._count += 1
+            job = _Job(self._count, link, struct.unpack("3i", credentials)[0])
+            self._jobs[job.number] = job
+            self._selector.register(link, selectors.EVENT_READ, job)
+
+    def _hear(self, job: _Job) -> None:
+        try:
+            chunk = job.link.recv(1 << 16)
+        except ConnectionError:
+            chunk = b""
+        if not chunk:
+            self._forget(job)
+            return
+        job.buffer += chunk
+        while len(job.buffer) >= 4:
+            end = 4 + int.from_bytes(job.buffer[:4], "big")
+            if len(job.buffer) < end:
+                return
+            fields = bytes(job.buffer[4:end]).split(b"\0")
+            del job.buffer[:end]
+            if fields[0] == b"ask":
+                self._asked(job, [os.fsdecode(each) for each in fields[1:]])
+            elif fields[0] == b"pid":
+                # Another number there than here, if the build runs in a container.
+                found = find_process(int(fields[1]))
+                job.compiler = found if found and found.parent == job.pid else None
+            elif fields[0] == b"done":
+                job.compiler = None
+                self._ended(job, fields[1:])
+
+    def _forget(self, job: _Job) -> None:
+        if job.compiler and job.compiler.alive:
+            # Its launcher was killed: nobody waits for the object file any more.
+            end(job.compiler.pid)
+        self._admission.leave(job.number)
+        self._jobs.pop(job.number, None)
+        self._selector.unregister(job.link)
+        job.link.close()
+
+    def _asked(self, job: _Job, words: list[str]) -> None:
+        job.unit = read_compile(words[0], words[1:], self._roots)
+        job.estimate = self._book.estimate(job.unit, self._guesses)
+        spare = _SPARE if job.estimate.basis == "this file" else 1.0
+        self._admission.arrive(job.number, int(job.estimate.bytes * spare))
+
+    def _ended(self, job: _Job, fields: list[bytes]) -> None:
+        status, kib = int(fields[0]), int(fields[1])
+        cpu, wall = float(fields[2]), float(fields[3])
+        peak = max(kib * 1024, job.seen_peak)
+        unit = job.unit
+        assert unit is not None
+        self._admission.leave(job.number)
+        if status and killed_for_memory(status, b"\0".join(fields[4:])):
+            self._killed(job, unit, peak)
+            return
+        if status:
+            _answer(job, b"end")
+        elif not (unit.cached and peak < max(_CACHE_ANSWER, (self._book.known(unit) or 0) // 2)):
+            self._book.record(unit, peak, cpu, wall)
+        self._tell(Finished(self._now(), job.number, unit.file, status, peak, cpu, wall))
+
+    def _killed(self, job: _Job, unit: Compile, peak: int) -> None:
+        self._book.record_killed(unit, peak)
+        # Half an object file must not be taken for one by a later build; /dev/null may stay.
+        if unit.output and Path(unit.output).is_file():
+            with contextlib.suppress(OSError):
+                Path(unit.output).unlink()
+        if job.attempt >= _ATTEMPTS:
+            allowed = self._admission.budget
+            failure = GaveUp(self._now(), job.number, unit.file, peak, job.attempt, allowed)
+            self.failures.append(failure)
+            _answer(job, b"fail", f"torchsmith: {failure.cause}\n{failure.cure}\n".encode())
+            self._tell(failure)
+            return
+        job.attempt += 1
+        raised = int(max(peak, job.estimate.bytes) * _RAISE)
+        job.estimate = Estimate(raised, "killed before")
+        self._tell(Retried(self._now(), job.number, unit.file, peak, job.attempt))
+        self._admission.arrive(job.number, raised, alone=True)
+
+    def _measure(self) -> None:
+        now = time.monotonic()
+        if now - self._read_at < _STALE:
+            return
+        for number in self._admission.running:
+            job = self._jobs[number]
+            resident = self._meter.resident(job.pid)
+            job.seen_peak = max(job.seen_peak, resident)
+            self._admission.measure(number, resident)
+        self._room = Room(self._meter.available(), self._meter.pressure())
+        self._read_at = time.monotonic()
+
+    def _admit(self) -> None:
+        self._token_wanted = False
+        while (number := self._admission.candidate(self._room)) is not None:
+            if not self._slot():
+                self._token_wanted = True
+                break
+            self._start(self._jobs[number])
+        while self._lent > self._admission.waiting and self._jobserver.take():
+            self._lent -= 1
+        if self._token_wanted or len(self._admission.running) >= self._admission.cores:
+            return
+        for job in [job for job in self._jobs.values() if job.unit and not job.announced]:
+            if job.number not in self._admission.running:
+                self._announce(job, job.unit)
+        if not self._admission.solitary:
+            most = min(_MOST_LENT, self._admission.waiting)
+            self._jobserver.put(most - self._lent)
+            self._lent = max(self._lent, most)
+
+    def _slot(self) -> bool:
+        """Get a core for a compile that may start: its own slot, unless that is lent out."""
+        if self._admission.waiting > self._lent or not self._admission.running:
+            return True
+        if self._jobserver.take():
+            self._lent -= 1
+            return True
+        return False
+
+    def _start(self, job: _Job) -> None:
+        alone = self._admission.solitary
+        self._admission.start(job.number)
+        job.announced = True
+        job.seen_peak = 0
+        assert job.unit is not None
+        # Told first: the compile may end, and others start, before the listener returns.
+        self._tell(
+            Started(
+                self._now(),
+                job.number,
+                job.unit.file,
+                job.estimate.bytes,
+                job.estimate.basis,
+                job.attempt,
+                alone,
+                len(self._admission.running),
+                self._admission.reserved,
+            )
+        )
+        _answer(job, b"run")
+
+    def _announce(self, job: _Job, unit: Compile | None) -> None:
+        job.announced = True
+        if unit is not None:
+            estimate = job.estimate
+            self._tell(
+                WaitingForMemory(self._now(), job.number, unit.file, estimate.bytes, estimate.basis)
+            )
+
+    def _tell(self, event: Event) -> None:
+        if self._listener is None:
+            return
+        try:
+            self._listener(event)
+        except Exception as error:
+            # A display that breaks must not break the build; it is told at the end.
+            self.listener_error = self.listener_error or error
+
+    def _now(self) -> float:
+        return time.monotonic() - self._began
+
+    def _end_compiles(self) -> None:
+        """End the compiles still running: nothing may outlive the governor.
+
+        Their launchers reap them and end; those that wait end as the socket closes.
+        """
+        for kind in (signal.SIGTERM, signal.SIGKILL):
+            until = time.monotonic() + _GRACE
+            for number in self._admission.running:
+                job = self._jobs[number]
+                end(job.compiler.pid if job.compiler else job.pid, kind)
+            while self._admission.running and time.monotonic() < until:
+                for key, _ in self._selector.select(0.05):
+                    if isinstance(key.data, _Job):
+                        self._hear(key.data)
+
+
+def _answer(job: _Job, *fields: bytes) -> None:
+    body = b"\0".join(fields)
+    # A launcher that has gone is noticed when its side of the socket is read.
+    with contextlib.suppress(OSError):
+        job.link.sendall(len(body).to_bytes(4, "big") + body)

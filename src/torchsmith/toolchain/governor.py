@@ -1,0 +1,180 @@
+"""Compiling within a memory budget: what a build is handed, and what it learns.
+
+    with Governor(book=MemoryBook(path, "torch"), roots=[source, build]) as governor:
+        environment = {**os.environ, **governor.environment()}
+        subprocess.run(["cmake", "-G", "Ninja", ...], env=environment)
+        subprocess.run(["ninja"], env=environment)      # without -j, which ends the sharing
+        governor.check()
+
+Every compile goes through a launcher that waits until there is memory for it. Light files use
+every core, heavy ones start only where their peak fits, and one the kernel killed all the same
+is compiled again alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from torchsmith.errors import HostError
+from torchsmith.host.limits import read_cores, read_memory
+from torchsmith.host.probe import ask
+from torchsmith.toolchain.admission import Admission
+from torchsmith.toolchain.admission_server import AdmissionServer
+from torchsmith.toolchain.compiles import Language
+from torchsmith.toolchain.governor_events import GaveUp, Listener
+from torchsmith.toolchain.jobserver import Jobserver
+from torchsmith.toolchain.memory_book import MIB, MemoryBook
+from torchsmith.toolchain.memory_meter import HostMeter, Meter
+
+_HERE = Path(__file__).parent
+# The path of a Unix socket has to fit into 108 bytes.
+_LONGEST = 80
+# Where nothing tells how much memory there is.
+_UNKNOWN = 4096 * MIB
+_LANGUAGES = ("C", "CXX", "CUDA")
+
+
+def launcher() -> tuple[str, ...]:
+    """Return the words to put before a compiler's command.
+
+    The same in every run: Ninja compiles a file again when its command changes. Where the
+    governor is, is in the environment only.
+    """
+    return (sys.executable, "-I", "-S", str(_HERE / "launch.py"))
+
+
+class Governor:
+    """Keeps the compiles of a build within `budget` bytes and `cores`.
+
+    Without a budget it is all the memory this process may use, less a margin. Either way, what
+    is free at each moment counts as well, so other programs on the machine keep theirs.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: int | None = None,
+        cores: int | None = None,
+        book: MemoryBook | None = None,
+        roots: Sequence[Path] = (),
+        listener: Listener | None = None,
+        guesses: Mapping[Language, int] | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        total = read_memory()[0] or _UNKNOWN
+        self.margin = min(512 * MIB, total // 20)
+        self.budget = total - self.margin if budget is None else budget
+        self.cores = read_cores() if cores is None else cores
+        self._book = book or MemoryBook()
+        self._roots = [str(root.absolute()) for root in roots]
+        self._listener = listener
+        self._guesses = guesses
+        self._meter = meter or HostMeter()
+        self._open = contextlib.ExitStack()
+        self._server: AdmissionServer | None = None
+        self._makeflags = ""
+        self._place = Path()
+
+    def __enter__(self) -> Governor:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_signals_unwind())
+            folder = Path(_private_folder())
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            jobserver = stack.enter_context(Jobserver(folder / "jobs", self.cores))
+            self._makeflags = jobserver.makeflags
+            self._place = folder / "governor"
+            self._server = AdmissionServer(
+                self._place,
+                Admission(self.budget, self.cores, margin=self.margin),
+                jobserver,
+                self._book,
+                self._meter,
+                listener=self._listener,
+                roots=self._roots,
+                guesses=self._guesses,
+            )
+            thread = threading.Thread(target=self._server.serve, name="memory governor")
+            thread.daemon = True
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(self._server.stop)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open.close()
+        if error is None and self._server is not None and self._server.listener_error:
+            raise self._server.listener_error
+
+    def environment(self, cache: Sequence[str] = ()) -> dict[str, str]:
+        """Return the variables to add for cmake, ninja and make.
+
+        `cache` is a compiler cache's command (`["ccache"]`), which goes behind the launcher.
+        """
+        words = ";".join((*launcher(), *cache))
+        variables = {
+            "TORCHSMITH_GOVERNOR": str(self._place),
+            "MAKEFLAGS": self._makeflags,
+            # CMake takes these over when it first configures a build folder.
+            **{f"CMAKE_{name}_COMPILER_LAUNCHER": words for name in _LANGUAGES},
+            **{f"CMAKE_{name}_LINKER_LAUNCHER": ";".join(launcher()) for name in _LANGUAGES},
+        }
+        if _make_is_old():
+            variables["PATH"] = f"{_HERE / 'shims'}{os.pathsep}{os.environ.get('PATH', '')}"
+        return variables
+
+    @property
+    def failures(self) -> tuple[GaveUp, ...]:
+        """The compiles given up for want of memory."""
+        return tuple(self._server.failures) if self._server else ()
+
+    def check(self) -> None:
+        """Raise the error that explains a build which failed for memory, if it did."""
+        for failure in self.failures:
+            raise HostError(failure.cause, failure.cure)
+
+
+def _private_folder() -> str:
+    base = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="torchsmith-", dir=base if len(base) < _LONGEST else "/tmp")
+
+
+def _make_is_old() -> bool:
+    answer = ask(["make", "--version"])
+    found = re.match(r"GNU Make (\d+)\.(\d+)", answer.out) if answer else None
+    return found is not None and (int(found[1]), int(found[2])) < (4, 4)
+
+
+@contextlib.contextmanager
+def _signals_unwind() -> Iterator[None]:
+    """Make a signal that would end this process at once leave it through its `with` blocks."""
+    changed: list[signal.Signals] = []
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is threading.main_thread():
+        for kind in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(kind) == signal.SIG_DFL:
+                signal.signal(kind, unwind)
+                changed.append(kind)
+    try:
+        yield
+    finally:
+        for kind in changed:
+            signal.signal(kind, signal.SIG_DFL)

@@ -1,0 +1,54 @@
+"""Which processes a compile consists of, and ending them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that cannot be mistaken for a later one of the same number."""
+
+    pid: int
+    parent: int
+    born: int
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is still this one."""
+        now = find_process(self.pid)
+        return now is not None and now.born == self.born
+
+
+def find_process(pid: int) -> Process | None:
+    """Return the process that has this number now."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Process(pid, int(fields[1]), int(fields[19]))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def end(pid: int, kind: signal.Signals = signal.SIGTERM) -> None:
+    """Signal a process and all under it."""
+    for each in process_tree(pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(each, kind)
+
+
+def process_tree(pid: int) -> list[int]:
+    """A process and all under it, as far as the kernel tells."""
+    found = [pid]
+    for each in found:
+        try:
+            # Read for every thread: a child belongs to the one that started it.
+            for task in os.listdir(f"/proc/{each}/task"):  # noqa: PTH208
+                text = Path(f"/proc/{each}/task/{task}/children").read_bytes()
+                found += [int(child) for child in text.split()]
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,67 @@
+"""What the tests with real tools share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from torchsmith.facts.files import shipped
+from torchsmith.host.models import Host
+from torchsmith.host.read import read_host
+from torchsmith.plan.build import make_plan
+from torchsmith.plan.models import Plan
+from torchsmith.recipe.load import load_recipe, parse_recipe
+from torchsmith.recipe.matrix import expand
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.resolve import resolve
+
+ROOT = Path(__file__).resolve().parents[2]
+Planned = tuple[Plan, Recipe]
+
+
+@pytest.fixture(scope="session")
+def build_tools() -> Iterator[None]:
+    """CMake and a Ninja that knows jobservers, from the environment the tests run in."""
+    programs = Path(sys.executable).parent
+    assert (programs / "ninja").exists(), "pip install -e '.[dev]' brings it"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+        yield
+
+
+@pytest.fixture(scope="session")
+def rendering_tools() -> Iterator[None]:
+    """Linters, podman and the rest; installed where they are missing, never skipped."""
+    subprocess.run([ROOT / "tools/install_test_tools.sh"], check=True)
+    programs = Path(sys.executable).parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{programs}")
+        yield
+
+
+@pytest.fixture(scope="session")
+def this_host() -> Host:
+    return read_host(ROOT)
+
+
+@pytest.fixture(scope="session")
+def planned(this_host: Host) -> Callable[[str | Path], Planned]:
+    """Plan a recipe, given as text or as a file, for this machine."""
+
+    def plan(wish: str | Path) -> Planned:
+        loaded = load_recipe(wish) if isinstance(wish, Path) else parse_recipe(wish, "test", None)
+        facts = shipped()
+        outcomes = [
+            resolve(variant, facts, this_host, loaded.files) for variant in expand(loaded.recipe)
+        ]
+        resolved = [outcome for outcome in outcomes if isinstance(outcome, Resolution)]
+        assert len(resolved) == len(outcomes), outcomes
+        return make_plan(loaded.recipe, resolved, facts, "test"), loaded.recipe
+
+    return plan

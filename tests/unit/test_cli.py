@@ -1,0 +1,248 @@
+"""The command line as a person meets it: answers, refusals, exit codes, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchsmith.cli import main
+
+pytestmark = pytest.mark.unit
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    monkeypatch.chdir(tmp_path)
+    host = tmp_path / "host.json"
+    host.write_text('{"platform": "linux-x86_64", "system": "debian-12"}', encoding="utf-8")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        here = ["--host", str(host)] if arguments[0] in ("plan", "doctor") else []
+        monkeypatch.setattr(sys, "argv", ["torchsmith", *arguments, *here])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+def recipe(folder: Path, text: str) -> str:
+    path = folder / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_one_line_says_whether_it_can_exist_and_what_would_be_done(run: Run) -> None:
+    code, out, _ = run(
+        "plan", "--torch", "1.9.1", "--python", "3.8", "--cuda", "11.1", "--gpu", "RTX 3090"
+    )
+    assert code == 0
+    assert "torch-1.9.1+cu111.sm86-cp38-cp38-linux_x86_64.whl" in out
+    assert "TORCH_CUDA_ARCH_LIST=8.6" in out
+
+
+def test_what_cannot_exist_ends_with_3_and_names_what_would(run: Run) -> None:
+    code, out, err = run("plan", "--torch", "1.13", "--python", "3.12")
+    assert code == 3
+    assert "Python 3.12" in out
+    assert "what works: Python 3.11" in out
+    assert "cannot exist" in err
+
+
+def test_a_refusal_is_data_with_json(run: Run) -> None:
+    code, out, _ = run("plan", "--torch", "1.13", "--python", "3.12", "--json")
+    assert code == 3
+    (refused,) = json.loads(out)["refused"]
+    assert refused["conflicts"][0]["kind"] == "python-torch"
+    assert refused["nearest"]
+
+
+def test_explain_gives_the_reason_for_every_choice(run: Run) -> None:
+    code, out, _ = run("plan", "--preset", "jetson-tx2", "--explain")
+    assert code == 0
+    assert "patch torch = torch-1.1-threads-512.patch: " in out
+    assert "GPU = 6.2: the GPU of the Jetson TX2" in out
+    assert "https://" in out
+
+
+def test_json_holds_the_whole_plan(run: Run) -> None:
+    code, out, _ = run("plan", "--preset", "orion-vgpu", "--json")
+    assert code == 0
+    plan = json.loads(out)
+    assert {"name", "variants", "steps", "files"} <= set(plan)
+    for step in plan["steps"]:
+        assert len(step["key"]) == 64
+        assert set(step["needs"]) <= {other["id"] for other in plan["steps"]}
+
+
+def test_the_same_recipe_gives_the_same_bytes(run: Run) -> None:
+    for form in (["--json"], ["--as", "script"], ["--as", "dockerfile"], ["--as", "conda"]):
+        assert run("plan", "--preset", "gemfield-conda", *form) == run(
+            "plan", "--preset", "gemfield-conda", *form
+        )
+
+
+def test_flags_win_over_the_recipe(run: Run, tmp_path: Path) -> None:
+    path = recipe(tmp_path, 'torch = "2.6.0"\npython = "3.11"\n[features]\nmkldnn = "off"\n')
+    code, out, _ = run("plan", path, "--python", "3.12", "--feature", "fbgemm=off")
+    assert code == 0
+    assert "cp312" in out
+    assert "USE_MKLDNN=0" in out
+    assert "USE_FBGEMM=0" in out
+
+
+def test_without_a_recipe_the_embedded_default_is_planned(run: Run) -> None:
+    code, out, err = run("plan")
+    assert code == 0
+    assert "quickstart: torch 2.6.0" in out
+    assert "embedded default" in err
+
+
+def test_a_recipe_in_the_folder_is_found(run: Run, tmp_path: Path) -> None:
+    recipe(tmp_path, 'name = "mine"\ntorch = "2.6.0"\npython = "3.11"\n')
+    code, out, _ = run("plan")
+    assert code == 0
+    assert out.startswith("mine: ")
+
+
+def test_a_rendering_is_written_where_asked_and_nowhere_else(run: Run, tmp_path: Path) -> None:
+    code, _, _ = run("plan", "--preset", "jetson-tx2", "--as", "script", "-o", "out/build.sh")
+    assert code == 0
+    script = tmp_path / "out" / "build.sh"
+    assert script.stat().st_mode & 0o111
+    assert [path.name for path in script.parent.iterdir()] == ["build.sh"]
+
+
+def test_an_output_that_cannot_be_written_is_said(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept", encoding="utf-8")
+    code, _, err = run("plan", "--preset", "quickstart", "--as", "script", "-o", "file/x.sh")
+    assert code == 5
+    assert "cannot be written" in err
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "kept"
+
+
+def test_doctor_fails_a_machine_without_tools_and_says_how_to_mend_it(run: Run) -> None:
+    code, out, err = run("doctor", "--preset", "quickstart")
+    assert code == 4
+    assert "install git" in out
+    assert "cannot do it" in err
+
+
+def test_doctor_json_can_be_handed_back_as_a_host(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("doctor", "--json")
+    assert code == 4
+    told = json.loads(out)
+    assert told["host"]["platform"] == "linux-x86_64"
+    assert told["verdict"] == "fail"
+    (tmp_path / "host.json").write_text(out, encoding="utf-8")
+    assert run("plan", "--preset", "quickstart")[0] == 0
+
+
+def test_a_host_file_that_is_none_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "host.json").write_text("[1, 2]", encoding="utf-8")
+    code, _, err = run("plan", "--preset", "quickstart")
+    assert code == 2
+    assert "does not describe a machine" in err
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (("gpu", "rtx 3090"), "8.6"),
+        (("torch", "1.9.1"), "dfbd030854359207cb3040b864614affeace11ce"),
+        (("cuda", "12.4"), "550.54.14"),
+        (("board", "jetson-tx2"), "at most 512"),
+        (("companion", "vision", "0.3.0"), "torch 1.1.0"),
+        (("features", "--torch", "1.1.0"), "NO_FBGEMM=1"),
+        (("systems",), "ubuntu-16.04"),
+    ],
+)
+def test_facts_answer_questions(run: Run, question: tuple[str, ...], answer: str) -> None:
+    code, out, _ = run("facts", *question)
+    assert code == 0
+    assert answer in out
+    code, out, _ = run("facts", *question, "--json")
+    assert code == 0
+    assert answer in out
+    assert json.loads(out)["lines"]
+
+
+@pytest.mark.parametrize(
+    ("question", "hint"),
+    [
+        (("gpu", "rtx 3099"), "Did you mean"),
+        (("torch", "1.9.9"), "1.9"),
+        (("torch", "new; rm"), "not a version"),
+        (("cuda", "11.9"), "11."),
+        (("board", "jetson-tx3"), "jetson-tx2"),
+        (("companion", "vison"), "vision"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest(run: Run, question: tuple[str, ...], hint: str) -> None:
+    code, _, err = run("facts", *question)
+    assert code == 2
+    assert hint in err
+
+
+def test_init_writes_a_commented_recipe_that_plans(run: Run, tmp_path: Path) -> None:
+    code, out, _ = run("init", "--torch", "2.6.0", "--cuda", "12.6", "--gpu", "RTX 3090")
+    assert code == 0
+    assert "torchsmith plan recipe.toml" in out
+    text = (tmp_path / "recipe.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(text)["gpus"] == ["RTX 3090"]
+    assert text.count("#") > 8
+    assert run("plan", "--python", "3.11")[0] == 0
+
+
+def test_init_replaces_nothing_unless_forced(run: Run, tmp_path: Path) -> None:
+    path = Path(recipe(tmp_path, "# mine\n"))
+    code, _, err = run("init", "--torch", "2.6.0")
+    assert code == 2
+    assert "is there already" in err
+    assert path.read_text(encoding="utf-8") == "# mine\n"
+    assert run("init", "--torch", "2.6.0", "--force")[0] == 0
+
+
+def test_init_with_bad_answers_writes_nothing(run: Run, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    code, _, err = run("init", "--torch", "1.9.1; rm -rf /")
+    assert code == 2
+    assert "1.9.1; rm -rf /" in err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_init_starts_from_a_preset(run: Run, tmp_path: Path) -> None:
+    assert run("init", "--preset", "jetson-tx2", "tx2.toml")[0] == 0
+    assert run("plan", "tx2.toml")[0] == 0
+    code, _, err = run("init", "--preset", "jetson-tx3", "tx3.toml")
+    assert code == 2
+    assert "jetson-tx2" in err
+
+
+def test_every_problem_of_a_recipe_is_told_at_once(run: Run, tmp_path: Path) -> None:
+    path = recipe(
+        tmp_path,
+        'torch = "1.9.1; rm -rf /"\npythn = "3.8"\ngpus = ["RTX 3099"]\n[image]\nshm_size = 8\n',
+    )
+    code, out, err = run("plan", path)
+    assert code == 2
+    assert out == ""
+    assert "line 1" in err
+    assert "did you mean 'python'" in err
+    assert "line 5" in err
+
+
+def test_an_unknown_command_or_flag_ends_with_2(run: Run) -> None:
+    assert run("plan", "--no-such-flag")[0] == 2
+    assert run("bild")[0] == 2

@@ -1,0 +1,185 @@
+"""The documentation shows what happens: its commands work, its answers and links are current."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import tomllib
+import typing
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, TypeAdapter
+
+from torchsmith.errors import RecipeError
+from torchsmith.recipe.load import parse_recipe
+from torchsmith.recipe.presets import presets
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+MEND = "python tools/render_docs.py"
+
+
+def _tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("render_docs", ROOT / "tools" / "render_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["render_docs"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+TOOL = _tool()
+PAGES: list[Path] = TOOL.pages()
+EVERY_PAGE = [*PAGES, TOOL.REFERENCE, ROOT / "CHANGELOG.md"]
+RECIPES = [
+    (page, block)
+    for page in PAGES
+    for block in TOOL.blocks(page.read_text(encoding="utf-8"))
+    if block.language == "toml"
+]
+
+
+def name(value: object) -> str:
+    return value.name if isinstance(value, Path) else ""
+
+
+@cache
+def ran(page: Path) -> Any:
+    """A page after its commands were run, once for all tests."""
+    return TOOL.run_page(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_ends_as_the_page_says(page: Path) -> None:
+    assert ran(page).problems == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_answers_are_what_the_commands_print_today(page: Path) -> None:
+    assert ran(page).text == page.read_text(encoding="utf-8"), MEND
+
+
+@pytest.mark.parametrize("shot", TOOL.SHOTS, ids=lambda shot: shot.name)
+def test_pictures_show_what_the_commands_print_today(shot: Any, tmp_path: Path) -> None:
+    path = TOOL.PICTURES / f"{shot.name}.svg"
+    drawn = TOOL.draw(shot, TOOL.scratch(tmp_path))
+    assert TOOL.seen(path.read_text(encoding="utf-8")) == TOOL.seen(drawn), MEND
+
+
+def test_pictures_are_small_and_fetch_nothing() -> None:
+    for path in TOOL.PICTURES.glob("*.svg"):
+        text = path.read_text(encoding="utf-8")
+        assert len(text) < 150_000
+        assert re.findall(r"(?:href=|url\()[\"']?https?:", text) == []
+
+
+def test_the_reference_of_recipes_is_current() -> None:
+    assert TOOL.REFERENCE.read_text(encoding="utf-8") == TOOL.reference(), MEND
+
+
+def _tables(model: type[BaseModel]) -> set[type[BaseModel]]:
+    """Every model a recipe is made of."""
+    found = {model}
+
+    def look(hint: Any) -> None:
+        if isinstance(hint, type) and issubclass(hint, BaseModel) and hint not in found:
+            found.update(_tables(hint))
+        for part in typing.get_args(hint):
+            look(part)
+
+    for hint in typing.get_type_hints(model, include_extras=True).values():
+        look(hint)
+    return found
+
+
+def test_the_reference_has_every_table_of_a_recipe() -> None:
+    assert set(TOOL.models_shown()) == _tables(TOOL.models.Recipe)
+
+
+@pytest.mark.parametrize("model", TOOL.models_shown(), ids=lambda model: model.__name__)
+def test_every_key_has_a_meaning_and_an_example_that_loads(model: type[BaseModel]) -> None:
+    hints = typing.get_type_hints(model, include_extras=True)
+    extras = TOOL.extras()[model.__name__]
+    for key, _, _, meaning, example in TOOL.rows(model):
+        assert meaning, f"{model.__name__}.{key}: a description, or `say` in {TOOL.KEYS.name}"
+        assert example, f"{model.__name__}.{key}: an example in {TOOL.KEYS.name}"
+    for field, info in model.model_fields.items():
+        key = info.alias or field
+        table = tomllib.loads(extras.pop(key)["example"])
+        hint = hints[field]
+        shape: Any = Annotated[hint, *info.metadata] if info.metadata else hint
+        TypeAdapter(shape).validate_python(table[key])
+    assert extras == {}, "examples of keys that are gone"
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), RECIPES, ids=[f"{page.name}:{block.start}" for page, block in RECIPES]
+)
+def test_every_recipe_on_a_page_loads(page: Path, block: Any) -> None:
+    table = tomllib.loads(block.body)
+    text = block.body if "torch" in table else f'torch = "2.6.0"\n{block.body}'
+    parse_recipe(text, page.name, None)
+
+
+def test_the_wrong_recipe_is_wrong_and_shown_as_it_is() -> None:
+    text = (TOOL.EXAMPLES / "wrong.toml").read_text(encoding="utf-8")
+    with pytest.raises(RecipeError):
+        parse_recipe(text, "wrong.toml", None)
+    page = (TOOL.DOCS / "errors.md").read_text(encoding="utf-8")
+    assert text in page
+
+
+def _anchors(text: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", item.lower()).replace(" ", "-") for item in headings}
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name)
+def test_every_link_and_picture_leads_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        place, _, anchor = link.partition("#")
+        target = (page.parent / place).resolve() if place else page
+        assert target.is_file(), link
+        assert target.is_relative_to(ROOT), link
+        if anchor:
+            assert anchor in _anchors(target.read_text(encoding="utf-8")), link
+
+
+def test_every_picture_is_shown_and_says_what_it_shows() -> None:
+    shown = {
+        (page.parent / link).resolve(): text
+        for page in EVERY_PAGE
+        for text, link in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+    }
+    assert set(shown) == set(TOOL.PICTURES.iterdir())
+    assert all(shown.values())
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in EVERY_PAGE:
+        assert page.name == "README.md" or f"({page.relative_to(ROOT)})" in readme
+
+
+@pytest.mark.parametrize("preset", [item.name for item in presets()])
+def test_every_preset_is_documented(preset: str) -> None:
+    page = (TOOL.DOCS / "presets.md").read_text(encoding="utf-8")
+    assert f"\n## {preset}\n" in page
+    assert f"(docs/presets.md#{preset})" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=name)
+def test_pages_name_no_place_of_the_machine_they_were_written_on(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"(?<![\w.])(?:/root|/home|/tmp|/work)/[\w./-]+", text) == []

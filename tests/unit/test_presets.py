@@ -1,0 +1,308 @@
+"""Each preset reproduces the document it comes from, particular by particular."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from torchsmith import __version__
+from torchsmith.facts.files import shipped
+from torchsmith.host.models import Host
+from torchsmith.plan.build import make_plan
+from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.render.conda import render_conda
+from torchsmith.plan.render.dockerfile import dockerfile_context
+from torchsmith.recipe.load import LoadedRecipe, load_recipe
+from torchsmith.recipe.matrix import expand
+from torchsmith.recipe.presets import find_preset, presets
+from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+HOST = Host(platform="linux-x86_64", system="debian-12")
+
+
+def loaded(name: str) -> LoadedRecipe:
+    return load_recipe(find_preset(name).path)
+
+
+def planned(name: str) -> Plan:
+    recipe = loaded(name)
+    facts = shipped()
+    outcomes = [resolve(item, facts, HOST, recipe.files) for item in expand(recipe.recipe)]
+    resolved = [item for item in outcomes if isinstance(item, Resolution)]
+    assert len(resolved) == len(outcomes), outcomes
+    return make_plan(recipe.recipe, resolved, facts, __version__)
+
+
+def compiling(plan: Plan, project: str) -> Step:
+    return next(step for step in plan.steps if (step.kind, step.project) == ("compile", project))
+
+
+def dockerfile(name: str) -> str:
+    files = dockerfile_context(planned(name), loaded(name).recipe, __version__)
+    return files["Dockerfile"].decode()
+
+
+@pytest.mark.parametrize("name", [preset.name for preset in presets()])
+def test_every_preset_can_exist_and_says_what_it_is_for(name: str) -> None:
+    assert planned(name).steps
+    assert len(find_preset(name).summary) > 30
+
+
+# ------------------------------------------------------------------------------ orion-vgpu
+
+
+def test_orion_is_torch_1_1_0_for_python_3_5_on_ubuntu_16_04() -> None:
+    (resolution,) = planned("orion-vgpu").variants
+    assert (resolution.torch, resolution.python) == ("1.1.0", "3.5")
+    assert resolution.system == "ubuntu-16.04"
+    assert resolution.source.ref == "v1.1.0"
+    assert resolution.source.commit == "142c973f4179e768164cd578951489e89021b29c"
+    assert resolution.wheel == "torch-1.1.0-cp35-cp35m-linux_x86_64.whl"
+
+
+def test_orion_has_the_documents_build_variables_and_no_other_switches() -> None:
+    env = dict(compiling(planned("orion-vgpu"), "torch").env)
+    document = {
+        "NO_TEST": "1",
+        "NO_FBGEMM": "1",
+        "NO_MIOPEN": "1",
+        "NO_MKLDNN": "1",
+        "NO_NNPACK": "1",
+        "NO_QNNPACK": "1",
+        "USE_NCCL": "1",
+        "USE_SYSTEM_NCCL": "1",
+        "NCCL_INCLUDE_DIR": "/usr/include",
+        "NCCL_LIB_DIR": "/usr/lib/x86_64-linux-gnu",
+        "NCCL_ROOT_DIR": "/usr",
+        "TORCH_CUDA_ARCH_LIST": "3.5;6.0;6.1;7.0+PTX",
+    }
+    switches = {name for name in env if name.startswith(("NO_", "USE_", "NCCL_", "TORCH_"))}
+    assert switches == set(document)
+    assert {name: env[name] for name in document} == document
+
+
+def test_orion_clones_recursively_at_the_tag() -> None:
+    fetch = next(step for step in planned("orion-vgpu").steps if step.kind == "fetch")
+    text = "\n".join(fetch.commands)
+    assert "https://github.com/pytorch/pytorch" in text
+    assert "submodule sync" in text
+    assert "submodule update" in text
+    assert "--init --recursive" in text
+
+
+def test_orion_links_cuda_dynamically_and_takes_the_systems_nccl() -> None:
+    (resolution,) = planned("orion-vgpu").variants
+    assert resolution.feature("nccl") == "system"
+    assert resolution.cuda is not None
+    assert resolution.cuda.nccl == "2.4"
+    assert not any("STATIC" in name for name, _ in resolution.feature_env)
+
+
+def test_orion_rebuilds_vision_0_3_0_after_torch() -> None:
+    plan = planned("orion-vgpu")
+    vision = compiling(plan, "vision")
+    assert vision.title.startswith("Compile torchvision 0.3.0")
+    assert compiling(plan, "torch").id in vision.needs
+
+
+def test_orion_image_holds_the_client_and_asks_for_8g_of_shared_memory() -> None:
+    text = dockerfile("orion-vgpu")
+    assert "FROM nvidia/cuda:9.0-cudnn7-devel-ubuntu16.04" in text
+    assert "COPY install-client-9.0" in text
+    assert "./install-client-9.0" in text
+    assert "--shm-size=8G" in text
+    for package in ("python3-dev", "python3-pip", "cmake", "g++", "libopenmpi-dev", "libomp-dev"):
+        assert f"        {package}" in text
+
+
+def test_orion_runs_distributed_over_nccl() -> None:
+    (job,) = loaded("orion-vgpu").recipe.job
+    assert job.remote_gpus
+    assert job.distributed
+    assert job.backend == "nccl"
+
+
+# -------------------------------------------------------------------------- gemfield-conda
+
+
+def test_gemfield_is_torch_1_8_0_with_cuda_11_0_and_cudnn_8_0_5() -> None:
+    (resolution,) = planned("gemfield-conda").variants
+    assert (resolution.torch, resolution.python) == ("1.8.0", "3.8")
+    assert resolution.cuda is not None
+    assert (resolution.cuda.version, resolution.cuda.cudnn) == ("11.0", "8.0.5")
+    assert resolution.base_image == "nvidia/cuda:11.0.3-cudnn8-devel-ubuntu20.04"
+
+
+def test_gemfield_packages_have_the_documents_names() -> None:
+    plan = planned("gemfield-conda")
+    outputs = {output for step in plan.steps if step.kind == "package" for output in step.outputs}
+    names = {output.rsplit("/", 1)[-1] for output in outputs}
+    assert "pytorch-1.8.0-py3.8_cuda11.0.221_cudnn8.0.5_0.tar.bz2" in names
+    assert "magma-cuda110-2.5.2-1.tar.bz2" in names
+    assert all("/linux-64/" in output for output in outputs)
+
+
+def test_gemfield_builds_with_static_cudnn_and_nccl_and_compressed_fatbins() -> None:
+    env = dict(compiling(planned("gemfield-conda"), "torch").env)
+    assert env["USE_STATIC_CUDNN"] == "1"
+    assert env["USE_STATIC_NCCL"] == "1"
+    assert env["NCCL_ROOT_DIR"] == "/usr/local/cuda"
+    assert env["TORCH_CUDA_ARCH_LIST"] == "6.1;7.0;7.5;8.0"
+    assert env["TORCH_NVCC_FLAGS"] == "-Xfatbin -compress-all"
+    assert env["PYTORCH_BUILD_VERSION"] == "1.8.0"
+
+
+def test_gemfield_builds_magma_first_with_its_arch_flags_and_patch() -> None:
+    plan = planned("gemfield-conda")
+    magma = compiling(plan, "magma")
+    flags = dict(magma.env)["CUDA_ARCH_LIST"]
+    for arch in ("60", "61", "70", "75", "80"):
+        assert f"-gencode arch=compute_{arch},code=sm_{arch}" in flags
+    assert "sm_86" not in flags, "CUDA 11.0 does not know it"
+    patch = next(step for step in plan.steps if (step.kind, step.project) == ("patch", "magma"))
+    assert any("cuda-pointer-attributes" in name for name in patch.inputs)
+    order = [step.id for step in plan.steps]
+    torch = next(step for step in plan.steps if step.project == "torch" and magma.id in step.needs)
+    assert order.index(magma.id) < order.index(torch.id)
+    assert dict(torch.env)["MAGMA_HOME"].startswith("@/")
+
+
+def test_gemfield_sets_the_rpaths_the_document_lists() -> None:
+    files = render_conda(planned("gemfield-conda"))
+    script = files["pytorch/build.sh"].decode()
+    assert "--set-rpath '$ORIGIN:$ORIGIN/lib:$ORIGIN/../../..' " in script
+    assert "--set-rpath '$ORIGIN:$ORIGIN/../../../..' " in script
+    assert "--force-rpath" in script
+
+
+def test_gemfield_makes_a_wheel_too_and_uploads_without_writing_the_token() -> None:
+    plan = planned("gemfield-conda")
+    assert compiling(plan, "torch").outputs == (
+        "dist/gemfield-conda/torch-1.8.0-cp38-cp38-linux_x86_64.whl",
+    )
+    upload = next(step for step in plan.steps if step.kind == "publish")
+    assert upload.secrets == ("ANACONDA_TOKEN",)
+    assert any("anaconda upload --user gemfield" in command for command in upload.commands)
+    assert any("ANACONDA_TOKEN:?is unset" in command for command in upload.commands)
+
+
+# -------------------------------------------------------------------------- training-image
+
+
+def test_training_image_has_the_companions_that_match_torch_1_9_1() -> None:
+    (resolution,) = planned("training-image").variants
+    versions = {item.package: item.version for item in resolution.companions}
+    assert versions == {"torchvision": "0.10.1", "torchtext": "0.10.1", "torchaudio": "0.9.1"}
+    assert resolution.cuda is not None
+    assert resolution.cuda.arch_list == "8.6"
+
+
+def test_training_image_gives_alice_and_bob_their_own_image_of_one_build() -> None:
+    plan = planned("training-image")
+    images = [step for step in plan.steps if step.kind == "image"]
+    assert [step.title for step in images] == [
+        "Build the image pytorch_source:train",
+        "Build the image pytorch_source:train_alice",
+        "Build the image pytorch_source:train_bob",
+    ]
+    assert len([step for step in plan.steps if step.kind == "compile"]) == 4
+    text = dockerfile("training-image")
+    alice = text[text.index("AS train-train_alice") : text.index("AS train-train_bob")]
+    assert "ARG UID=1001" in alice
+    assert "TZ=America/Los_Angeles" in alice
+    assert "USER alice" in alice
+    assert "FROM runtime AS train-train_bob" in text
+
+
+def test_training_image_takes_the_callers_user_and_the_documents_time_zone() -> None:
+    plan = planned("training-image")
+    train = next(step for step in plan.steps if step.id == "image-train-train-training-image")
+    assert any('UID="$(id -u)"' in command for command in train.commands)
+    text = dockerfile("training-image")
+    assert "TZ=Asia/Seoul" in text
+    assert "FROM scratch AS wheels" in text
+
+
+# ------------------------------------------------------------------------------ jetson-tx2
+
+
+def test_jetson_is_an_aarch64_wheel_for_python_3_5() -> None:
+    (resolution,) = planned("jetson-tx2").variants
+    assert resolution.wheel == "torch-1.1.0-cp35-cp35m-linux_aarch64.whl"
+    assert resolution.cuda is not None
+    assert resolution.cuda.arch_list == "6.2"
+    assert resolution.jetpack == "3.3"
+
+
+def test_jetson_finds_cudnn_where_the_document_says() -> None:
+    env = dict(compiling(planned("jetson-tx2"), "torch").env)
+    assert env["CUDNN_INCLUDE_DIR"] == "/usr/include"
+    assert env["CUDNN_LIB_DIR"] == "/usr/lib/aarch64-linux-gnu"
+    assert env["USE_NCCL"] == "0"
+
+
+def test_jetson_is_patched_to_512_threads_and_without_nccl() -> None:
+    plan = planned("jetson-tx2")
+    patch = next(step for step in plan.steps if step.kind == "patch")
+    text = b"\n".join(plan.files[name] for name in patch.inputs).decode()
+    added = [line for line in text.splitlines() if line.startswith("+")]
+    assert any("CUDA_NUM_THREADS = 512" in line for line in added)
+    assert "aten/src/THCUNN/common.h" in text
+    assert "aten/src/ATen/cuda/detail/KernelUtils.h" in text
+    assert "aten/src/ATen/cuda/CUDAContext.cpp" in text
+    assert "tools/setup_helpers/nccl.py" in text
+    assert all("--dry-run" in command for command in patch.commands if "||" in command)
+
+
+def test_jetson_says_that_magma_is_absent_and_checks_how_c_is_named() -> None:
+    plan = planned("jetson-tx2")
+    (resolution,) = plan.variants
+    said = " ".join(caution.message for caution in resolution.cautions)
+    assert "no magma" in said
+    assert "no nccl" in said
+    verify = next(step for step in plan.steps if step.kind == "verify")
+    assert "EXTENSION_SUFFIXES" in " ".join(verify.commands)
+
+
+# --------------------------------------------------------------------------------- openpai
+
+
+def test_openpai_builds_base_and_run_image_and_pushes() -> None:
+    plan = planned("openpai")
+    titles = [step.title for step in plan.steps]
+    assert (
+        "Build the base image pai.build.base:hadoop2.7.2-cuda8.0-cudnn6-devel-ubuntu16.04" in titles
+    )
+    assert any(step.kind == "publish" and "push" in " ".join(step.commands) for step in plan.steps)
+    assert not [step for step in plan.steps if step.kind == "compile"]
+    files = dockerfile_context(plan, loaded("openpai").recipe, __version__)
+    assert b"FROM nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04" in files["Dockerfile.base"]
+    run = files["Dockerfile"].decode()
+    assert "FROM pai.build.base:hadoop2.7.2-cuda8.0-cudnn6-devel-ubuntu16.04" in run
+    assert "git clone https://github.com/pytorch/examples.git" in run
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "gpus"),
+    [("pytorch-mnist", "mnist", 1), ("pytorch-regression", "regression", 0)],
+)
+def test_openpai_jobs_are_the_documents(name: str, folder: str, gpus: int) -> None:
+    request = json.loads(planned("openpai").files[f"jobs/openpai/{name}.json"])
+    assert request == {
+        "jobName": name,
+        "image": "USER/pai.run.pytorch",
+        "taskRoles": [
+            {
+                "name": "main",
+                "taskNumber": 1,
+                "cpuNumber": 4,
+                "memoryMB": 8192,
+                "gpuNumber": gpus,
+                "command": f"cd examples/{folder} && python main.py",
+            }
+        ],
+    }

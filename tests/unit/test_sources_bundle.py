@@ -1,0 +1,168 @@
+"""A bundle comes out as it went in, or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torchsmith.resolve.models import SourceChoice
+from torchsmith.sources import (
+    SourceError,
+    fetch,
+    open_bundle,
+    read_manifest,
+    tree_hash,
+    write_bundle,
+)
+
+pytestmark = pytest.mark.unit
+
+FILES = {"patches/torch/a.patch": b"--- a/x\n", "recipe.toml": b"[torch]\n"}
+
+
+@pytest.fixture
+def trees(tmp_path: Path) -> dict[str, Path]:
+    torch, vision = tmp_path / "t", tmp_path / "v"
+    (torch / "src" / "empty").mkdir(parents=True)
+    (torch / "src" / "a.cpp").write_text("int a;\n")
+    (torch / "run.sh").write_text("#!/bin/sh\n")
+    (torch / "run.sh").chmod(0o755)
+    (torch / "link").symlink_to("src/a.cpp")
+    (torch / ".git").mkdir()
+    (torch / ".git" / "index").write_text("differs")
+    vision.mkdir()
+    (vision / ("n" * 200)).write_text("a long name\n")
+    return {"torch-2.6.0": torch, "vision-0.21.0": vision}
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, trees: dict[str, Path]) -> Path:
+    write_bundle(trees, FILES, tmp_path / "b.tar.gz", plan="demo")
+    return tmp_path / "b.tar.gz"
+
+
+def test_a_bundle_comes_out_as_it_went_in(
+    tmp_path: Path, trees: dict[str, Path], bundle: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    manifest = open_bundle(bundle, out)
+    assert manifest.plan == "demo"
+    for name, tree in trees.items():
+        assert tree_hash(out / "sources" / name) == tree_hash(tree) == manifest.trees[name]
+    for name, content in FILES.items():
+        assert (out / "files" / name).read_bytes() == content
+    assert not (out / "sources/torch-2.6.0/.git").exists()
+
+
+def test_the_same_content_gives_the_same_bytes(
+    tmp_path: Path, trees: dict[str, Path], bundle: Path
+) -> None:
+    (trees["torch-2.6.0"] / "run.sh").touch()
+    (trees["torch-2.6.0"] / ".git" / "index").write_text("differs more")
+    shuffled = dict(reversed(trees.items()))
+    write_bundle(shuffled, dict(reversed(FILES.items())), tmp_path / "c.tar.gz", plan="demo")
+    assert (tmp_path / "c.tar.gz").read_bytes() == bundle.read_bytes()
+
+
+def test_one_source_is_taken_out_of_a_bundle(
+    tmp_path: Path, trees: dict[str, Path], bundle: Path
+) -> None:
+    torch = fetch(SourceChoice("bundle", path=str(bundle)), tmp_path / "1", cache=tmp_path / "k")
+    assert torch.evidence["entry"] == "torch-2.6.0"
+    assert tree_hash(tmp_path / "1") == torch.evidence["tree"] == tree_hash(trees["torch-2.6.0"])
+    choice = SourceChoice("bundle", path=str(bundle), package="vision-0.21.0")
+    fetch(choice, tmp_path / "2", cache=tmp_path / "k")
+    assert tree_hash(tmp_path / "2") == tree_hash(trees["vision-0.21.0"])
+
+
+def test_a_source_the_bundle_lacks_is_named_with_those_it_has(tmp_path: Path, bundle: Path) -> None:
+    choice = SourceChoice("bundle", path=str(bundle), package="audio-2.6.0")
+    with pytest.raises(SourceError, match=r"audio-2\.6\.0.*torch-2\.6\.0, vision-0\.21\.0"):
+        fetch(choice, tmp_path / "2", cache=tmp_path / "k")
+
+
+def rewritten(bundle: Path, change: Callable[[str, bytes], bytes | None], extra: str = "") -> None:
+    """The bundle again, as somebody with tar could have changed it."""
+    out = io.BytesIO()
+    with tarfile.open(bundle) as old, tarfile.open(fileobj=out, mode="w") as new:
+        for member in old:
+            file = old.extractfile(member) if member.isreg() else None
+            content = change(member.name, file.read() if file else b"")
+            if content is not None:
+                member.size = len(content)
+                new.addfile(member, io.BytesIO(content))
+        if extra:
+            new.addfile(tarfile.TarInfo(extra), io.BytesIO())
+    bundle.write_bytes(gzip.compress(out.getvalue()))
+
+
+def only(name: str, content: bytes | None) -> Callable[[str, bytes], bytes | None]:
+    return lambda found, old: content if found == name else old
+
+
+@pytest.mark.parametrize(
+    ("change", "extra"),
+    [
+        (only("sources/torch-2.6.0/src/a.cpp", b"int b;\n"), ""),
+        (only("sources/torch-2.6.0/src/a.cpp", None), ""),
+        (only("files/recipe.toml", b"[torch]\n# more\n"), ""),
+        (only("files/recipe.toml", None), ""),
+        (only("bundle.json", None), ""),
+        (only("bundle.json", b"{}"), ""),
+        (only("bundle.json", b"[1]"), ""),
+        (only("bundle.json", b'{"format": 1, "trees": {"../x": ""}, "files": {}}'), ""),
+        (only("bundle.json", b'{"format": 1, "trees": {"a": 1}, "files": {}}'), ""),
+        (lambda name, old: old, "sources/torch-2.6.0/more"),
+        (lambda name, old: old, "sources/more"),
+        (lambda name, old: old, "files/more"),
+        (lambda name, old: old, "more"),
+        (lambda name, old: old, "../more"),
+    ],
+)
+def test_a_changed_bundle_is_refused_whole(
+    tmp_path: Path, bundle: Path, change: Callable[[str, bytes], bytes | None], extra: str
+) -> None:
+    rewritten(bundle, change, extra)
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(SourceError):
+        open_bundle(bundle, out)
+    assert not any(out.iterdir())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+def test_a_truncated_bundle_is_refused(tmp_path: Path, bundle: Path, share: float) -> None:
+    content = bundle.read_bytes()
+    bundle.write_bytes(content[: int(len(content) * share)])
+    out = tmp_path / "out"
+    out.mkdir()
+    with pytest.raises(SourceError):
+        open_bundle(bundle, out)
+    assert not any(out.iterdir())
+
+
+def test_a_bundle_of_a_later_format_says_so(tmp_path: Path, bundle: Path) -> None:
+    later = json.dumps({"format": 2, "trees": {}, "files": {}}).encode()
+    rewritten(bundle, only("bundle.json", later))
+    with pytest.raises(SourceError, match="format is 2"):
+        read_manifest(bundle)
+
+
+def test_a_bundle_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, trees: dict[str, Path]
+) -> None:
+    (trees["torch-2.6.0"] / "out").symlink_to("/etc")
+    with pytest.raises(SourceError, match="leads out"):
+        write_bundle(trees, {}, tmp_path / "new.tar.gz")
+    with pytest.raises(SourceError, match="name"):
+        write_bundle({}, {"../x": b""}, tmp_path / "new.tar.gz")
+    with pytest.raises(SourceError, match="name"):
+        write_bundle({"../x": trees["vision-0.21.0"]}, {}, tmp_path / "new.tar.gz")
+    assert not [path for path in tmp_path.iterdir() if "new.tar.gz" in path.name]

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# System packages the integration tests need and a plain machine lacks. Does nothing where they
+# are all here; as anyone but root it says which ones to install.
+set -euo pipefail
+
+missing=()
+lacks() { command -v "$1" >/dev/null 2>&1 || missing+=("${@:2}"); }
+lacks shellcheck shellcheck
+lacks git git
+lacks g++ g++
+lacks patch patch
+lacks make make
+lacks gpgv gpgv
+lacks gpg gnupg
+lacks dpkg-source dpkg-dev
+lacks mmdebstrap mmdebstrap
+# runc and not crun, which refuses hybrid cgroups; netavark with what it calls.
+lacks podman podman buildah runc netavark aardvark-dns iptables catatonit
+[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
+[ "${#missing[@]}" -gt 0 ] || exit 0
+
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+  echo "error: the tests need: ${missing[*]}" >&2
+  echo "  sudo apt-get install ${missing[*]}" >&2
+  exit 4
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq -o DPkg::Lock::Timeout=600 update
+apt-get -qq -o DPkg::Lock::Timeout=600 install --yes --no-install-recommends "${missing[@]}" >/dev/null
