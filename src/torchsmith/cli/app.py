@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from torchsmith import __version__
-from torchsmith.cli import build, doctor, facts, init, log, plan, schema, store
+from torchsmith.cli import build, doctor, facts, init, log, plan, schema, store, verify
 
 app = typer.Typer(
     name="torchsmith",
@@ -40,6 +40,7 @@ app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("build")(build.build)
 app.command("doctor")(doctor.doctor)
+app.command("verify")(verify.verify)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from torchsmith.host.models import Host
     from torchsmith.plan.models import Plan
     from torchsmith.recipe.load import LoadedRecipe
-    from torchsmith.resolve.models import Refusal
+    from torchsmith.resolve.models import Refusal, Resolution
 
 
-def make(loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False) -> Plan:
-    """Plan every variant; where one cannot exist, show why and end the command.
+def resolutions(
+    loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False
+) -> list[Resolution]:
+    """Resolve every variant; where one cannot exist, show why and end the command.
 
-    With `some`, variants that can exist are planned although others cannot.
+    With `some`, the variants that can exist are enough.
     """
-    from torchsmith import __version__
     from torchsmith.facts.files import shipped
-    from torchsmith.plan.build import make_plan
     from torchsmith.recipe.matrix import expand
     from torchsmith.resolve.models import Refusal
     from torchsmith.resolve.resolve import resolve
@@ -31,7 +31,17 @@ def make(loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False) ->
     resolved = [item for item in outcomes if not isinstance(item, Refusal)]
     if refused and not (some and resolved):
         _refuse(refused, len(outcomes), json=json)
-    return make_plan(loaded.recipe, resolved, facts, __version__)
+    return resolved
+
+
+def make(loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False) -> Plan:
+    """Plan every variant, or end the command as `resolutions` does."""
+    from torchsmith import __version__
+    from torchsmith.facts.files import shipped
+    from torchsmith.plan.build import make_plan
+
+    resolved = resolutions(loaded, host, json=json, some=some)
+    return make_plan(loaded.recipe, resolved, shipped(), __version__)
 
 
 def _refuse(refused: Sequence[Refusal], count: int, *, json: bool) -> NoReturn:

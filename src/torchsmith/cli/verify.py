@@ -1,0 +1,92 @@
+"""`torchsmith verify`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchsmith.cli import wishes
+
+if TYPE_CHECKING:
+    from torchsmith.resolve.models import Resolution
+
+
+def verify(
+    target: Annotated[
+        list[Path], typer.Argument(help="Wheels to install together, or one environment.")
+    ],
+    recipe: Annotated[
+        Path | None, typer.Option("--recipe", help="Hold it against what this recipe asks for.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="Hold it against a shipped recipe.")
+    ] = None,
+    python: Annotated[
+        str, typer.Option("--python", help="Install wheels into this one: 3.11, or a path.")
+    ] = "",
+    no_deps: Annotated[
+        bool, typer.Option("--no-deps", help="Install no dependencies: needs no index.")
+    ] = False,
+    find_links: Annotated[
+        str, typer.Option("--find-links", help="Take dependencies from this folder only.")
+    ] = "",
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Look at the files; install and run nothing.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds one check may take.", min=1)
+    ] = 120.0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the environment of the wheels in place.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The whole report, for scripts.")] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Also write the report as JSON to this file.")
+    ] = None,
+    save: Annotated[
+        bool, typer.Option("--save", help="Also keep it beside each wheel, as WHEEL.verify.json.")
+    ] = False,
+) -> None:
+    """Prove that a wheel or an environment is a torch that works, and the one asked for.
+
+    Ends with 0 if every check passed, 7 if one failed.
+    """
+    from torchsmith.cli import planning
+    from torchsmith.verify.errors import VerificationError
+    from torchsmith.verify.report import as_json, beside, lines
+    from torchsmith.verify.report import keep as keep_report
+    from torchsmith.verify.target import Options
+    from torchsmith.verify.verify import verify as prove
+
+    asked: list[Resolution] = []
+    if recipe or preset:
+        here = wishes.host_for(None, brief=True)
+        asked = planning.resolutions(wishes.loaded(recipe, preset, {}), here, json=False)
+    made = prove(
+        target,
+        options=Options(
+            python=python,
+            deps=not no_deps,
+            find_links=find_links,
+            keep=keep,
+            run=not no_run,
+            timeout=timeout,
+        ),
+        asked=asked,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if report is not None:
+        keep_report(made, report)
+    for path in target if save else ():
+        if path.suffix == ".whl":
+            keep_report(made, beside(path))
+    if json:
+        sys.stdout.write(as_json(made).decode())
+    else:
+        print("\n".join(lines(made)))
+    if made.rating == "fail":
+        names = ", ".join(dict.fromkeys(check.name for check in made.failed))
+        raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")

@@ -1,0 +1,157 @@
+"""Reading shared libraries: what they need, where they look, what they were linked against."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+# pyelftools rather than lief: pure Python (nothing to build on an odd platform), typed, a
+# seventh of the size, and as quick where only headers are read.
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSegment
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+from msgspec import Struct
+
+MAGIC = b"\x7fELF"
+MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_ARM": "armv7l", "EM_386": "i686"}
+_FAMILIES = ("GLIBC", "GLIBCXX", "CXXABI")
+_EXECUTABLE = 1
+
+
+class Library(Struct, frozen=True):
+    """One shared library; `path` is relative to what holds it, with forward slashes."""
+
+    path: str
+    machine: str = ""
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    search: tuple[str, ...] = ()
+    versions: Mapping[str, str] = {}
+    executable_stack: bool = False
+    debug_bytes: int = 0
+    size: int = 0
+    broken: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        return self.path.rpartition("/")[2]
+
+
+def looks_shared(name: str) -> bool:
+    """Whether a file's name is one of a shared library: libc10.so, libcudart-1a2b.so.12."""
+    last = name.rpartition("/")[2]
+    return last.endswith(".so") or ".so." in last
+
+
+def version_key(text: str) -> tuple[int, ...]:
+    """2.17 -> (2, 17), for comparing."""
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def read_library(path: str, stream: IO[bytes], size: int) -> Library | None:
+    """Say what a library is; `None` for what is not ELF (a linker script, a Git LFS pointer)."""
+    if stream.read(4) != MAGIC:
+        return None
+    stream.seek(0)
+    try:
+        return _read(path, ELFFile(stream), size)
+    except (ELFError, ValueError, KeyError, AssertionError, UnicodeDecodeError) as error:
+        # Cut short, or not what its first bytes promise.
+        return Library(path, size=size, broken=str(error) or type(error).__name__)
+
+
+def _read(path: str, elf: ELFFile, size: int) -> Library:
+    needed: list[str] = []
+    search: list[str] = []
+    soname = ""
+    stack: int | None = None
+    ends = 0
+    for segment in elf.iter_segments():
+        header = segment.header
+        if header["p_type"] == "PT_LOAD":
+            ends = max(ends, header["p_offset"] + header["p_filesz"])
+        elif header["p_type"] == "PT_GNU_STACK":
+            stack = header["p_flags"]
+        elif isinstance(segment, DynamicSegment):
+            tag: Any  # its attributes are named after what it holds
+            for tag in segment.iter_tags():
+                kind = tag.entry.d_tag
+                if kind == "DT_NEEDED":
+                    needed.append(tag.needed)
+                elif kind == "DT_SONAME":
+                    soname = tag.soname
+                elif kind in ("DT_RPATH", "DT_RUNPATH"):
+                    text = tag.rpath if kind == "DT_RPATH" else tag.runpath
+                    search += [entry for entry in text.split(":") if entry]
+    if ends > size:
+        raise ValueError(f"its segments reach to byte {ends} and it has {size}")
+    machine = MACHINES.get(elf.header["e_machine"], str(elf.header["e_machine"]))
+    versions, debug = _sections(elf)
+    # Without the header the kernel gives x86 an executable stack, and ARM none.
+    executable = bool(stack & _EXECUTABLE) if stack is not None else machine == "x86_64"
+    return Library(
+        path=path,
+        machine=machine,
+        soname=soname,
+        needed=tuple(needed),
+        search=tuple(search),
+        versions=versions,
+        executable_stack=executable,
+        debug_bytes=debug,
+        size=size,
+    )
+
+
+def _sections(elf: ELFFile) -> tuple[dict[str, str], int]:
+    """Return the newest symbol version needed of each family, and the size of debug information."""
+    newest: dict[str, str] = {}
+    debug = 0
+    for section in elf.iter_sections():
+        if section.name.startswith((".debug", ".zdebug")):
+            debug += int(section.header["sh_size"])
+        if not isinstance(section, GNUVerNeedSection):
+            continue
+        for _, needs in section.iter_versions():
+            for need in needs:
+                family, _, version = need.name.partition("_")
+                if family in _FAMILIES and version_key(version) > version_key(
+                    newest.get(family, "")
+                ):
+                    newest[family] = version
+    return newest, debug
+
+
+def read_bytes(path: str, content: bytes) -> Library | None:
+    """Read a library held in memory."""
+    return read_library(path, io.BytesIO(content), len(content))
+
+
+def read_files(root: Path, paths: Iterable[str]) -> tuple[Library, ...]:
+    """Read the libraries among these files below a folder; links are read once."""
+
+    def one(path: str) -> Library | None:
+        file = root / path
+        try:
+            with file.open("rb") as stream:
+                return read_library(path, stream, file.stat().st_size)
+        except OSError:
+            return None
+
+    real = {os.path.realpath(root / path): path for path in sorted(paths, reverse=True)}
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(one, sorted(real.values()))
+    return tuple(library for library in found if library is not None)
+
+
+def below(root: Path, folder: str) -> Iterator[str]:
+    """Files below a folder that look like libraries, relative to the root."""
+    for base, _, names in os.walk(root / folder):
+        for name in names:
+            if looks_shared(name):
+                yield Path(base, name).relative_to(root).as_posix()

@@ -1,0 +1,231 @@
+"""Judging libraries: would they load on a machine other than the one they were built on?"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+
+from msgspec import Struct, convert
+
+from torchsmith.verify.binary import Library, looks_shared, version_key
+from torchsmith.verify.checks import Check, few, holds
+
+GROUP = "libraries"
+MIB = 1 << 20
+_MUCH_DEBUG = 100 * MIB
+_OPENMP = ("libgomp", "libiomp5", "libomp")
+# Where a system keeps its libraries anyway: useless in a search path, not wrong.
+_SYSTEM_FOLDERS = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/cuda")
+
+
+class Baseline(Struct, frozen=True):
+    """What a machine may be expected to have; see baseline.toml."""
+
+    system: frozenset[str]
+    driver: frozenset[str]
+    libstdcxx: Mapping[str, str]
+    brought_by: Mapping[str, str]
+
+    def bringer(self, library: str) -> str:
+        """Which distribution brings a library; empty if none is known to."""
+        # The longest start wins: libcusparseLt is not libcusparse.
+        starts = [start for start in self.brought_by if library.startswith(start)]
+        return self.brought_by[max(starts, key=len)] if starts else ""
+
+
+@cache
+def baseline() -> Baseline:
+    """The shipped baseline."""
+    text = resources.files("torchsmith.verify").joinpath("baseline.toml").read_text("utf-8")
+    return convert(tomllib.loads(text), Baseline)
+
+
+class Surroundings(Struct, frozen=True):
+    """What the libraries can count on: where they will be, and what comes with them.
+
+    `requires` are the names of the distributions they ask for, `installed` those that are
+    there, `present` the names of libraries in the same environment, `system` those the
+    machine's loader finds.
+    `glibc` is the one a manylinux tag promises to do with, empty where nothing is promised.
+    """
+
+    requires: frozenset[str] = frozenset()
+    installed: frozenset[str] = frozenset()
+    present: frozenset[str] = frozenset()
+    system: frozenset[str] = frozenset()
+    glibc: str = ""
+    prefix: str = ""
+
+
+def judge(libraries: Sequence[Library], around: Surroundings) -> list[Check]:
+    """Every check that needs no running of anything."""
+    if not libraries:
+        return [Check(GROUP, "shared libraries", "absent", "none")]
+    broken = [f"{library.path}: {library.broken}" for library in libraries if library.broken]
+    whole = [library for library in libraries if not library.broken]
+    machines = sorted({library.machine for library in whole})
+    return [
+        holds(
+            GROUP,
+            "readable",
+            not broken,
+            found=few(broken, 2) if broken else f"{len(whole)} libraries",
+            cure="the file is damaged: build or download it again",
+        ),
+        holds(
+            GROUP,
+            "machine",
+            len(machines) == 1,
+            found=few(machines),
+            wanted="one machine for all",
+            cure="a library of another machine was packed: find where it came from",
+        ),
+        _search_paths(whole, around),
+        *_needed(whole, around),
+        *_symbols(whole, around),
+        _stacks(whole),
+        _debug(whole),
+        _openmp(whole),
+    ]
+
+
+def _search_paths(libraries: Sequence[Library], around: Surroundings) -> Check:
+    foreign: list[str] = []
+    useless: list[str] = []
+    for library in libraries:
+        for entry in library.search:
+            if not entry.startswith("/") or _inside(entry, around.prefix):
+                continue
+            # A program of the package (torch/bin has tests) is not loaded into anyone's process.
+            harmless = not looks_shared(library.path) or any(
+                _inside(entry, folder) for folder in _SYSTEM_FOLDERS
+            )
+            (useless if harmless else foreign).append(f"{library.path}: {entry}")
+    cure = "patchelf --set-rpath '$ORIGIN' FILE, or configure with CMAKE_SKIP_INSTALL_RPATH"
+    wanted = "paths that start at $ORIGIN"
+    if foreign:
+        return Check(GROUP, "search paths", "fail", few(foreign), wanted, cure=cure)
+    if useless:
+        return Check(GROUP, "search paths", "warn", few(useless), wanted, cure=cure)
+    return Check(GROUP, "search paths", "pass", "none leads out of the package")
+
+
+def _inside(path: str, folder: str) -> bool:
+    # /usr/local/cuda-12.6 is as well known a place as /usr/local/cuda.
+    starts = (f"{folder}/", f"{folder}-") if folder.endswith("/cuda") else (f"{folder}/",)
+    return bool(folder) and (path == folder or path.startswith(starts))
+
+
+def _needed(libraries: Sequence[Library], around: Surroundings) -> Iterator[Check]:
+    inside = {name for library in libraries for name in (library.name, library.soname)}
+    here: dict[str, str] = {}
+    nowhere: dict[str, str] = {}
+    base = baseline()
+    for library in libraries:
+        for name in library.needed:
+            if name in inside or name in around.present or name in base.system | base.driver:
+                continue
+            if _promised(base.bringer(name), around):
+                continue
+            (here if name in around.system else nowhere).setdefault(name, library.path)
+    lost = [f"{name} (for {path})" for name, path in nowhere.items()]
+    lent = [f"{name} (for {path})" for name, path in here.items()]
+    wanted = "in the package, in a distribution it requires, or on every Linux"
+    if lost:
+        cure = "auditwheel repair puts libraries into a wheel; or link it statically"
+        yield Check(GROUP, "needed libraries", "fail", few(lost), wanted, cure=cure)
+    elif lent and around.glibc:
+        cure = "auditwheel repair; a manylinux tag promises that nothing else is needed"
+        yield Check(GROUP, "needed libraries", "fail", few(lent), wanted, cure=cure)
+    elif lent:
+        cure = "other machines need these packages too; auditwheel repair packs them in"
+        yield Check(GROUP, "needed libraries", "warn", few(lent), wanted, cure=cure)
+    else:
+        count = len({name for library in libraries for name in library.needed})
+        yield Check(GROUP, "needed libraries", "pass", f"all {count} are accounted for")
+
+
+def _promised(bringer: str, around: Surroundings) -> bool:
+    """Whether a requirement will bring a library; one that is installed has had its chance.
+
+    A companion built for CUDA needs libtorch_cuda, which the torch beside it may not have.
+    """
+    if not bringer or any(_is(name, bringer) for name in around.installed):
+        return False
+    return any(_is(name, bringer) for name in around.requires)
+
+
+def _is(required: str, bringer: str) -> bool:
+    """nvidia-cublas-cu12 is nvidia-cublas; nvidia-cusparselt is not nvidia-cusparse."""
+    return required == bringer or required.startswith(f"{bringer}-cu")
+
+
+def newest(libraries: Sequence[Library], family: str) -> tuple[str, str]:
+    """Return the newest symbol version any library needs, and which library does."""
+    found = [(item.versions[family], item.path) for item in libraries if family in item.versions]
+    return max(found, key=lambda pair: version_key(pair[0]), default=("", ""))
+
+
+def _symbols(libraries: Sequence[Library], around: Surroundings) -> Iterator[Check]:
+    # Of policies that are not listed, the nearest older one holds.
+    table = baseline().libstdcxx
+    older = [key for key in table if version_key(key) <= version_key(around.glibc)]
+    limits = {
+        "GLIBC": around.glibc,
+        "GLIBCXX": table[max(older, key=version_key)] if around.glibc and older else "",
+    }
+    for family, title in (("GLIBC", "glibc needed"), ("GLIBCXX", "libstdc++ needed")):
+        version, path = newest(libraries, family)
+        limit = limits[family]
+        if not version:
+            continue
+        if limit and version_key(version) > version_key(limit):
+            yield Check(
+                GROUP,
+                title,
+                "fail",
+                f"{family}_{version} (for {path})",
+                f"at most {limit}, as its tag promises",
+                cure="build in the manylinux image of that tag, or tag it as what it is",
+            )
+        else:
+            yield Check(GROUP, title, "pass" if limit else "info", f"{family}_{version}")
+
+
+def _stacks(libraries: Sequence[Library]) -> Check:
+    found = [library.path for library in libraries if library.executable_stack]
+    return holds(
+        GROUP,
+        "executable stack",
+        not found,
+        found=few(found) if found else "none",
+        wanted="none: glibc 2.41 and hardened kernels refuse to load such a library",
+        cure="patchelf --clear-execstack FILE",
+    )
+
+
+def _debug(libraries: Sequence[Library]) -> Check:
+    total = sum(library.debug_bytes for library in libraries)
+    found = f"{total / MIB:.0f} MiB" if total >= MIB else f"{total} bytes" if total else "none"
+    if total > _MUCH_DEBUG:
+        cure = "strip --strip-debug makes the package smaller; keep it for debugging"
+        return Check(GROUP, "debug information", "warn", found, cure=cure)
+    return Check(GROUP, "debug information", "info", found)
+
+
+def _openmp(libraries: Sequence[Library]) -> Check:
+    copies = [item.path for item in libraries if _runtime(item.name)]
+    asked = {name for item in libraries for name in item.needed if _runtime(name)}
+    kinds = {_runtime(name) for name in [*asked, *copies]}
+    found = few(sorted({*copies, *asked})) or "none"
+    if len(kinds) > 1 or len(copies) > 1:
+        cure = "two OpenMP runtimes in one process start twice the threads, and may crash"
+        return Check(GROUP, "openmp runtimes", "warn", found, "one", cure=cure)
+    return Check(GROUP, "openmp runtimes", "info", found)
+
+
+def _runtime(name: str) -> str:
+    last = name.rpartition("/")[2]
+    return next((kind for kind in _OPENMP if last.startswith((f"{kind}.", f"{kind}-"))), "")

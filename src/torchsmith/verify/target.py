@@ -1,0 +1,252 @@
+"""What is verified: wheels, put into a fresh environment, or an environment as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from msgspec import Struct
+from packaging.tags import Tag
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from torchsmith.errors import HostError, UsageError
+from torchsmith.facts.ranges import release
+from torchsmith.host.models import Python
+from torchsmith.host.probe import Programs
+from torchsmith.host.system import read_platform, read_pythons
+from torchsmith.plan.torch import fresh_venv
+from torchsmith.verify.wheelfile import Wheel
+
+_ASK = (
+    "import json, platform, sys; print(json.dumps([platform.python_version(), sys.prefix,"
+    " [path for path in sys.path if path], getattr(sys, 'abiflags', '')]))"
+)
+_INSTALL_LIMIT = 3600
+
+
+class Environment(Struct, frozen=True):
+    """A Python and the folders it imports from."""
+
+    python: Path
+    version: str
+    prefix: Path
+    paths: tuple[Path, ...]
+    flags: str = ""
+
+    def installed(self) -> dict[str, Distribution]:
+        """Distributions by name; the first on the path hides the others, as in an import."""
+        found: dict[str, Distribution] = {}
+        for item in distributions(path=[str(path) for path in self.paths]):
+            # A half-removed folder has no metadata in it.
+            if "Name" in item.metadata:
+                found.setdefault(canonicalize_name(item.metadata["Name"]), item)
+        return found
+
+
+class Options(Struct, frozen=True):
+    """How wheels are tried. `find_links` also forbids asking an index."""
+
+    python: str = ""
+    deps: bool = True
+    find_links: str = ""
+    keep: bool = False
+    run: bool = True
+    timeout: float = 120.0
+
+
+Say = Callable[[str], None]
+
+
+def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
+    """Tell wheels from an environment; anything else is refused with a reason."""
+    wheels = [path for path in paths if path.suffix == ".whl"]
+    rest = [path for path in paths if path.suffix != ".whl"]
+    if missing := [path for path in paths if not path.exists()]:
+        raise UsageError(
+            f"{missing[0]} does not exist", "Name a wheel, an environment's folder, or its python."
+        )
+    if len(rest) > 1 or (rest and wheels):
+        raise UsageError(
+            "several things to verify do not go together",
+            "Give one environment, or wheels that are installed together.",
+        )
+    return wheels, rest[0] if rest else None
+
+
+def read_environment(path: Path) -> Environment:
+    """Ask an environment's Python what it is."""
+    python = path
+    if path.is_dir():
+        names = [path / "bin" / name for name in ("python", "python3")]
+        python = next((name for name in names if name.exists()), path)
+    if python.is_dir():
+        raise UsageError(
+            f"{path} is no environment: there is no bin/python in it",
+            "Name the folder of a venv or conda environment, or a python itself.",
+        )
+    # Not resolved: behind the link of a venv is the Python without its packages.
+    python = python.absolute()
+    try:
+        done = subprocess.run(
+            [str(python), "-I", "-c", _ASK],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        version, prefix, paths, flags = json.loads(done.stdout.strip().rpartition("\n")[2])
+    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError):
+        raise UsageError(
+            f"{python} is no Python 3 that runs here", "`PYTHON -I -c 'import sys'` must work."
+        ) from None
+    return Environment(python, version, Path(prefix), tuple(map(Path, paths)), flags)
+
+
+def fits(tag: Tag, version: str) -> bool:
+    """Whether a wheel of this tag can be installed into this CPython."""
+    name = tag.interpreter
+    if not name[2:].isdigit():
+        return False
+    wanted = (int(name[2]), int(name[3:] or 0))
+    have = release(version)[:2]
+    if tag.abi == "abi3" or name.startswith("py"):
+        return have[0] == wanted[0] and have >= wanted
+    return name.startswith("cp") and have == wanted
+
+
+def choose_python(wheels: Sequence[Wheel], asked: str, pythons: Sequence[Python]) -> Path:
+    """Return a Python every wheel can be installed into."""
+    if asked and not release_like(asked):
+        return Path(asked)
+    named = ", ".join(wheel.path.name for wheel in wheels)
+    machine = read_platform().partition("-")[2]
+    for wheel in wheels:
+        platforms = {tag.platform for tag in wheel.tags}
+        if not any(name == "any" or name.endswith(machine) for name in platforms):
+            raise HostError(
+                f"{wheel.path.name} is not for this machine, which is {machine}",
+                "Verify it on such a machine, or look at it here with --no-run.",
+            )
+    for python in pythons:
+        if asked and not f"{python.version}.".startswith(f"{asked}."):
+            continue
+        if release(python.version)[0] < 3:
+            continue
+        if all(any(fits(tag, python.version) for tag in wheel.tags) for wheel in wheels):
+            threaded = any(tag.abi.endswith("t") for wheel in wheels for tag in wheel.tags)
+            if threaded == ("t" in read_environment(Path(python.path)).flags):
+                return Path(python.path)
+    here = ", ".join(dict.fromkeys(python.version for python in pythons)) or "none"
+    tags = " ".join(sorted({tag.interpreter for wheel in wheels for tag in wheel.tags}))
+    raise HostError(
+        f"no Python here can install {named}",
+        f"It is for {tags}; found: {here}. Name one with --python, or install it "
+        "(uv python install).",
+    )
+
+
+def release_like(text: str) -> bool:
+    """Whether this is a version (3.11) rather than a path."""
+    return all(part.isdigit() for part in text.split("."))
+
+
+@contextlib.contextmanager
+def fresh_environment(
+    wheels: Sequence[Wheel], options: Options, say: Say
+) -> Iterator[tuple[Environment, str]]:
+    """Install wheels into an environment of their own; what pip complained about comes along.
+
+    It is removed at the end, however that comes, unless it is to be kept.
+    """
+    creator = choose_python(wheels, options.python, read_pythons(Programs(os.environ)))
+    folder = Path(tempfile.mkdtemp(prefix="torchsmith-verify-"))
+    try:
+        version = read_environment(creator).version
+        say(f"installing into a fresh environment of Python {version}")
+        yield _install(wheels, creator, version, folder / "env", options)
+    finally:
+        shutil.rmtree(folder / "tmp", ignore_errors=True)
+        if options.keep:
+            say(f"kept: {folder / 'env'}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _install(
+    wheels: Sequence[Wheel], creator: Path, version: str, folder: Path, options: Options
+) -> tuple[Environment, str]:
+    short = ".".join(version.split(".")[:2])
+    temporary = folder.with_name("tmp")
+    commands = fresh_venv(str(creator), str(folder), short)
+    if options.find_links or not options.deps:
+        # The old Python's pip has to do: a newer one would come from an index.
+        commands = [command for command in commands if " pip install " not in command]
+    for command in commands:
+        done = _quietly(["sh", "-c", command], temporary)
+        if done.returncode:
+            raise HostError(
+                f"{creator} cannot make an environment: {_last(done)}",
+                f"Debian and Ubuntu have its venv module in python{short}-venv.",
+            )
+    install = [str(folder / "bin/python"), "-I", "-m", "pip", "install", "--quiet"]
+    install += ["--disable-pip-version-check", "--no-input"]
+    if options.find_links:
+        install += ["--no-index", "--find-links", options.find_links]
+    names = [str(wheel.path.absolute()) for wheel in wheels]
+    if options.deps:
+        names.append(_numpy(wheels))
+    else:
+        install.append("--no-deps")
+    done = _quietly([*install, *names], temporary)
+    environment = read_environment(folder)
+    return environment, "" if done.returncode == 0 else done.stderr.strip() or "pip failed"
+
+
+def _numpy(wheels: Sequence[Wheel]) -> str:
+    """Torch does not require NumPy; its bridge cannot be tried without."""
+    torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
+    # Compiled against NumPy 1 until 2.2, it does not understand arrays of NumPy 2.
+    # https://github.com/pytorch/pytorch/issues/107302
+    return "numpy<2" if torch and Version(torch).release[:2] < (2, 3) else "numpy"
+
+
+def _quietly(argv: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, or end it with everything it started.
+
+    What it leaves in its temporary folder goes with the environment.
+    """
+    temporary.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "TMPDIR": str(temporary)},
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=_INSTALL_LIMIT)
+    except BaseException as reason:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if not isinstance(reason, subprocess.TimeoutExpired):
+            raise
+        return subprocess.CompletedProcess(argv, 124, "", f"not done after {_INSTALL_LIMIT} s")
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def _last(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr.strip() or done.stdout.strip() or "no reason given").rpartition("\n")[2]
