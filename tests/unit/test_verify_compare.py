@@ -33,7 +33,7 @@ torch = "2.6.0"
 python = ["3.10", "3.11"]
 cuda = "12.6"
 gpus = ["8.6", "9.0+PTX"]
-system = "debian-12"
+system = "ubuntu-22.04"
 
 [features]
 nccl = "static"
