@@ -56,8 +56,39 @@ def host_compiler(facts: Facts, cuda: str, kind: str) -> HostCompiler | None:
     )
 
 
+@cache
 def arch_number(arch: str) -> tuple[int, int, str]:
     """Split 9.0a into (9, 0, 'a')."""
     digits = arch.rstrip("af")
     major, minor = digits.split(".")
     return int(major), int(minor), arch[len(digits) :]
+
+
+# Tegra's own. Code for these runs there only, and code for desktops does not run on them:
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#binary-compatibility
+TEGRA_ARCHS = ("3.2", "5.3", "6.2", "7.2", "8.7", "10.1", "11.0")
+
+
+@cache
+def renamed_arch(cuda: str, arch: str) -> str:
+    """What this toolkit calls an architecture: CUDA 13 renamed Thor's 10.1 to 11.0."""
+    old, new = ("10.1", "11.0") if release(cuda) >= (13,) else ("11.0", "10.1")
+    return new + arch[len(old) :] if arch.rstrip("af") == old else arch
+
+
+@cache
+def runs_on(gpu: str, code: str, *, ptx: bool = False) -> bool:
+    """Whether code compiled for one compute capability runs on a GPU of another."""
+    gpu, code = renamed_arch("13", gpu), renamed_arch("13", code)
+    major, minor, _ = arch_number(gpu)
+    have_major, have_minor, suffix = arch_number(code)
+    if (have_major, have_minor) == (major, minor):
+        return True
+    if suffix == "a":
+        return False
+    if ptx and not suffix and (have_major, have_minor) < (major, minor):
+        return True
+    tegra = {arch_number(arch)[:2] for arch in TEGRA_ARCHS}
+    if (major, minor) in tegra or (have_major, have_minor) in tegra:
+        return False
+    return have_major == major and have_minor < minor

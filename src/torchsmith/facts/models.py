@@ -306,6 +306,13 @@ class Switch(Fact, frozen=True, kw_only=True):
     static: dict[str, str] = {}
 
 
+class Partner(_Model, frozen=True, kw_only=True):
+    """Another feature, for a range of releases."""
+
+    torch: Range
+    feature: str
+
+
 class Feature(Fact, frozen=True, kw_only=True):
     """Something PyTorch can be built with or without."""
 
@@ -316,6 +323,12 @@ class Feature(Fact, frozen=True, kw_only=True):
     modes: list[Mode]
     # Other features, or 'cuda', 'linux-x86_64', 'linux-aarch64'.
     needs: list[str] = []
+    # Features some releases need too.
+    also_needs: list[Partner] = []
+    # Features that do not work without this one.
+    required_by: list[Partner] = []
+    # Features, or 'cuda', that cannot be in the same build.
+    excludes: list[str] = []
     default: dict[Profile, Mode]
     # CMake cache entry that tells whether it is in.
     cache: str | None = None

@@ -44,6 +44,14 @@ class VersionRange:
             return False
         return self.high is None or numbers[: len(self.high)] <= self.high
 
+    def touches(self, version: str | Release) -> bool:
+        """Whether any release this version stands for is in the range: 8.0 may be 8.0.5."""
+        numbers = release(version) if isinstance(version, str) else version
+        depth = len(numbers)
+        if self.low is not None and numbers[: len(self.low)] < self.low[:depth]:
+            return False
+        return self.high is None or numbers[: len(self.high)] <= self.high
+
     def __str__(self) -> str:
         low = dotted(self.low) if self.low is not None else ""
         # An end of one number takes in everything below it: 3 is 3.x.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchsmith.facts.cuda import arch_number, archs_of
+from torchsmith.facts.cuda import TEGRA_ARCHS, arch_number, archs_of, renamed_arch
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
 from torchsmith.facts.models import Board
-from torchsmith.facts.ranges import release
 from torchsmith.facts.torch import entry_for, published_archs
-from torchsmith.host.models import Host
+from torchsmith.host.models import Host, InstalledGpu
 from torchsmith.recipe.gpus import gpu_wish, split_arch_list
 from torchsmith.resolve.models import Arch, Caution, Choice, Conflict, Evidence
 
@@ -20,8 +19,6 @@ from torchsmith.resolve.models import Arch, Caution, Choice, Conflict, Evidence
 # most that is known to link.
 MANY_ARCHS = 7
 MANY_COMPRESSED = 10
-# Tegra's own; desktops and servers have no such GPU.
-JETSON_ARCHS = ("3.2", "5.3", "6.2", "7.2", "8.7")
 
 
 class ArchDecisions:
@@ -30,6 +27,8 @@ class ArchDecisions:
     def __init__(self) -> None:
         self.archs: list[Arch] = []
         self.explicit = False
+        # What each architecture was asked for as.
+        self.names: dict[str, str] = {}
         self.choices: list[Choice] = []
         self.cautions: list[Caution] = []
         self.conflicts: list[Conflict] = []
@@ -60,7 +59,7 @@ def decide_archs(
         wish = gpu_wish(text)
         if wish.word == "native":
             made.explicit = True
-            _native(made, host, ptx=wish.ptx)
+            _native(made, facts, host, ptx=wish.ptx)
         elif wish.word == "published":
             _published(made, facts, torch, cuda, platform, board)
         elif wish.arch:
@@ -71,16 +70,15 @@ def decide_archs(
             made.explicit = True
             gpu = find_gpu(facts, wish.name)
             assert gpu is not None, wish.name
-            arch = gpu.arch
-            if arch == "11.0" and release(cuda) < (13,):
-                arch = "10.1"
-                made.choices.append(Choice("GPU", "10.1", "CUDA 13 renamed Thor's 10.1 to 11.0"))
+            arch = renamed_arch(cuda, gpu.arch)
+            called = f", which CUDA {cuda} calls {arch}" if arch != gpu.arch else ""
             made.add(arch, ptx=wish.ptx)
+            made.names.setdefault(arch, gpu.name)
             made.choices.append(
                 Choice(
                     "GPU",
                     arch,
-                    f"{gpu.name} has compute capability {gpu.arch}",
+                    f"the {gpu.name} has compute capability {gpu.arch}{called}",
                     addresses(facts.gpus.sources, gpu),
                 )
             )
@@ -89,21 +87,52 @@ def decide_archs(
     return made
 
 
-def _native(made: ArchDecisions, host: Host, *, ptx: bool) -> None:
-    found = sorted({gpu.arch for gpu in host.gpus if gpu.arch})
+def named_archs(facts: Facts, gpus: Sequence[str]) -> list[str]:
+    """The compute capabilities a wish names, `native` and `published` aside."""
+    wishes = [gpu_wish(text) for text in gpus]
+    found = [find_gpu(facts, wish.name) if wish.name else None for wish in wishes]
+    named = [gpu.arch if gpu else wish.arch for wish, gpu in zip(wishes, found, strict=True)]
+    return [arch for arch in named if arch]
+
+
+def arch_of_installed(facts: Facts, gpu: InstalledGpu) -> str:
+    """What the driver tells, or what the name says where the driver is too old to tell."""
+    known = find_gpu(facts, gpu.name) if gpu.arch is None else None
+    return gpu.arch or (known.arch if known else "")
+
+
+def _native(made: ArchDecisions, facts: Facts, host: Host, *, ptx: bool) -> None:
+    told = [(gpu.name, arch_of_installed(facts, gpu)) for gpu in host.gpus]
+    silent = ", ".join(dict.fromkeys(name for name, arch in told if not arch))
+    found = sorted({arch for _, arch in told if arch}, key=arch_number)
     if not found:
         made.conflicts.append(
             Conflict(
                 "native-none",
-                "gpus = 'native' asks for this machine's GPUs, and none can be seen",
-                Evidence("asked for: native"),
-                Evidence("nvidia-smi reports no GPU on this machine"),
-                "name the GPU, such as gpus = ['RTX 3090']; or plan on the machine that has it",
+                f"the driver does not tell the compute capability of this machine's {silent}"
+                if silent
+                else "gpus = 'native' asks for this machine's GPUs, and none can be seen",
+                Evidence("asked for: gpus = 'native'"),
+                Evidence(
+                    f"drivers before 510 tell the name only, and {silent} is none we know"
+                    if silent
+                    else "nvidia-smi reports no GPU on this machine"
+                ),
+                "name the GPU or its compute capability, such as gpus = ['RTX 3090'] or ['8.6']; "
+                "or plan on the machine that has it",
+            )
+        )
+    elif silent:
+        made.cautions.append(
+            Caution(
+                f"the driver does not tell the compute capability of the {silent}",
+                "add it to gpus by its number, such as '8.6'",
             )
         )
     for arch in found:
-        names = ", ".join(sorted({gpu.name for gpu in host.gpus if gpu.arch == arch}))
+        names = ", ".join(sorted({name for name, mine in told if mine == arch}))
         made.add(arch, ptx=ptx)
+        made.names.setdefault(arch, names)
         made.choices.append(Choice("GPU", arch, f"native: this machine has {names}"))
 
 
@@ -140,11 +169,11 @@ def _published(
         item.arch
         for item in archs_of(facts, cuda)
         if (known is None or item.arch in known.known)
-        and item.arch not in JETSON_ARCHS
+        and item.arch not in TEGRA_ARCHS
         and not arch_number(item.arch)[2]
     ]
-    # No published list: the newest code of each generation runs on all GPUs of that generation
-    # from there up, and PTX covers what comes after.
+    # No published list: the first code of each generation runs on all its GPUs, and PTX covers
+    # what comes after.
     firsts: dict[int, str] = {}
     for arch in sorted(usable, key=arch_number):
         firsts.setdefault(arch_number(arch)[0], arch)
@@ -171,58 +200,79 @@ def _consider(
     compressed: bool,
 ) -> None:
     archs = [item.arch for item in made.archs]
-    limit = MANY_COMPRESSED if compressed else MANY_ARCHS
-    if len(archs) >= limit:
-        cures = ["fewer GPUs in one build (a matrix over gpus gives each set its own package)"]
-        if not compressed:
-            cures.append("cuda.nvcc_flags = ['-Xfatbin', '-compress-all']")
-        made.cautions.append(
-            Caution(
-                f"{len(archs)} architectures in one library may pass the 2 GiB that relative "
-                'addressing reaches: the link then fails with "relocation truncated to fit: '
-                'R_X86_64_GOTPCREL"',
-                "; or ".join(cures),
-            )
-        )
-    for arch in archs:
-        if arch.endswith("a"):
-            plain = arch[:-1]
-            also = "" if plain in archs else f"; add {plain} (or {plain}+PTX) for other GPUs"
+    _consider_size(made, compressed=compressed or not made.explicit)
+    for item in made.archs:
+        _consider_specific(made, item, archs)
+        if item.arch.rstrip("af") in TEGRA_ARCHS and platform == "linux-x86_64" and board is None:
             made.cautions.append(
                 Caution(
-                    f"code for {arch} runs only on GPUs of exactly compute capability {plain}, "
-                    "not on later ones",
-                    f"keep it for kernels that need it{also}",
-                )
-            )
-        if arch in JETSON_ARCHS and platform == "linux-x86_64" and board is None:
-            made.cautions.append(
-                Caution(
-                    f"{arch} is a Jetson's GPU, but the platform is {platform}",
+                    f"{item.arch} is a Jetson's GPU, but the platform is {platform}",
                     "platform = 'linux-aarch64', or board = 'jetson-…'",
                 )
             )
-    if board is not None and board.arch not in archs and archs:
+    if board is not None and archs and board.arch not in archs:
         made.cautions.append(
             Caution(
                 f"the arch list {', '.join(archs)} leaves out the {board.title}'s own {board.arch}",
                 f"add {board.arch}, or leave gpus out",
             )
         )
-    here = {gpu.arch for gpu in host.gpus if gpu.arch}
-    absent = [arch for arch in archs if arch.rstrip("af") not in here]
     if made.explicit and archs:
+        here = {arch_of_installed(facts, gpu) for gpu in host.gpus}
+        absent = [arch for arch in archs if arch.rstrip("af") not in here]
         reason = (
             "not in this machine: it can be built here, and verified only where such a GPU is"
             if absent
             else "in this machine: it can be built and verified here"
         )
         made.choices.append(Choice("GPU of this machine", ", ".join(absent or archs), reason))
-    newest = [item for item in made.archs if item.ptx]
-    if made.explicit and newest and made.archs[-1] not in newest:
+    _consider_ptx(made)
+
+
+def _consider_size(made: ArchDecisions, *, compressed: bool) -> None:
+    count = len(made.archs)
+    if count < (MANY_COMPRESSED if compressed else MANY_ARCHS):
+        return
+    cures = ["fewer GPUs in one build (a matrix over gpus gives each set its own package)"]
+    if not compressed:
+        cures.insert(0, "cuda.nvcc_flags = ['-Xfatbin', '-compress-all']")
+    made.cautions.append(
+        Caution(
+            f"{count} architectures in one library may pass the 2 GiB that relative "
+            'addressing reaches: the link then fails with "relocation truncated to fit: '
+            'R_X86_64_GOTPCREL"',
+            "; or ".join(cures),
+        )
+    )
+
+
+def _consider_specific(made: ArchDecisions, item: Arch, archs: Sequence[str]) -> None:
+    """9.0a runs on 9.0 alone; 10.0f on 10.x."""
+    major, minor, suffix = arch_number(item.arch)
+    if not suffix:
+        return
+    plain = f"{major}.{minor}"
+    reach = (
+        f"GPUs of exactly compute capability {plain}"
+        if suffix == "a"
+        else f"GPUs of compute capability {plain} and later ones of {major}.x"
+    )
+    also = "" if plain in archs else f"; add {plain} (or {plain}+PTX) for other GPUs"
+    made.cautions.append(
+        Caution(
+            f"code for {item.arch} runs only on {reach}"
+            + (", and its PTX is for no other either" if item.ptx else ""),
+            f"keep it for kernels that need it{also}",
+        )
+    )
+
+
+def _consider_ptx(made: ArchDecisions) -> None:
+    marked = [item for item in made.archs if item.ptx]
+    if made.explicit and marked and made.archs[-1] not in marked:
         made.cautions.append(
             Caution(
-                f"+PTX stands on {newest[-1].arch}, which is not the newest of the list",
+                f"+PTX stands on {marked[-1].arch}, which is not the newest of the list",
                 f"put it on {made.archs[-1].arch}: newer GPUs translate the newest PTX best",
             )
         )

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import Board, Feature, Lack, Mode, Switch
+from torchsmith.facts.models import Board, Feature, Mode, Switch
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import entry_for
-from torchsmith.resolve.models import Choice, Conflict, Evidence
+from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
 
@@ -23,7 +23,18 @@ class FeatureDecisions(Struct):
     cache: dict[str, bool] = {}
     apt: list[str] = []
     choices: list[Choice] = []
+    cautions: list[Caution] = []
     conflicts: list[Conflict] = []
+
+
+class _Place(Struct, frozen=True):
+    """What features are judged against."""
+
+    torch: str
+    platform: str
+    board: Board | None
+    cuda: str
+    asked: Mapping[str, Mode]
 
 
 def decide_features(
@@ -38,97 +49,202 @@ def decide_features(
 ) -> FeatureDecisions:
     """Decide every feature this release knows; asking for the impossible is a conflict."""
     made = FeatureDecisions()
+    place = _Place(torch, platform, board, cuda, asked)
     known = {item.name: item for item in facts.features.feature}
-    for name, mode in asked.items():
-        feature = known[name]
-        if torch not in version_range(feature.torch) and mode != "off":
-            made.conflicts.append(_too_old_or_new(facts, feature, torch))
-        elif mode not in feature.modes:
-            made.conflicts.append(_no_such_mode(facts, feature, mode))
-
-    lacks = {lack.feature: lack for lack in board.lacks} if board else {}
+    wrong = {conflict.first.statement for conflict in _wrong_wishes(facts, known, place, made)}
     for name, feature in known.items():
-        if torch not in version_range(feature.torch):
-            continue
         wanted = asked.get(name)
+        if torch not in version_range(feature.torch) or f"asked for: {name} = {wanted}" in wrong:
+            continue
         default: Mode = feature.default[profile]  # type: ignore[index]
-        mode = wanted or default
+        mode = wanted or _needed_default(feature, default, place, known, profile)
         if mode != "off":
-            obstacle = _obstacle(
-                facts, feature, lacks.get(name), board, platform, cuda, asked, made
-            )
+            obstacle = _obstacle(facts, feature, place, made)
+            if obstacle is not None and wanted is not None:
+                made.conflicts.append(obstacle[0])
+                continue
             if obstacle is not None:
-                conflict, reason = obstacle
-                if wanted is not None:
-                    made.conflicts.append(conflict)
-                    continue
                 mode = "off"
                 if cuda or "cuda" not in feature.needs:
-                    made.choices.append(Choice(f"feature {name}", "off", reason))
+                    made.choices.append(Choice(f"feature {name}", "off", obstacle[1]))
         made.modes[name] = mode
-        if wanted is not None:
-            made.choices.append(Choice(f"feature {name}", mode, "the recipe says so"))
-        elif (
-            mode != feature.default["release"]
-            and mode == default
-            and (cuda or "cuda" not in feature.needs)
-        ):
-            made.choices.append(Choice(f"feature {name}", mode, f"profile {profile}"))
+        _account(feature, wanted, default, mode, place, profile, made)
         # Without CUDA its satellites are off by themselves.
-        moot = mode == "off" and not cuda and "cuda" in feature.needs
-        if not moot:
+        if not (mode == "off" and not cuda and "cuda" in feature.needs):
             _switch(feature, mode, torch, made, explicit=wanted is not None)
+    _missing_partners(facts, known, place, made)
+    if made.modes.get("rocm", "off") != "off":
+        made.cautions.append(
+            Caution(
+                "for ROCm the tree has to be translated first, which torchsmith does not do",
+                "source.kind = 'folder', with tools/amd_build/build_amd.py run in it",
+            )
+        )
     return made
 
 
-def _obstacle(
-    facts: Facts,
+def _wrong_wishes(
+    facts: Facts, known: Mapping[str, Feature], place: _Place, made: FeatureDecisions
+) -> list[Conflict]:
+    """Wishes no release, or not this one, can fulfil."""
+    for name, mode in place.asked.items():
+        feature = known[name]
+        if place.torch not in version_range(feature.torch) and mode != "off":
+            made.conflicts.append(_too_old_or_new(facts, feature, mode, place.torch))
+        elif mode not in feature.modes and mode != "off":
+            made.conflicts.append(_no_such_mode(facts, feature, mode))
+    return list(made.conflicts)
+
+
+def _needed_default(
+    feature: Feature, default: Mode, place: _Place, known: Mapping[str, Feature], profile: str
+) -> Mode:
+    """What a profile leaves out is built after all where something asked for cannot do without."""
+    for partner in feature.required_by:
+        wanted = place.asked.get(partner.feature, known[partner.feature].default[profile])  # type: ignore[index]
+        if place.torch in version_range(partner.torch) and wanted != "off" and default == "off":
+            return feature.modes[0]
+    return default
+
+
+def _account(
     feature: Feature,
-    lack: Lack | None,
-    board: Board | None,
-    platform: str,
-    cuda: str,
-    asked: Mapping[str, Mode],
+    wanted: Mode | None,
+    default: Mode,
+    mode: Mode,
+    place: _Place,
+    profile: str,
     made: FeatureDecisions,
+) -> None:
+    subject = f"feature {feature.name}"
+    if feature.name == "cuda":
+        version = f"CUDA {place.cuda} is wanted" if place.cuda else "no CUDA is wanted"
+        made.choices.append(Choice(subject, mode, version))
+    elif wanted is not None:
+        made.choices.append(Choice(subject, mode, "the recipe says so"))
+    elif mode not in (default, "off"):
+        partners = ", ".join(item.feature for item in feature.required_by)
+        made.choices.append(Choice(subject, mode, f"{partners} does not work without it"))
+    elif (
+        mode == default
+        and mode != feature.default["release"]
+        and (place.cuda or "cuda" not in feature.needs)
+    ):
+        made.choices.append(Choice(subject, mode, f"profile {profile}"))
+
+
+def _obstacle(
+    facts: Facts, feature: Feature, place: _Place, made: FeatureDecisions
 ) -> tuple[Conflict, str] | None:
+    """What stands against having this feature here: the conflict, and the reason in short."""
     name = feature.name
+    off = (Change(f"features.{name}", "off"),)
+    source = addresses(facts.features.sources, feature)
     wish = Evidence(f"asked for: {name}")
-    if lack is not None and board is not None:
+    board = place.board
+    lack = next((item for item in board.lacks if item.feature == name), None) if board else None
+    if board is not None and lack is not None:
+        reason = lack.reason.rstrip(".")
+        instead = f". {lack.instead.rstrip('.')}" if lack.instead else ""
         conflict = Conflict(
             "feature-board",
             f"{name} cannot be had on the {board.title}",
             wish,
-            Evidence(f"{board.title}: {lack.reason}", addresses(facts.boards.sources, board)),
-            f"features.{name} = 'off'" + (f". {lack.instead}" if lack.instead else ""),
+            Evidence(f"{board.title}: {reason}", addresses(facts.boards.sources, board)),
+            f"features.{name} = 'off'{instead}",
+            off,
         )
-        return conflict, f"{board.title}: {lack.reason}"
+        return conflict, f"{board.title}: {reason}"
     where = [need for need in feature.needs if need in PLATFORMS]
-    if where and platform not in where:
+    if where and place.platform not in where:
         conflict = Conflict(
             "feature-platform",
-            f"{name} does not exist on {platform}",
+            f"{name} does not exist on {place.platform}",
             wish,
-            Evidence(
-                f"{name} needs {' or '.join(where)}", addresses(facts.features.sources, feature)
-            ),
+            Evidence(f"{name} needs {' or '.join(where)}", source),
             f"features.{name} = 'off'",
+            off,
         )
         return conflict, f"needs {' or '.join(where)}"
-    for need in feature.needs:
-        if need in PLATFORMS:
-            continue
-        missing = (not cuda) if need == "cuda" else asked.get(need, made.modes.get(need)) == "off"
-        if missing:
+    for need in _needs(feature, place.torch):
+        if _is_off(need, place, made):
             cure = "give a cuda version" if need == "cuda" else f"features.{need} = 'on'"
             conflict = Conflict(
                 "feature-needs",
                 f"{name} needs {need}, which this build does not have",
                 wish,
-                Evidence(f"{name} needs {need}", addresses(facts.features.sources, feature)),
+                Evidence(f"{name} needs {need}", source),
                 f"{cure}; or features.{name} = 'off'",
+                off,
             )
             return conflict, f"needs {need}"
+    for other in feature.excludes:
+        if other in place.asked and not _is_off(other, place, made):
+            conflict = Conflict(
+                "feature-excludes",
+                f"{name} and {other} cannot be in one build",
+                wish,
+                Evidence(f"{name} excludes {other}", source),
+                f"features.{name} = 'off'; or "
+                + ("cuda = 'none'" if other == "cuda" else f"features.{other} = 'off'"),
+                off,
+            )
+            return conflict, f"excludes {other}"
     return None
+
+
+def _needs(feature: Feature, torch: str) -> list[str]:
+    also = [item.feature for item in feature.also_needs if torch in version_range(item.torch)]
+    return [need for need in (*feature.needs, *also) if need not in PLATFORMS]
+
+
+def _is_off(name: str, place: _Place, made: FeatureDecisions) -> bool:
+    if name == "cuda":
+        return not place.cuda
+    return place.asked.get(name, made.modes.get(name)) == "off"
+
+
+def _missing_partners(
+    facts: Facts, known: Mapping[str, Feature], place: _Place, made: FeatureDecisions
+) -> None:
+    """What was turned off although something that is on cannot do without it."""
+    for name, feature in known.items():
+        for partner in feature.required_by:
+            other = partner.feature
+            if (
+                place.torch not in version_range(partner.torch)
+                or place.asked.get(name) != "off"
+                or made.modes.get(other, "off") == "off"
+            ):
+                continue
+            made.conflicts.append(
+                Conflict(
+                    "feature-required",
+                    f"{other} does not work without {name}",
+                    Evidence(f"asked for: {name} = off"),
+                    Evidence(
+                        f"torch {place.torch} with {other} cannot be imported without {name}",
+                        addresses(facts.features.sources, feature),
+                    ),
+                    f"leave features.{name} out; or features.{other} = 'off'",
+                    (Change(f"features.{name}", ""),),
+                )
+            )
+    _give_way(known, made)
+
+
+def _give_way(known: Mapping[str, Feature], made: FeatureDecisions) -> None:
+    """A default gives way to a wish it cannot stand beside."""
+    for name, feature in known.items():
+        if made.modes.get(name, "off") == "off":
+            continue
+        for other in feature.excludes:
+            if made.modes.get(other, "off") != "off" and other in known:
+                made.modes[other] = "off"
+                made.choices.append(Choice(f"feature {other}", "off", f"{name} excludes it"))
+                made.env.update({f"USE_{other.upper()}": "0"})
+                if cache := known[other].cache:
+                    made.cache[cache] = False
 
 
 def _switch(
@@ -144,17 +260,18 @@ def _switch(
         made.apt.extend(feature.apt)
 
 
-def _too_old_or_new(facts: Facts, feature: Feature, torch: str) -> Conflict:
+def _too_old_or_new(facts: Facts, feature: Feature, mode: Mode, torch: str) -> Conflict:
     span = version_range(feature.torch)
     return Conflict(
         "feature-torch",
         f"torch {torch} has no {feature.name}",
-        Evidence(f"asked for: {feature.name}"),
+        Evidence(f"asked for: {feature.name} = {mode}"),
         Evidence(
             f"{feature.name} ({feature.title}) is in torch {span}",
             addresses(facts.features.sources, feature),
         ),
         f"torch {span}; or leave features.{feature.name} out",
+        (Change(f"features.{feature.name}", ""),),
     )
 
 
@@ -162,10 +279,16 @@ def _no_such_mode(facts: Facts, feature: Feature, mode: str) -> Conflict:
     return Conflict(
         "feature-mode",
         f"{feature.name} cannot be {mode!r}",
-        Evidence(f"asked for: {feature.name} = {mode!r}"),
+        Evidence(f"asked for: {feature.name} = {mode}"),
         Evidence(
             f"{feature.name} can be {', '.join(feature.modes)}",
             addresses(facts.features.sources, feature),
         ),
-        f"features.{feature.name} = '{feature.modes[0]}'",
+        f"features.{feature.name} = '{_usual(feature)}'",
+        (Change(f"features.{feature.name}", _usual(feature)),),
     )
+
+
+def _usual(feature: Feature) -> Mode:
+    """The mode someone who wants this feature most likely means."""
+    return next((mode for mode in feature.modes if mode != "off"), "off")

@@ -26,6 +26,13 @@ class Evidence(Struct, frozen=True):
     source: str = ""
 
 
+class Change(Struct, frozen=True):
+    """A key of the recipe and what to write there instead; nothing: leave it out."""
+
+    key: str
+    value: str
+
+
 class Conflict(Struct, frozen=True):
     """Two facts that cannot both be satisfied, and the nearest thing that would work."""
 
@@ -34,6 +41,8 @@ class Conflict(Struct, frozen=True):
     first: Evidence
     second: Evidence
     cure: str = ""
+    # The first of the cures, as it would be written; empty where only a person can tell.
+    changes: tuple[Change, ...] = ()
 
 
 class Caution(Struct, frozen=True):
@@ -198,6 +207,8 @@ class Refusal(Struct, frozen=True):
     variant: str
     conflicts: tuple[Conflict, ...]
     nearest: str = ""
+    # What to write in the recipe to get there.
+    changes: tuple[Change, ...] = ()
 
 
 Outcome = Resolution | Refusal

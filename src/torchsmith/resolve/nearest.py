@@ -1,250 +1,330 @@
-"""The nearest thing that would work: what to change so that a combination can exist.
+"""The nearest combination that works: the one with the least change that breaks no rule.
 
-Two questions are answered. For one clash: the smallest change to either of its two sides
-that removes it and breaks nothing else. For all of them together: the combination with the
-fewest and smallest changes that breaks no rule at all.
+Almost every rule ties something to torch or to CUDA. So torch and CUDA are tried in the order
+of their distance, and for each pair the rest is settled piece by piece; what is found first
+and cannot be undercut is the nearest.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from torchsmith.facts.cuda import arch_number, archs_of, find_arch, host_compiler, toolkits
+from torchsmith.facts.cuda import (
+    arch_number,
+    archs_of,
+    host_compiler,
+    renamed_arch,
+    runs_on,
+    toolkits,
+)
 from torchsmith.facts.files import Facts
-from torchsmith.facts.ranges import release, version_range
+from torchsmith.facts.ranges import release
 from torchsmith.facts.torch import (
     companion_for,
-    companion_releases,
     entry_for,
-    minor_heads,
+    find_release,
+    published_archs,
     releases,
 )
-from torchsmith.resolve.combination import Clash, Combination, clashes, with_companion
+from torchsmith.resolve.build_rules import BUILD_RULES
+from torchsmith.resolve.clashes import clashes
+from torchsmith.resolve.combination import Combination, Rule, with_companion
+from torchsmith.resolve.rules import (
+    arch_rule,
+    companion_rule,
+    cuda_rule,
+    cudnn_rule,
+    python_rule,
+)
 
-# How reluctantly a person changes each of them: the GPU is bolted in, a companion's release
-# hardly matters. Used to order whole combinations; the unit is one step in the list of versions.
-_RELUCTANCE = {
-    "archs": 6.0,
-    "torch": 2.0,
-    "cuda": 1.5,
-    "python": 1.5,
-    "cudnn": 0.5,
-    "compiler": 0.5,
-}
-_WIDTH = 14
+Option = tuple[float, Combination]
+
+# How reluctantly a person changes each of them: what a change costs at all, and what each step
+# away from the wish costs more. The GPU is bolted in; a cuDNN release hardly matters.
+_TORCH, _TORCH_STEP, _PATCH = 3.0, 1.0, 0.8
+_CUDA, _CUDA_STEP, _UNPUBLISHED = 2.0, 0.2, 3.0
+_PYTHON, _PYTHON_STEP = 2.0, 0.5
+_SMALL, _SMALL_STEP = 1.0, 0.1
+_SYSTEM = 2.0
+_SAME_GPU, _OLDER_CODE, _PTX, _NO_GPU = 0.5, 8.0, 40.0, 60.0
+_OTHER_COMPANION, _NO_COMPANION = 0.5, 8.0
 
 
 @cache
-def _ordered(versions: tuple[str, ...], asked: str) -> tuple[str, ...]:
-    """Versions by distance from the one asked for; of two as near, the newer first."""
+def _steps(versions: tuple[str, ...], asked: str) -> dict[str, int]:
+    """How many known versions away each one is from the one asked for."""
     numbers = sorted({*versions, asked}, key=release)
     at = numbers.index(asked)
-    others = [version for version in versions if version != asked]
-    return tuple(
-        sorted(others, key=lambda item: (abs(numbers.index(item) - at), -numbers.index(item)))
-    )
+    return {version: abs(numbers.index(version) - at) for version in versions}
+
+
+def _by_cost(options: dict[str, float]) -> list[tuple[float, str]]:
+    """The cheapest first; of two as cheap, the newer."""
+    newest = sorted(options, key=release, reverse=True)
+    return sorted(((options[version], version) for version in newest), key=lambda item: item[0])
 
 
 @cache
-def _pythons(facts: Facts) -> tuple[str, ...]:
-    every = {python for item in releases(facts) for python in item.pythons}
-    return tuple(sorted(every, key=release))
+def torch_options(facts: Facts, asked: str, cuda: str = "") -> tuple[tuple[float, str], ...]:
+    """Every release with what it costs to change to it; other minors by their newest patch.
+
+    With a CUDA that stays: the releases PyTorch publishes for it first.
+    """
+    every = [item.version for item in releases(facts)]
+    minors = tuple(dict.fromkeys(".".join(item.split(".")[:2]) for item in every))
+    mine = ".".join(asked.split(".")[:2])
+    away = _steps(minors, mine)
+    costs: dict[str, float] = {}
+    for minor in minors:
+        patches = [item for item in every if item.startswith(f"{minor}.")]
+        for distance, version in enumerate(reversed(patches)):
+            if minor == mine:
+                step = abs(release(version)[-1] - release(asked)[-1])
+                costs[version] = (_PATCH + _SMALL_STEP * step) if version != asked else 0.0
+            else:
+                costs[version] = _TORCH + _TORCH_STEP * away[minor] + 0.5 * distance
+            if cuda and not published_archs(facts, version, cuda, "linux-x86_64"):
+                costs[version] += _UNPUBLISHED
+    return tuple(_by_cost(costs))
 
 
-def _replacement_archs(facts: Facts, asked: Combination) -> Iterator[tuple[str, ...]]:
-    """Arch lists that serve the same GPUs: an older code of the same major, or PTX below it."""
-    usable = {item.arch for item in archs_of(facts, asked.cuda)} if asked.cuda else set()
-    entry = entry_for(facts.torch.archs, asked.torch)
-    if entry is not None:
-        usable &= set(entry.known)
-    kept: list[str] = []
-    replaced: list[str] = []
-    for arch in asked.archs:
-        if arch in usable:
-            kept.append(arch)
-            continue
-        major, minor, _ = arch_number(arch)
-        same = [
-            a for a in usable if arch_number(a)[0] == major and arch_number(a)[1:] <= (minor, "")
-        ]
-        if same:
-            replaced.append(max(same, key=arch_number))
-    if replaced:
-        yield tuple(dict.fromkeys([*kept, *replaced]))
-    if kept:
-        yield tuple(kept)
-
-
-def _alternatives(facts: Facts, asked: Combination, dimension: str) -> Iterator[Combination]:
-    if dimension == "torch":
-        heads = tuple(item.version for item in minor_heads(facts))
-        for version in _ordered(heads, asked.torch):
-            yield replace(asked, torch=version)
-    elif dimension == "python" and asked.python:
-        for version in _ordered(_pythons(facts), asked.python):
-            yield replace(asked, python=version)
-    elif dimension == "cuda" and asked.cuda:
-        known = tuple(item.version for item in toolkits(facts))
-        for version in _ordered(known, asked.cuda):
-            yield replace(asked, cuda=version)
-    elif dimension == "archs":
-        for archs in _replacement_archs(facts, asked):
-            yield replace(asked, archs=archs)
-    elif dimension == "cudnn" and asked.cudnn:
-        lines = {
-            version for line in facts.cuda.cudnn for version in line.cudnn.split(":") if version
-        }
-        for version in _ordered(tuple(sorted(lines, key=release)), asked.cudnn):
-            yield replace(asked, cudnn=version)
-    elif dimension == "compiler" and asked.compiler:
-        kind, version = asked.compiler
-        for newest in _compiler_versions(facts, asked, kind):
-            if newest != version:
-                yield replace(asked, compiler=(kind, newest))
-    elif dimension == "companions":
-        for name, version in asked.companions:
-            match = companion_for(facts, name, asked.torch)
-            if match is None:
-                kept = tuple(item for item in asked.companions if item[0] != name)
-                yield replace(asked, companions=kept)
-            elif match.version != version:
-                yield with_companion(asked, name, match.version)
-
-
-def _compiler_versions(facts: Facts, asked: Combination, kind: str) -> list[str]:
-    """The newest allowed, then older ones, then (for a tree that needs newer) newer ones."""
-    newest = 15
-    if asked.cuda and (limit := host_compiler(facts, asked.cuda, kind)):
-        newest = release(limit.newest)[0]
-    return [str(major) for major in (*range(newest, 3, -1), *range(newest + 1, 20))]
-
-
-def _change(before: Combination, after: Combination) -> str:
-    said: list[str] = []
-    if after.torch != before.torch:
-        said.append(f"torch {after.torch}")
-    if after.python != before.python:
-        said.append(f"Python {after.python}")
-    if after.cuda != before.cuda:
-        said.append(f"CUDA {after.cuda}")
-    if after.cudnn != before.cudnn:
-        said.append(f"cuDNN {after.cudnn}")
-    if after.archs != before.archs:
-        said.append(f"compute capability {';'.join(after.archs)}{_binary_note(before, after)}")
-    if after.compiler != before.compiler and after.compiler:
-        said.append(f"{after.compiler[0]} {after.compiler[1]}")
-    now = dict(after.companions)
-    for name, old in before.companions:
-        if name not in now:
-            said.append(f"no {name}")
-        elif now[name] != old:
-            said.append(f"{name} {now[name]}")
-    return ", ".join(said)
-
-
-def _binary_note(before: Combination, after: Combination) -> str:
-    lost = [arch for arch in before.archs if arch not in after.archs]
-    added = [arch for arch in after.archs if arch not in before.archs]
-    if lost and added:
-        return f" (its code runs on {', '.join(lost)} too, without what is new there)"
-    return ""
-
-
-def cures(facts: Facts, asked: Combination, clash: Clash) -> str:
-    """The nearest change of each side that mends this clash without causing another."""
-    before = {other.identity for other in clashes(facts, asked)}
-
-    def mends(candidate: Combination) -> bool:
-        left = {other.identity for other in clashes(facts, candidate)}
-        # A GPU that torch knows and CUDA cannot compile for is not helped.
-        still = any(clash.subject and clash.subject == subject for _, subject in left)
-        return clash.identity not in left and left <= before and not still
-
-    found: list[str] = []
-    for dimension in dict.fromkeys(clash.dimensions):
-        alone = (item for item in _alternatives(facts, asked, dimension) if mends(item))
-        # Where no change of this side alone is enough, the one that drags torch or CUDA along.
-        dragged = (
-            item
-            for first in _alternatives(facts, asked, dimension)
-            for other in ("torch", "cuda")
-            if other != dimension
-            for item in itertools.islice(_alternatives(facts, first, other), _WIDTH)
-            if mends(item)
-        )
-        best = next(itertools.chain(alone, dragged), None)
-        if best is not None and not (
-            clash.conflict.kind.startswith("companion-") and _drops(asked, best)
+@cache
+def cuda_options(facts: Facts, torch: str, asked: str, board: str) -> tuple[tuple[float, str], ...]:
+    """Every toolkit with what it costs; those PyTorch publishes this release for come first."""
+    if not asked:
+        return ((0.0, ""),)
+    known = tuple(item.version for item in toolkits(facts))
+    away = _steps(known, asked)
+    costs: dict[str, float] = {}
+    for version in known:
+        cost = 0.0 if version == asked else _CUDA + _CUDA_STEP * away[version]
+        if (
+            not board
+            and version != asked
+            and not published_archs(facts, torch, version, "linux-x86_64")
         ):
-            found.append(_change(asked, best))
-    found += _special_cures(facts, asked, clash)
-    return "; or ".join(dict.fromkeys(found))
+            cost += _UNPUBLISHED
+        costs[version] = cost
+    return tuple(_by_cost(costs))
 
 
-def _drops(before: Combination, after: Combination) -> bool:
-    return len(after.companions) < len(before.companions)
+def python_options(facts: Facts, asked: Combination) -> Iterator[Option]:
+    """The Pythons of this torch, the nearest first."""
+    known = find_release(facts, asked.torch)
+    if not asked.python or known is None:
+        yield 0.0, asked
+        return
+    away = _steps(tuple(known.pythons), asked.python)
+    costs = {item: _PYTHON + _PYTHON_STEP * away[item] if away[item] else 0.0 for item in away}
+    for cost, version in _by_cost(costs):
+        yield cost, replace(asked, python=version)
 
 
-def _special_cures(facts: Facts, asked: Combination, clash: Clash) -> list[str]:
-    """What the search cannot know: leaving a thing out, forward compatibility, an end."""
-    kind = clash.conflict.kind
-    if kind in ("companion-missing", "companion-unknown"):
-        newest = companion_releases(facts, clash.subject)[-1]
-        low = version_range(newest.torch).low
-        said = [f"leave {clash.subject} out"]
-        if kind == "companion-missing" and low is not None and release(asked.torch) > low:
-            said.insert(0, f"torch {newest.torch} with {clash.subject} {newest.version}")
-        return said
-    if kind in ("arch-torch", "arch-cuda") and asked.cuda:
-        wanted = arch_number(clash.subject)
-        entry = entry_for(facts.torch.archs, asked.torch)
-        usable = [
-            item.arch
-            for item in archs_of(facts, asked.cuda)
-            if arch_number(item.arch) < wanted
-            and not arch_number(item.arch)[2]
-            and (entry is None or item.arch in entry.known)
-        ]
-        known = find_arch(facts, clash.subject)
-        if usable and known and not wanted[2]:
-            best = max(usable, key=arch_number)
-            if arch_number(best)[0] < wanted[0]:
-                return [
-                    f"compute capability {best}+PTX, which the driver translates for newer GPUs"
-                ]
-    return []
+def arch_options(facts: Facts, asked: Combination) -> Iterator[Option]:
+    """Arch lists that serve the same GPUs: as asked, renamed, older code, PTX; then fewer GPUs."""
+    yield 0.0, asked
+    if not asked.archs or not asked.cuda:
+        return
+    own = next((item.arch for item in facts.boards.board if item.name == asked.board), "")
+    if own:
+        yield _OLDER_CODE, replace(asked, archs=(renamed_arch(asked.cuda, own),))
+    usable = _usable(facts, asked.torch, asked.cuda, own)
+    found = [_serving(arch, usable, asked.cuda) for arch in asked.archs]
+    archs = tuple(dict.fromkeys(arch for _, arch in found if arch))
+    if archs:
+        yield sum(cost for cost, _ in found), replace(asked, archs=_once(archs))
 
 
-def nearest_working(facts: Facts, asked: Combination) -> Combination | None:
-    """The combination with the least change that breaks no rule; None if none was found."""
-    broken = clashes(facts, asked)
-    dimensions = list(dict.fromkeys(d for clash in broken for d in clash.dimensions))
-    if "torch" in dimensions or "cuda" in dimensions:
-        # Moving torch or CUDA drags the others along.
-        dimensions += [d for d in ("torch", "cuda", "python", "companions") if d not in dimensions]
-    for count in range(1, min(3, len(dimensions)) + 1):
-        best: tuple[float, Combination] | None = None
-        for chosen in itertools.combinations(dimensions, count):
-            for cost, candidate in _moved(facts, asked, chosen):
-                if (best is None or cost < best[0]) and not clashes(facts, candidate):
-                    best = (cost, candidate)
-        if best is not None:
-            return best[1]
+@cache
+def _usable(facts: Facts, torch: str, cuda: str, own: str) -> frozenset[str]:
+    """What both CUDA and torch know, a board's own included."""
+    entry = entry_for(facts.torch.archs, torch)
+    known = {item.arch for item in archs_of(facts, cuda)}
+    return frozenset(known if entry is None else known & {*entry.known, own})
+
+
+def _once(archs: Sequence[str]) -> tuple[str, ...]:
+    """Each architecture once; 9.0+PTX holds 9.0."""
+    return tuple(arch for arch in archs if f"{arch}+PTX" not in archs)
+
+
+@cache
+def _serving(text: str, usable: frozenset[str], cuda: str) -> tuple[float, str]:
+    """What serves a GPU of this arch list entry, with what that costs; nothing if nothing does."""
+    arch = text.removesuffix("+PTX")
+    ptx = text[len(arch) :]
+    if arch in usable:
+        return 0.0, text
+    plain = arch.rstrip("af")
+    for named in (renamed_arch(cuda, arch), renamed_arch(cuda, plain)):
+        if named in usable:
+            return _SAME_GPU, named + ptx
+    real = [item for item in usable if not arch_number(item)[2]]
+    binary = [item for item in real if runs_on(plain, item)]
+    if binary:
+        return _OLDER_CODE, max(binary, key=arch_number) + ptx
+    translated = [item for item in real if runs_on(plain, item, ptx=True)]
+    if translated:
+        return _PTX, f"{max(translated, key=arch_number)}+PTX"
+    return _NO_GPU, ""
+
+
+def cudnn_options(facts: Facts, asked: Combination) -> Iterator[Option]:
+    """Every cuDNN line by its first and last release, the nearest first."""
+    yield 0.0, asked
+    if not asked.cudnn or not asked.cuda:
+        return
+    lines = {end for line in facts.cuda.cudnn for end in line.cudnn.split(":") if end}
+    away = _steps(tuple(sorted(lines, key=release)), asked.cudnn)
+    for cost, version in _by_cost({v: _SMALL + _SMALL_STEP * away[v] for v in away}):
+        yield cost, replace(asked, cudnn=version)
+
+
+def companion_options(facts: Facts, asked: Combination) -> Iterator[Option]:
+    """Every companion at the release for this torch, or left out where there is none."""
+    cost = 0.0
+    settled = asked
+    for clash in companion_rule(facts, asked):
+        match = companion_for(facts, clash.subject, asked.torch)
+        cost += _OTHER_COMPANION if match else _NO_COMPANION
+        settled = with_companion(settled, clash.subject, match.version if match else "")
+    yield cost, settled
+
+
+def place_options(facts: Facts, asked: Combination) -> Iterator[Option]:
+    """Other compilers, distributions, toolkits and JetPacks, the smallest change first."""
+    yield 0.0, asked
+    choices = itertools.product(
+        _compilers(facts, asked), _systems(facts, asked), _toolkits(asked), _jetpacks(facts, asked)
+    )
+    for cost, *_, chosen in sorted(
+        (sum(item[0] for item in choice), number, choice) for number, choice in enumerate(choices)
+    ):
+        (_, compiler), (_, system), (_, toolkit), (_, jetpack) = chosen
+        yield (
+            cost,
+            replace(asked, compiler=compiler, system=system, toolkit=toolkit, jetpack=jetpack),
+        )
+
+
+def _compilers(facts: Facts, asked: Combination) -> Iterator[tuple[float, tuple[str, str] | None]]:
+    yield 0.0, asked.compiler
+    if asked.compiler is None or not asked.compiler[1]:
+        return
+    kind, version = asked.compiler
+    limit = host_compiler(facts, asked.cuda, kind) if asked.cuda else None
+    newest = release(limit.newest)[0] if limit else 16
+    for major in range(newest, 3, -1):
+        if major != release(version)[0]:
+            step = abs(major - release(version)[0])
+            yield _SMALL + _SMALL_STEP * step, (kind, str(major))
+
+
+def _systems(facts: Facts, asked: Combination) -> Iterator[tuple[float, str]]:
+    yield 0.0, asked.system
+    if not asked.system and asked.toolkit != "image":
+        return
+    family = asked.system.partition("-")[0]
+    names = [item.name for item in facts.systems.system]
+    mine = [name for name in names if name.startswith(f"{family}-")]
+    # Of another family the newest, and rather its neighbour than a stranger.
+    strangers = [name for name in reversed(names) if name not in mine]
+    for name in names:
+        if name == asked.system or not name.partition("-")[2][0].isdecimal():
+            continue
+        away = abs(mine.index(name) - mine.index(asked.system)) if name in mine else 0
+        step = away or len(names) + strangers.index(name)
+        yield _SYSTEM + _SMALL_STEP * step / 2, name
+
+
+def _toolkits(asked: Combination) -> Iterator[tuple[float, str]]:
+    yield 0.0, asked.toolkit
+    # An image of a distribution has no toolkit of its own.
+    others = ("",) if asked.system else ("", "system")
+    for other in others if asked.toolkit else ():
+        yield _SMALL, other
+
+
+def _jetpacks(facts: Facts, asked: Combination) -> Iterator[tuple[float, str]]:
+    yield 0.0, asked.jetpack
+    board = next((item for item in facts.boards.board if item.name == asked.board), None)
+    if board is not None and asked.jetpack:
+        away = _steps(tuple(item.version for item in board.jetpack), asked.jetpack)
+        for version, step in away.items():
+            if step:
+                yield _SYSTEM + _SMALL_STEP * step, version
+
+
+class _Piece(Struct, frozen=True):
+    """A part that is settled by itself once torch and CUDA are given."""
+
+    fields: tuple[str, ...]
+    options: Callable[[Facts, Combination], Iterator[Option]]
+    rules: tuple[Rule, ...]
+
+
+_PIECES = (
+    _Piece(("archs",), arch_options, (arch_rule,)),
+    _Piece(("python",), python_options, (python_rule,)),
+    _Piece(("cudnn",), cudnn_options, (cudnn_rule,)),
+    _Piece(("companions",), companion_options, (companion_rule,)),
+    _Piece(("compiler", "system", "toolkit", "jetpack"), place_options, BUILD_RULES),
+)
+
+
+def _breaks(facts: Facts, asked: Combination, rules: tuple[Rule, ...]) -> bool:
+    return any(True for rule in rules for _ in rule(facts, asked))
+
+
+def _settled(
+    facts: Facts, asked: Combination, piece: _Piece, keep: frozenset[str]
+) -> Option | None:
+    """The cheapest option of one piece that its own rules let pass."""
+    held = [name for name in piece.fields if name in keep]
+    for cost, option in piece.options(facts, asked):
+        if any(getattr(option, name) != getattr(asked, name) for name in held):
+            continue
+        if not _breaks(facts, option, piece.rules):
+            return cost, option
     return None
 
 
-def _moved(
-    facts: Facts, asked: Combination, dimensions: Sequence[str]
-) -> Iterator[tuple[float, Combination]]:
-    if not dimensions:
-        yield 0.0, asked
-        return
-    first, rest = dimensions[0], dimensions[1:]
-    options = itertools.islice(_alternatives(facts, asked, first), _WIDTH)
-    for step, option in enumerate(options, start=1):
-        for cost, candidate in _moved(facts, option, rest):
-            yield cost + step * _RELUCTANCE.get(first, 1.0), candidate
+@cache
+def nearest_working(
+    facts: Facts, asked: Combination, keep: frozenset[str] = frozenset()
+) -> Combination | None:
+    """The combination with the least change that breaks no rule; None if there is none."""
+    best: Option | None = None
+    for torch_cost, torch in torch_options(facts, asked.torch):
+        if best is not None and torch_cost >= best[0]:
+            break
+        if "torch" in keep and torch != asked.torch:
+            continue
+        for cuda_cost, cuda in cuda_options(facts, torch, asked.cuda, asked.board):
+            cost = torch_cost + cuda_cost
+            if best is not None and cost >= best[0]:
+                break
+            if "cuda" in keep and cuda != asked.cuda:
+                continue
+            pair = replace(asked, torch=torch, cuda=cuda)
+            best = _rest(facts, (cost, pair), keep, best) or best
+    return best[1] if best is not None and not clashes(facts, best[1]) else None
+
+
+def _rest(facts: Facts, pair: Option, keep: frozenset[str], best: Option | None) -> Option | None:
+    """A pair of torch and CUDA with the rest settled, if that is cheaper than the best so far."""
+    if _breaks(facts, pair[1], (cuda_rule,)):
+        return None
+    for piece in _PIECES:
+        found = _settled(facts, pair[1], piece, keep)
+        if found is None:
+            return None
+        pair = (pair[0] + found[0], found[1])
+        if best is not None and pair[0] >= best[0]:
+            return None
+    return pair

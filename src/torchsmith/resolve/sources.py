@@ -9,6 +9,7 @@ from torchsmith.facts.models import DebianSource, PatchFact, TorchRelease
 from torchsmith.facts.ranges import version_range
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import (
+    Change,
     Choice,
     CompilerChoice,
     Conflict,
@@ -40,11 +41,10 @@ def decide_source(
     if source.kind == "debian":
         entry = _debian(facts, release.version, source.suite)
         if entry is None:
-            offered = ", ".join(
-                f"{item.version} ({item.suite})"
-                for item in facts.systems.debian
-                if item.project == "torch"
-            )
+            offers = [item for item in facts.systems.debian if item.project == "torch"]
+            offered = ", ".join(f"{item.version} ({item.suite})" for item in offers)
+            suites = [item.suite for item in offers if item.version == release.version]
+            other = Change("source.suite", suites[0]) if suites else Change("source.kind", "git")
             decided.conflicts.append(
                 Conflict(
                     "source-debian",
@@ -55,7 +55,10 @@ def decide_source(
                         f"Debian has {offered}",
                         addresses(facts.systems.sources, facts.systems.debian[0]),
                     ),
-                    "one of these; or source.kind = 'git'",
+                    f"source.suite = '{suites[0]}'; or source.kind = 'git'"
+                    if suites
+                    else "source.kind = 'git'; or one of these releases",
+                    (other,),
                 )
             )
             return SourceChoice("debian", suite=source.suite or "", package="pytorch")

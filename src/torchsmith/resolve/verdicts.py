@@ -7,15 +7,24 @@ from typing import Literal
 
 from msgspec import Struct
 
-from torchsmith.facts.cuda import find_toolkit
+from torchsmith.facts.cuda import find_toolkit, runs_on
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.host.models import Host
-from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.archs import arch_of_installed
+from torchsmith.resolve.models import CompilerChoice, Resolution
 
 Rating = Literal["ok", "warn", "fail", "info"]
 GIB = 1 << 30
 SHM_WANTED = 8 * GIB
+_FROM_PYPI = "taken from PyPI"
+_ESSENTIAL = (("git", "git"), ("patch", "patch"))
+_USEFUL = (
+    ("cmake", _FROM_PYPI),
+    ("ninja", _FROM_PYPI),
+    ("ccache", "optional: faster builds"),
+    ("mold", "optional: faster builds"),
+)
 
 
 class Verdict(Struct, frozen=True):
@@ -42,28 +51,37 @@ def _gib(size: int | None) -> str:
 
 def examine(host: Host, facts: Facts, wanted: Resolution | None, needs: Needs) -> list[Verdict]:
     """Every line of the table. Without a resolution: what is here, and what is odd about it."""
-    lines = [
-        Verdict("platform", f"{host.platform} {host.system}".strip(), "", "info"),
-        _libc(host),
-    ]
     # In a container nothing of the host's toolchain is used.
     inside = wanted is not None and wanted.container
-    lines += list(_toolchain(host, facts, wanted, inside=inside))
-    lines += list(_cuda(host, facts, wanted, inside=inside))
+    lines = [
+        Verdict("platform", f"{host.platform} {host.system}".strip(), "", "info"),
+        _libc(host, wanted),
+        _python(host, wanted),
+    ]
+    lines += list(_compiler(host, wanted))
+    lines += list(_tools(host, inside=inside))
+    lines.append(_toolkit(host, wanted))
+    lines += list(_libraries(host, wanted))
+    lines += list(_gpus(host, facts, wanted))
+    lines += list(_driver(host, facts, wanted))
     lines += list(_room(host, wanted, needs))
     lines += list(_engines(host, needs, inside=inside))
     return lines
 
 
-def _libc(host: Host) -> Verdict:
+def _inside(wanted: Resolution | None) -> bool:
+    return wanted is not None and wanted.container
+
+
+def _libc(host: Host, wanted: Resolution | None) -> Verdict:
     if host.libc is None:
-        return Verdict("libc", "unknown", "", "warn")
+        return Verdict("libc", "unknown", "", "info" if _inside(wanted) else "warn")
     found = f"{host.libc.kind} {host.libc.version}"
-    if host.libc.kind == "musl":
-        return Verdict(
-            "libc", found, "glibc", "fail", "build in an image: system = 'debian-12' in the recipe"
-        )
-    return Verdict("libc", found, "", "info")
+    if host.libc.kind != "musl" or _inside(wanted):
+        return Verdict("libc", found, "in the image" if _inside(wanted) else "", "info")
+    rating: Rating = "fail" if wanted is not None else "warn"
+    cure = "build in an image: system = 'debian-12' in the recipe"
+    return Verdict("libc", found, "glibc", rating, cure)
 
 
 def _apt(host: Host, *packages: str) -> str:
@@ -75,31 +93,29 @@ def _apt(host: Host, *packages: str) -> str:
     )
 
 
-def _toolchain(
-    host: Host, facts: Facts, wanted: Resolution | None, *, inside: bool
-) -> Iterator[Verdict]:
+def _python(host: Host, wanted: Resolution | None) -> Verdict:
     found = ", ".join(dict.fromkeys(item.version for item in host.pythons)) or "none"
-    if wanted is None or inside:
-        yield Verdict("Python", found, "in the image" if inside else "", "info")
-    else:
-        fits = any(
-            release(item.version)[:2] == release(wanted.python) and item.headers
-            for item in host.pythons
-        )
-        cure = "" if fits else "pip install uv: the plan takes this Python from uv"
-        has_uv = "uv" in host.tools
-        rating: Rating = "ok" if fits else ("ok" if has_uv else "warn")
-        yield Verdict(
-            "Python", found, f"{wanted.python} with headers", rating, cure if rating != "ok" else ""
-        )
+    if wanted is None or wanted.container:
+        return Verdict("Python", found, "in the image" if _inside(wanted) else "", "info")
+    needed = f"{wanted.python} with headers"
+    fits = any(
+        release(item.version)[:2] == release(wanted.python) and item.headers
+        for item in host.pythons
+    )
+    if fits or "uv" in host.tools:
+        return Verdict("Python", found, needed, "ok")
+    cure = "pip install uv: the plan takes this Python from uv"
+    return Verdict("Python", found, needed, "warn", cure)
 
-    compilers = (
+
+def _compiler(host: Host, wanted: Resolution | None) -> Iterator[Verdict]:
+    found = (
         ", ".join(dict.fromkeys(f"{item.kind} {item.version}" for item in host.compilers)) or "none"
     )
-    if wanted is None or inside:
-        rating = "info" if compilers != "none" or inside else "fail"
-        cure = "" if rating == "info" else _apt(host, "build-essential")
-        yield Verdict("compiler", compilers, "in the image" if inside else "", rating, cure)
+    if wanted is None and not host.compilers:
+        yield Verdict("compiler", found, "any", "fail", _apt(host, "build-essential"))
+    elif wanted is None or wanted.container:
+        yield Verdict("compiler", found, "in the image" if _inside(wanted) else "", "info")
     elif wanted.use == "source" or wanted.companions or wanted.extensions:
         choice = wanted.compiler
         here = any(
@@ -109,117 +125,121 @@ def _toolchain(
         )
         needed = f"{choice.kind} {choice.version}".strip()
         if wanted.cuda is not None:
-            needed += f" (for nvcc {wanted.cuda.version})"
-        cure = ""
-        if not here:
-            major = choice.version.split(".")[0]
-            names = [f"gcc-{major}", f"g++-{major}"] if choice.kind == "gcc" else [f"clang-{major}"]
-            cure = f"{_apt(host, *names)}; or build in an image: `system` in the recipe"
-        yield Verdict("compiler", compilers, needed, "ok" if here else "fail", cure)
+            needed += f" (nvcc {wanted.cuda.version} takes no newer one)"
+        cure = "" if here else _compiler_cure(host, choice)
+        yield Verdict("compiler", found, needed, "ok" if here else "fail", cure)
 
-    for name, package, essential in (
-        ("git", "git", True),
-        ("patch", "patch", True),
-        ("cmake", "cmake", False),
-        ("ninja", "ninja-build", False),
-        ("ccache", "ccache", False),
-        ("mold", "mold", False),
-    ):
+
+def _compiler_cure(host: Host, choice: CompilerChoice) -> str:
+    names = ["gcc", "g++"] if choice.kind == "gcc" else [choice.kind]
+    if choice.version:
+        names = [f"{name}-{release(choice.version)[0]}" for name in names]
+    return f"{_apt(host, *names)}; or build in an image: `system` in the recipe"
+
+
+def _tools(host: Host, *, inside: bool) -> Iterator[Verdict]:
+    for name, package in _ESSENTIAL:
+        tool = host.tools.get(name)
+        if inside:
+            yield Verdict(name, tool.version if tool else "none", "in the image", "info")
+        elif tool is None:
+            yield Verdict(name, "none", "any", "fail", _apt(host, package))
+        else:
+            yield Verdict(name, tool.version, "", "ok")
+    for name, needed in _USEFUL:
         tool = host.tools.get(name)
         if tool is not None:
-            yield Verdict(name, tool.version, "", "ok" if essential else "info")
-        elif essential and not inside:
-            yield Verdict(name, "none", "any", "fail", _apt(host, package))
-        elif name in ("cmake", "ninja"):
-            yield Verdict(name, "none", "taken from PyPI", "info")
-        else:
-            yield Verdict(name, "none", "optional: faster builds", "info", _apt(host, package))
+            yield Verdict(name, tool.version, "", "info")
+        elif not inside:
+            cure = "" if needed == _FROM_PYPI else _apt(host, name)
+            yield Verdict(name, "none", needed, "info", cure)
 
 
-def _cuda(
-    host: Host, facts: Facts, wanted: Resolution | None, *, inside: bool
-) -> Iterator[Verdict]:
-    toolkits = ", ".join(item.version for item in host.cuda) or "none"
+def _toolkit(host: Host, wanted: Resolution | None) -> Verdict:
+    found = ", ".join(item.version for item in host.cuda) or "none"
     cuda = wanted.cuda if wanted is not None else None
-    if cuda is None or inside:
-        yield Verdict("CUDA toolkit", toolkits, "in the image" if cuda and inside else "", "info")
-    elif cuda.toolkit == "wheels":
-        yield Verdict("CUDA toolkit", toolkits, f"{cuda.version}, from PyPI", "ok")
-    else:
-        fits = any(release(item.version)[:2] == release(cuda.version) for item in host.cuda)
-        yield Verdict(
-            "CUDA toolkit",
-            toolkits,
-            cuda.version,
-            "ok" if fits else "fail",
-            ""
-            if fits
-            else "install it from https://developer.nvidia.com/cuda-toolkit-archive, or build in an "
-            "image: `system` in the recipe",
-        )
+    if cuda is None or _inside(wanted):
+        return Verdict("CUDA toolkit", found, "in the image" if cuda else "", "info")
+    if cuda.toolkit in ("wheels", "none"):
+        needed = f"{cuda.version}, from PyPI"
+        return Verdict("CUDA toolkit", found, needed, "ok")
+    if any(release(item.version)[:2] == release(cuda.version) for item in host.cuda):
+        return Verdict("CUDA toolkit", found, cuda.version, "ok")
+    return Verdict(
+        "CUDA toolkit",
+        found,
+        cuda.version,
+        "fail",
+        "install it from https://developer.nvidia.com/cuda-toolkit-archive; or build in an image: "
+        "`system` in the recipe",
+    )
+
+
+def _libraries(host: Host, wanted: Resolution | None) -> Iterator[Verdict]:
+    cuda = wanted.cuda if wanted is not None else None
+    elsewhere = (
+        cuda is None
+        or wanted is None
+        or wanted.container
+        or bool(wanted.board)
+        or cuda.toolkit in ("wheels", "none")
+    )
     for name in ("cudnn", "nccl", "magma"):
         library = host.libraries.get(name)
-        found = library.version if library else "none"
-        mode = wanted.feature(name) if wanted is not None and cuda is not None else None
-        asked = getattr(cuda, name, "") if cuda is not None else ""
-        outside = (
-            inside
-            or (cuda is not None and cuda.toolkit == "wheels")
-            or bool(wanted and wanted.board)
-        )
-        must = not outside and (
-            (name == "cudnn" and mode not in (None, "off")) or mode in ("system", "static")
-        )
-        if not must:
+        mode = wanted.feature(name) if wanted is not None else None
+        must = mode in ("system", "static") or (name == "cudnn" and mode not in (None, "off"))
+        if elsewhere or not must:
             if library is not None:
-                yield Verdict(name, found, "", "info")
+                yield Verdict(name, library.version, "", "info")
             continue
+        asked = getattr(cuda, name, "")
         fits = library is not None and (not asked or library.version in version_range(asked))
+        cure = f"install {name} {asked}".rstrip() + f", or features.{name} = 'off'"
         yield Verdict(
             name,
-            found,
+            library.version if library else "none",
             asked or "any",
             "ok" if fits else "fail",
-            "" if fits else f"install {name} {asked}".rstrip() + f", or features.{name} = 'off'",
+            "" if fits else cure,
         )
-    yield from _driver(host, facts, wanted)
+
+
+def _gpus(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Verdict]:
+    archs = {gpu.name: arch_of_installed(facts, gpu) for gpu in host.gpus}
+    found = ", ".join(f"{gpu.name} ({archs[gpu.name] or '?'})" for gpu in host.gpus) or "none"
+    cuda = wanted.cuda if wanted is not None else None
+    if cuda is None or not cuda.archs:
+        yield Verdict("GPU", found, "", "info")
+    elif not host.gpus:
+        yield Verdict("GPU", found, cuda.arch_list, "info", "it builds here and runs elsewhere")
+    else:
+        strange = [
+            name
+            for name, arch in archs.items()
+            if arch and not any(runs_on(arch, code.arch, ptx=code.ptx) for code in cuda.archs)
+        ]
+        cure = (
+            f'the {", ".join(strange)} is not covered: torch stops there with "no kernel image is '
+            "available for execution on the device\"; add 'native' to gpus"
+        )
+        yield Verdict(
+            "GPU", found, cuda.arch_list, "warn" if strange else "ok", cure if strange else ""
+        )
 
 
 def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Verdict]:
-    gpus = ", ".join(f"{gpu.name} ({gpu.arch or '?'})" for gpu in host.gpus) or "none"
     cuda = wanted.cuda if wanted is not None else None
-    if cuda is None:
-        yield Verdict("GPU", gpus, "", "info")
-        if host.driver:
-            yield Verdict("driver", host.driver, "", "info")
-        return
-    archs = {arch.arch.rstrip("af") for arch in cuda.archs}
-    covered = [
-        gpu
-        for gpu in host.gpus
-        if gpu.arch and _runs(gpu.arch, archs, ptx=any(a.ptx for a in cuda.archs))
-    ]
-    if not host.gpus:
-        yield Verdict("GPU", gpus, cuda.arch_list, "info", "it builds here and runs elsewhere")
-    elif covered:
-        yield Verdict("GPU", gpus, cuda.arch_list, "ok")
-    else:
-        yield Verdict(
-            "GPU",
-            gpus,
-            cuda.arch_list,
-            "warn",
-            'this machine\'s GPU is not in the list: "no kernel image is available" if run here; '
-            "add 'native' to gpus",
-        )
-    toolkit = find_toolkit(facts, cuda.version)
-    if host.driver is None or toolkit is None:
-        yield Verdict("driver", host.driver or "none", toolkit.driver if toolkit else "", "info")
+    toolkit = find_toolkit(facts, cuda.version) if cuda is not None else None
+    if toolkit is None or host.driver is None:
+        if host.driver or toolkit:
+            needed = f"{toolkit.driver} or newer where it runs" if toolkit else ""
+            yield Verdict("driver", host.driver or "none", needed, "info")
         return
     driver = release(host.driver)
+    oldest = toolkit.driver_compat or toolkit.driver
     if driver >= release(toolkit.driver):
         yield Verdict("driver", host.driver, f"{toolkit.driver} or newer", "ok")
-    elif toolkit.driver_compat and driver >= release(toolkit.driver_compat):
+    elif driver >= release(oldest):
         yield Verdict(
             "driver",
             host.driver,
@@ -228,26 +248,15 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Ver
             f"runs by minor-version compatibility; PTX needs {toolkit.driver} or newer",
         )
     else:
-        oldest = toolkit.driver_compat or toolkit.driver
         yield Verdict(
             "driver",
             host.driver,
-            f"{oldest} or newer for the CUDA {cuda.version} runtime",
+            f"{oldest} or newer for the CUDA {toolkit.version} runtime",
             "fail",
             "update the driver and restart the machine, or build for an older CUDA; with this one "
-            'torch stops with "Error 804: forward compatibility was attempted on non supported HW"',
+            'torch says "The NVIDIA driver on your system is too old", in an image of NVIDIA\'s '
+            '"Error 804: forward compatibility was attempted on non supported HW"',
         )
-
-
-def _runs(gpu: str, archs: set[str], *, ptx: bool) -> bool:
-    major, minor = release(gpu)
-    for arch in archs:
-        have_major, have_minor = release(arch)
-        if have_major == major and have_minor <= minor:
-            return True
-        if ptx and (have_major, have_minor) <= (major, minor):
-            return True
-    return False
 
 
 def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdict]:
@@ -311,12 +320,19 @@ def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Verdict]:
         yield Verdict("container engine", found, "", "info")
         return
     builders = [engine for engine in running if engine.name != "apptainer"]
+    stopped = [
+        engine for engine in host.engines if not engine.running and engine.name != "apptainer"
+    ]
+    cure = _apt(host, "podman")
+    if stopped:
+        said = f" ({stopped[0].detail})" if stopped[0].detail else ""
+        cure = f"start {stopped[0].name}{said}; or {cure}"
     yield Verdict(
         "container engine",
         found,
         "podman, docker or buildah",
         "ok" if builders else "fail",
-        "" if builders else f"{_apt(host, 'podman')}, or start the engine that is there",
+        "" if builders else cure,
     )
 
 

@@ -1,0 +1,107 @@
+"""Deciding how the build is called: its environment, flags, Python packages and base image."""
+
+from __future__ import annotations
+
+from torchsmith.facts.files import Facts
+from torchsmith.facts.models import Board
+from torchsmith.facts.ranges import release, requirement, version_range
+from torchsmith.facts.torch import entry_for
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.models import Caution, Choice, CudaChoice
+from torchsmith.resolve.target import Target
+from torchsmith.resolve.toolchain import Decided
+
+
+def board_notes(board: Board, decided: Decided) -> None:
+    """What the board cannot have, as cautions."""
+    for lack in board.lacks:
+        decided.cautions.append(
+            Caution(
+                f"the {board.title} has no {lack.feature}: {lack.reason.rstrip('.')}",
+                lack.instead.rstrip("."),
+            )
+        )
+
+
+def build_env(
+    recipe: Recipe, target: Target, cuda: CudaChoice | None, version: str
+) -> dict[str, str]:
+    """The environment of the build; the recipe's own wins."""
+    env: dict[str, str] = {}
+    if target.board is not None:
+        env.update(target.board.env)
+    if cuda is not None:
+        env["TORCH_CUDA_ARCH_LIST"] = cuda.arch_list
+        if cuda.nvcc_flags:
+            env["TORCH_NVCC_FLAGS"] = " ".join(cuda.nvcc_flags)
+    if recipe.profile == "debug":
+        env["DEBUG"] = "1"
+    env["PYTORCH_BUILD_VERSION"] = version
+    env["PYTORCH_BUILD_NUMBER"] = "1"
+    env.update(recipe.build.env)
+    return env
+
+
+def cpu_flags(recipe: Recipe, target: Target, decided: Decided) -> str:
+    """The compiler flag for the CPU; none for a portable build."""
+    wish = recipe.cpu
+    if wish == "portable":
+        if target.board is not None:
+            flags = f"-mcpu={target.board.cpu}"
+            decided.choices.append(Choice("CPU", flags, f"the {target.board.title}'s cores"))
+            return flags
+        return ""
+    if wish.startswith("-m"):
+        flags = wish
+    elif target.platform == "linux-aarch64":
+        flags = f"-mcpu={wish}"
+    else:
+        flags = f"-march={wish}"
+    decided.choices.append(
+        Choice("CPU", flags, "the recipe says so; the result may not start on an older CPU")
+    )
+    return flags
+
+
+def base_image(recipe: Recipe, cuda: CudaChoice | None, plain: str) -> str:
+    """What an image is built on: the recipe's own, NVIDIA's, or the bare distribution."""
+    if recipe.image is not None and recipe.image.foundation is not None:
+        return recipe.image.foundation.name
+    if recipe.image is not None and recipe.image.base is not None:
+        return recipe.image.base
+    if cuda is not None and cuda.image:
+        return cuda.image
+    return plain
+
+
+def span_of(facts: Facts, what: str, torch: str) -> str:
+    """The range of something this torch needs; any if nothing is known."""
+    entry = entry_for(getattr(facts.torch, what), torch)
+    return entry.value if entry is not None else ":"
+
+
+def has_cmake_wheels(python: str) -> bool:
+    """Whether PyPI has CMake for this Python."""
+    return release(python) >= (3, 7)
+
+
+def build_requires(facts: Facts, torch: str, python: str, packages: list[str]) -> tuple[str, ...]:
+    """The Python packages the build needs, as pip requirements."""
+    spans = {
+        "setuptools": span_of(facts, "setuptools", torch),
+        "numpy": span_of(facts, "numpy", torch),
+        "cmake": span_of(facts, "cmake", torch),
+    }
+    wanted: dict[str, str] = {}
+    for text in packages:
+        name = text.split(">")[0].split("=")[0].split("<")[0].split(";")[0].strip()
+        wanted[name] = requirement(name, version_range(spans[name])) if name in spans else text
+    wanted.setdefault("setuptools", requirement("setuptools", version_range(spans["setuptools"])))
+    wanted.setdefault("wheel", "wheel")
+    if has_cmake_wheels(python):
+        wanted["cmake"] = requirement("cmake", version_range(spans["cmake"]))
+        wanted["ninja"] = "ninja"
+    else:
+        wanted.pop("cmake", None)
+        wanted.pop("ninja", None)
+    return tuple(sorted(wanted.values()))

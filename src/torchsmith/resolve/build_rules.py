@@ -1,0 +1,268 @@
+"""The rules of where it is built: compilers, distributions, toolkits and boards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from torchsmith.facts.cuda import find_toolkit, host_compiler
+from torchsmith.facts.files import Facts, addresses
+from torchsmith.facts.models import Board, Jetpack, System
+from torchsmith.facts.ranges import release, version_range
+from torchsmith.facts.torch import entry_for
+from torchsmith.resolve.combination import Clash, Combination, Rule
+from torchsmith.resolve.models import Conflict, Evidence
+from torchsmith.resolve.rules import cudnn_torch
+
+
+def newest_patch(version: str) -> str:
+    """A bare gcc major stands for its last patch release, which is what distributions ship."""
+    return version if "." in version else f"{version}.99"
+
+
+@cache
+def allows_compiler(facts: Facts, torch: str, cuda: str, kind: str, version: str) -> bool:
+    """Whether torch's sources and the toolkit's nvcc take this compiler."""
+    return not _compiler_torch(facts, torch, kind, version) and not (
+        cuda and _compiler_cuda(facts, cuda, kind, version)
+    )
+
+
+def find_system(facts: Facts, name: str) -> System | None:
+    """What is known of a distribution."""
+    return next((item for item in facts.systems.system if item.name == name), None)
+
+
+def gccs_of(system: System) -> tuple[str, ...]:
+    """The gcc releases a distribution packages: its own first and in full, then the newest."""
+    own = release(system.gcc)[0]
+    others = [item for item in system.gccs if release(item)[0] != own]
+    return (system.gcc, *sorted(others, key=release, reverse=True))
+
+
+def why_compiler(facts: Facts, torch: str, cuda: str) -> str:
+    """What limits the choice of compiler, in words."""
+    cxx = entry_for(facts.torch.cxx, torch)
+    parts: list[str] = []
+    if cxx is not None:
+        parts.append(f"torch {torch} needs gcc {version_range(cxx.gcc)} (C++{cxx.standard})")
+    limit = host_compiler(facts, cuda, "gcc") if cuda else None
+    if limit is not None:
+        parts.append(f"CUDA {cuda} accepts gcc up to {limit.newest}")
+    return "; ".join(parts)
+
+
+def _compiler(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    if asked.compiler and asked.compiler[1] and asked.from_source:
+        if asked.cuda:
+            yield from _compiler_cuda(facts, asked.cuda, *asked.compiler)
+        yield from _compiler_torch(facts, asked.torch, *asked.compiler)
+
+
+@cache
+def _compiler_cuda(facts: Facts, cuda: str, kind: str, version: str) -> tuple[Clash, ...]:
+    limit = host_compiler(facts, cuda, kind)
+    if limit is None or newest_patch(version) in version_range(f":{limit.newest}"):
+        return ()
+    conflict = Conflict(
+        "compiler-cuda",
+        f"nvcc of CUDA {cuda} refuses {kind} {version} as host compiler",
+        Evidence(f"compiler: {kind} {version}"),
+        Evidence(
+            f"CUDA {cuda} accepts {kind} up to {limit.newest}",
+            addresses(facts.cuda.sources, limit),
+        ),
+    )
+    return (Clash(conflict, ("compiler", "cuda")),)
+
+
+@cache
+def _compiler_torch(facts: Facts, torch: str, kind: str, version: str) -> tuple[Clash, ...]:
+    entry = entry_for(facts.torch.cxx, torch)
+    if entry is None or kind != "gcc" or newest_patch(version) in version_range(entry.gcc):
+        return ()
+    conflict = Conflict(
+        "compiler-torch",
+        f"torch {torch} does not compile with gcc {version}",
+        Evidence(f"compiler: gcc {version}"),
+        Evidence(
+            f"torch {torch} is C++{entry.standard} and needs gcc {version_range(entry.gcc)}",
+            addresses(facts.torch.sources, entry),
+        ),
+    )
+    return (Clash(conflict, ("compiler", "torch")),)
+
+
+def _system(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    system = find_system(facts, _built_on(facts, asked))
+    if system is None or not asked.compiled or asked.own_base:
+        return
+    if asked.compiler is not None:
+        yield from _packaged(facts, system, *asked.compiler)
+        return
+    cuda = asked.cuda if asked.cuda and find_toolkit(facts, asked.cuda) else ""
+    gccs = gccs_of(system)
+    if any(allows_compiler(facts, asked.torch, cuda, "gcc", item) for item in gccs):
+        return
+    # Where torch and CUDA agree on no gcc at all, another distribution would not help.
+    entry = entry_for(facts.torch.cxx, asked.torch)
+    limit = host_compiler(facts, cuda, "gcc") if cuda else None
+    sources = (
+        addresses(facts.torch.sources, entry),
+        addresses(facts.cuda.sources, limit),
+    )
+    conflict = Conflict(
+        "compiler-system",
+        f"{system.name} has no gcc that torch {asked.torch}"
+        + (f" and CUDA {cuda} accept" if cuda else " accepts"),
+        Evidence(
+            f"{system.name} packages gcc {', '.join(sorted(gccs, key=release))}",
+            addresses(facts.systems.sources, system),
+        ),
+        Evidence(why_compiler(facts, asked.torch, cuda), " ".join(filter(None, sources))),
+    )
+    yield Clash(conflict, ("system", "torch", *(("cuda",) if cuda else ())))
+
+
+def _built_on(facts: Facts, asked: Combination) -> str:
+    """The distribution: as asked, or that of the JetPack a board would have."""
+    board = next((item for item in facts.boards.board if item.name == asked.board), None)
+    if board is None or not board.jetpack:
+        return asked.system
+    fitting = fitting_jetpacks(facts, board, asked)
+    return fitting[-1].system if fitting else ""
+
+
+def _packaged(facts: Facts, system: System, kind: str, version: str) -> Iterator[Clash]:
+    majors = {release(item)[0] for item in gccs_of(system)}
+    if kind != "gcc" or not version or release(version)[0] in majors:
+        return
+    listed = ", ".join(sorted(gccs_of(system), key=release))
+    conflict = Conflict(
+        "compiler-packaged",
+        f"{system.name} does not package gcc {version}",
+        Evidence(f"compiler: gcc {version}"),
+        Evidence(f"{system.name} packages gcc {listed}", addresses(facts.systems.sources, system)),
+    )
+    yield Clash(conflict, ("compiler", "system"))
+
+
+def _toolkit(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    toolkit = find_toolkit(facts, asked.cuda) if asked.cuda else None
+    if toolkit is None or not asked.compiled or asked.board:
+        return
+    cuda = toolkit.version
+    source = addresses(facts.cuda.sources, toolkit)
+    imaged = asked.system.replace("-", "") in toolkit.images
+    wish = Evidence(f"asked for: cuda.toolkit = {asked.toolkit!r}")
+    if asked.toolkit == "wheels" and not toolkit.wheels:
+        offered = ", ".join(item.version for item in facts.cuda.toolkit if item.wheels)
+        conflict = Conflict(
+            "toolkit-wheels",
+            f"nvcc {cuda} is not on PyPI",
+            wish,
+            Evidence(f"nvcc can be assembled from wheels for CUDA {offered}", source),
+        )
+        yield Clash(conflict, ("toolkit", "cuda"))
+    elif asked.toolkit == "image" and not imaged and not asked.own_base:
+        place = asked.system or "this machine: an image needs a distribution"
+        conflict = Conflict(
+            "toolkit-image",
+            f"NVIDIA publishes no CUDA {cuda} development image for {place}",
+            wish,
+            Evidence(f"images exist for {', '.join(toolkit.images) or 'none'}", source),
+        )
+        yield Clash(conflict, ("toolkit", "system", "cuda"))
+    elif not asked.toolkit and asked.system and not (imaged or toolkit.wheels or asked.own_base):
+        conflict = Conflict(
+            "toolkit-none",
+            f"there is no CUDA {cuda} for {asked.system}: neither an image nor wheels",
+            Evidence(f"asked for: system = {asked.system!r}"),
+            Evidence(
+                f"NVIDIA's images of CUDA {cuda} are for {', '.join(toolkit.images) or 'none'}, "
+                "and nvcc is not on PyPI",
+                source,
+            ),
+        )
+        yield Clash(conflict, ("system", "cuda", "toolkit"))
+
+
+def fitting_jetpacks(facts: Facts, board: Board, asked: Combination) -> list[Jetpack]:
+    """The JetPacks of a board that bring what is asked for, and cuDNN that torch takes."""
+    return [
+        item
+        for item in board.jetpack
+        if _brings(item, asked.cuda)
+        and asked.jetpack in ("", item.version)
+        and asked.system in ("", item.system)
+        and not _cudnn_of(facts, item, asked)
+    ]
+
+
+def _brings(jetpack: Jetpack, cuda: str) -> bool:
+    return not cuda or release(jetpack.cuda)[:2] == release(cuda)[:2]
+
+
+def _cudnn_of(facts: Facts, jetpack: Jetpack, asked: Combination) -> tuple[Clash, ...]:
+    # A cuDNN of the recipe's own is judged by itself.
+    if not asked.cuda or asked.cudnn:
+        return ()
+    return cudnn_torch(facts, asked.torch, jetpack.cudnn)
+
+
+def _board(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    board = next((item for item in facts.boards.board if item.name == asked.board), None)
+    if board is None or not board.jetpack or fitting_jetpacks(facts, board, asked):
+        return
+    bringing = [item for item in board.jetpack if _brings(item, asked.cuda)]
+    placed = [item for item in bringing if asked.system in ("", item.system)]
+    chosen = [item for item in placed if asked.jetpack in ("", item.version)]
+    own = addresses(facts.boards.sources, board.jetpack[0])
+    if not bringing:
+        offered = ", ".join(f"{item.cuda} (JetPack {item.version})" for item in board.jetpack)
+        conflict = Conflict(
+            "board-cuda",
+            f"no JetPack brings CUDA {asked.cuda} to the {board.title}",
+            Evidence(f"asked for: CUDA {asked.cuda}"),
+            Evidence(f"CUDA on the {board.title} comes with JetPack: {offered}", own),
+        )
+        yield Clash(conflict, ("cuda", "jetpack"))
+    elif not placed:
+        systems = ", ".join(dict.fromkeys(f"{i.system} (JetPack {i.version})" for i in bringing))
+        with_cuda = f" with CUDA {asked.cuda}" if asked.cuda else ""
+        conflict = Conflict(
+            "board-system",
+            f"the {board.title}{with_cuda} does not run {asked.system}",
+            Evidence(f"asked for: system = {asked.system!r}"),
+            Evidence(f"the {board.title}{with_cuda} runs {systems}", own),
+        )
+        yield Clash(conflict, ("system", "cuda", "jetpack"))
+    elif not chosen:
+        jetpack = next(item for item in board.jetpack if item.version == asked.jetpack)
+        conflict = Conflict(
+            "jetpack-cuda",
+            f"JetPack {jetpack.version} brings CUDA {jetpack.cuda}, not {asked.cuda}",
+            Evidence(f"asked for: CUDA {asked.cuda}"),
+            Evidence(
+                f"JetPack {jetpack.version} is {jetpack.system} with CUDA {jetpack.cuda}",
+                addresses(facts.boards.sources, jetpack),
+            ),
+        )
+        yield Clash(conflict, ("jetpack", "cuda"))
+    else:
+        newest = chosen[-1]
+        (clash,) = _cudnn_of(facts, newest, asked)
+        conflict = Conflict(
+            "jetpack-cudnn",
+            f"torch {asked.torch} does not build with cuDNN {newest.cudnn} of JetPack "
+            f"{newest.version}",
+            Evidence(
+                f"JetPack {newest.version} brings cuDNN {newest.cudnn}",
+                addresses(facts.boards.sources, newest),
+            ),
+            clash.conflict.second,
+        )
+        yield Clash(conflict, ("cuda", "torch", "jetpack"))
+
+
+BUILD_RULES: tuple[Rule, ...] = (_compiler, _system, _toolkit, _board)

@@ -1,0 +1,13 @@
+"""The question whether a combination can exist."""
+
+from __future__ import annotations
+
+from torchsmith.facts.files import Facts
+from torchsmith.resolve.build_rules import BUILD_RULES
+from torchsmith.resolve.combination import Clash, Combination
+from torchsmith.resolve.rules import RULES
+
+
+def clashes(facts: Facts, asked: Combination) -> tuple[Clash, ...]:
+    """Every rule this combination breaks, always in the same order."""
+    return tuple(clash for rule in (*RULES, *BUILD_RULES) for clash in rule(facts, asked))

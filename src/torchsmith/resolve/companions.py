@@ -1,0 +1,160 @@
+"""Deciding what is built beside torch: companions, extensions, MAGMA."""
+
+from __future__ import annotations
+
+from torchsmith.facts.cuda import archs_of, compiles
+from torchsmith.facts.files import Facts, addresses
+from torchsmith.facts.gpus import find_gpu
+from torchsmith.facts.ranges import version_range
+from torchsmith.facts.torch import companion_for, companion_releases
+from torchsmith.recipe.gpus import gpu_wish
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.models import (
+    Arch,
+    Caution,
+    Change,
+    Choice,
+    CompanionChoice,
+    Conflict,
+    CudaChoice,
+    Evidence,
+    ExtensionChoice,
+    MagmaChoice,
+)
+from torchsmith.resolve.toolchain import Decided
+
+
+def asked_companions(facts: Facts, recipe: Recipe, torch: str) -> tuple[tuple[str, str], ...]:
+    """The companions with the release asked for; 0.18 is the newest 0.18 that goes with torch."""
+    wishes = (
+        ("vision", recipe.companions.vision),
+        ("audio", recipe.companions.audio),
+        ("text", recipe.companions.text),
+    )
+    return tuple(
+        (name, wish if wish == "match" else _in_full(facts, name, wish, torch))
+        for name, wish in wishes
+        if wish != "none"
+    )
+
+
+def _in_full(facts: Facts, name: str, wish: str, torch: str) -> str:
+    meant = [
+        item for item in companion_releases(facts, name) if item.version in version_range(wish)
+    ]
+    if not meant or any(item.version == wish for item in meant):
+        return wish
+    fitting = [item for item in meant if torch in version_range(item.torch)]
+    return (fitting or meant)[-1].version
+
+
+def decide_companions(
+    facts: Facts, asked: tuple[tuple[str, str], ...], torch: str, decided: Decided
+) -> tuple[CompanionChoice, ...]:
+    """The companions in full, once it is known that they go with torch."""
+    chosen: list[CompanionChoice] = []
+    for name, wish in asked:
+        project = next(item for item in facts.companions.project if item.name == name)
+        entry = (
+            companion_for(facts, name, torch)
+            if wish == "match"
+            else next(i for i in companion_releases(facts, name) if i.version == wish)
+        )
+        assert entry is not None, name
+        decided.choices.append(
+            Choice(
+                project.package,
+                entry.version,
+                f"{'the release' if wish == 'match' else 'asked for; it is'} built against torch "
+                f"{version_range(entry.torch)}",
+                addresses(facts.companions.sources, entry),
+            )
+        )
+        chosen.append(
+            CompanionChoice(
+                name,
+                project.package,
+                entry.version,
+                entry.tag,
+                project.repository,
+                entry.commit or "",
+            )
+        )
+    return tuple(chosen)
+
+
+def extension_choices(recipe: Recipe) -> tuple[ExtensionChoice, ...]:
+    """The recipe's own libraries, as they are."""
+    return tuple(
+        ExtensionChoice(
+            item.name,
+            sdist=item.sdist or "",
+            git_url=item.git.url if item.git else "",
+            git_ref=item.git.ref if item.git else "",
+            folder=item.folder or "",
+            env=tuple(item.env.items()),
+        )
+        for item in recipe.companions.extension
+    )
+
+
+def decide_magma(
+    facts: Facts, recipe: Recipe, cuda: CudaChoice | None, decided: Decided
+) -> MagmaChoice | None:
+    """MAGMA as a package of its own, for the CUDA of this build."""
+    if not recipe.packages.magma:
+        return None
+    known = [
+        item for item in facts.patches.magma if cuda and cuda.version in version_range(item.cuda)
+    ]
+    if cuda is None or not known:
+        missing = "there is no CUDA in this build"
+        if cuda is not None:
+            missing = f"no MAGMA is known for CUDA {cuda.version}"
+        decided.cautions.append(
+            Caution(
+                f"packages.magma is asked for, but {missing}",
+                "another cuda version, or packages.magma = false",
+            )
+        )
+        return None
+    entry = known[0]
+    archs = list(entry.archs)
+    if recipe.packages.magma_gpus:
+        archs = [_magma_arch(facts, text) for text in recipe.packages.magma_gpus]
+        usable = [item.arch for item in archs_of(facts, cuda.version)]
+        for arch in archs:
+            if not compiles(facts, cuda.version, arch):
+                decided.conflicts.append(_magma_conflict(facts, cuda.version, arch, usable))
+    decided.choices.append(
+        Choice(
+            "MAGMA",
+            entry.version,
+            f"the release PyTorch's own builds use with CUDA {cuda.version}",
+            addresses(facts.patches.sources, entry),
+        )
+    )
+    return MagmaChoice(
+        entry.version,
+        entry.url,
+        entry.sha256,
+        f"magma-cuda{cuda.short}",
+        tuple(Arch(arch).number for arch in archs),
+    )
+
+
+def _magma_arch(facts: Facts, text: str) -> str:
+    wish = gpu_wish(text)
+    gpu = find_gpu(facts, wish.name) if wish.name else None
+    return gpu.arch if gpu else wish.arch
+
+
+def _magma_conflict(facts: Facts, cuda: str, arch: str, usable: list[str]) -> Conflict:
+    return Conflict(
+        "magma-arch",
+        f"CUDA {cuda} cannot compile MAGMA for {arch or 'that GPU'}",
+        Evidence(f"asked for: packages.magma_gpus with {arch or 'native'}"),
+        Evidence(f"CUDA {cuda} compiles for {', '.join(usable)}", facts.cuda.sources["ptx"].url),
+        "compute capabilities from that list; or leave packages.magma_gpus out",
+        (Change("packages.magma_gpus", ""),),
+    )

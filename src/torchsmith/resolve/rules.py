@@ -1,0 +1,252 @@
+"""The rules of what is built: torch with Python, CUDA, GPUs, cuDNN and companions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from torchsmith.facts.cuda import compiles, find_arch, find_toolkit, renamed_arch
+from torchsmith.facts.files import Facts, addresses
+from torchsmith.facts.ranges import release, version_range
+from torchsmith.facts.torch import companion_for, companion_releases, entry_for, find_release
+from torchsmith.resolve.combination import Clash, Combination, Rule
+from torchsmith.resolve.models import Conflict, Evidence
+
+
+def python_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether this Python goes with this torch."""
+    if asked.python:
+        yield from _python_torch(facts, asked.torch, asked.python)
+
+
+@cache
+def _python_torch(facts: Facts, torch: str, python: str) -> tuple[Clash, ...]:
+    known = find_release(facts, torch)
+    if known is None or not known.pythons or python in known.pythons:
+        return ()
+    oldest, newest = known.pythons[0], known.pythons[-1]
+    if release(python) < (3,):
+        why = "Python 2 is past its end, and torchsmith builds for Python 3 only"
+    elif release(python) < release(oldest):
+        why = f"torch {torch} needs Python {oldest} or newer"
+    else:
+        why = f"torch {torch} is older than Python {python}, and knows {oldest} to {newest}"
+    conflict = Conflict(
+        "python-torch",
+        f"Python {python} and torch {torch} do not go together: {why}",
+        Evidence(f"asked for: Python {python}"),
+        Evidence(
+            f"torch {torch} was published for CPython {', '.join(known.pythons)}",
+            addresses(facts.releases.sources, known),
+        ),
+    )
+    return (Clash(conflict, ("python", "torch")),)
+
+
+def cuda_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether the toolkit exists, and this torch builds with it."""
+    if asked.cuda:
+        yield from _cuda_torch(facts, asked.torch, asked.cuda)
+
+
+@cache
+def _cuda_torch(facts: Facts, torch: str, cuda: str) -> tuple[Clash, ...]:
+    if find_toolkit(facts, cuda) is None:
+        known = ", ".join(item.version for item in facts.cuda.toolkit)
+        conflict = Conflict(
+            "cuda-unknown",
+            f"there is no CUDA toolkit {cuda} that we know of",
+            Evidence(f"asked for: CUDA {cuda}"),
+            Evidence(f"toolkits known: {known}", facts.cuda.sources["archive"].url),
+        )
+        return (Clash(conflict, ("cuda",)),)
+    entry = entry_for(facts.torch.cuda, torch)
+    if entry is None or cuda in version_range(entry.value):
+        return ()
+    because = f". {entry.note.rstrip('.')}" if entry.note else ""
+    conflict = Conflict(
+        "cuda-torch",
+        f"torch {torch} does not build with CUDA {cuda}",
+        Evidence(f"asked for: CUDA {cuda}"),
+        Evidence(
+            f"torch {torch} builds with CUDA {version_range(entry.value)}{because}",
+            addresses(facts.torch.sources, entry),
+        ),
+    )
+    return (Clash(conflict, ("cuda", "torch")),)
+
+
+def arch_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether CUDA can compile for every GPU, and torch knows it."""
+    own = next((item.arch for item in facts.boards.board if item.name == asked.board), "")
+    for arch in (text.removesuffix("+PTX") for text in asked.archs if asked.cuda):
+        if find_arch(facts, arch) is None:
+            yield _arch_unknown(facts, arch)
+            continue
+        yield from _arch_cuda(facts, asked.cuda, arch)
+        # NVIDIA itself built torch for boards newer than the list of that torch.
+        if arch != own:
+            yield from _arch_torch(facts, asked.torch, arch)
+
+
+def _arch_unknown(facts: Facts, arch: str) -> Clash:
+    listed = ", ".join(item.arch for item in facts.cuda.arch)
+    conflict = Conflict(
+        "arch-unknown",
+        f"no GPU that we know of has compute capability {arch}",
+        Evidence(f"asked for: compute capability {arch}"),
+        Evidence(f"compute capabilities known: {listed}", facts.cuda.sources["ptx"].url),
+    )
+    return Clash(conflict, ("archs",), arch)
+
+
+@cache
+def _arch_cuda(facts: Facts, cuda: str, arch: str) -> tuple[Clash, ...]:
+    known = find_arch(facts, arch)
+    if known is None or find_toolkit(facts, cuda) is None or compiles(facts, cuda, arch):
+        return ()
+    other = renamed_arch(cuda, arch)
+    also = f"; there it is called {other}" if other != arch else ""
+    conflict = Conflict(
+        "arch-cuda",
+        f"CUDA {cuda} cannot compile for compute capability {arch} ({known.family}){also}",
+        Evidence(f"asked for: compute capability {arch}"),
+        Evidence(
+            f"{arch} ({known.family}) needs CUDA {version_range(known.cuda)}",
+            addresses(facts.cuda.sources, known),
+        ),
+    )
+    return (Clash(conflict, ("cuda", "archs"), arch),)
+
+
+@cache
+def _arch_torch(facts: Facts, torch: str, arch: str) -> tuple[Clash, ...]:
+    known = find_arch(facts, arch)
+    entry = entry_for(facts.torch.archs, torch)
+    if known is None or entry is None or arch in entry.known:
+        return ()
+    conflict = Conflict(
+        "arch-torch",
+        f"torch {torch} does not know compute capability {arch} ({known.family})",
+        Evidence(f"asked for: compute capability {arch}"),
+        Evidence(
+            f"torch {torch} knows {', '.join(entry.known)}",
+            addresses(facts.torch.sources, entry),
+        ),
+    )
+    # With another CUDA, Thor has another name.
+    renamed = arch != renamed_arch("12", arch) or arch != renamed_arch("13", arch)
+    return (Clash(conflict, ("torch", *(("cuda",) if renamed else ()), "archs"), arch),)
+
+
+def cudnn_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether cuDNN goes with torch and with CUDA."""
+    if asked.cuda and asked.cudnn:
+        yield from cudnn_torch(facts, asked.torch, asked.cudnn)
+        if find_toolkit(facts, asked.cuda) is not None:
+            yield from _cudnn_cuda(facts, asked.cuda, asked.cudnn)
+
+
+@cache
+def cudnn_torch(facts: Facts, torch: str, cudnn: str) -> tuple[Clash, ...]:
+    """The clash of a cuDNN with a torch, if there is one."""
+    entry = entry_for(facts.torch.cudnn, torch)
+    if entry is None or version_range(entry.value).touches(cudnn):
+        return ()
+    conflict = Conflict(
+        "cudnn-torch",
+        f"torch {torch} does not build with cuDNN {cudnn}",
+        Evidence(f"asked for: cuDNN {cudnn}"),
+        Evidence(
+            f"torch {torch} builds with cuDNN {version_range(entry.value)}",
+            addresses(facts.torch.sources, entry),
+        ),
+    )
+    return (Clash(conflict, ("cudnn", "torch")),)
+
+
+@cache
+def _cudnn_cuda(facts: Facts, cuda: str, cudnn: str) -> tuple[Clash, ...]:
+    lines = [line for line in facts.cuda.cudnn if version_range(line.cudnn).touches(cudnn)]
+    asked = Evidence(f"asked for: cuDNN {cudnn}")
+    if not lines:
+        known = ", ".join(str(version_range(line.cudnn)) for line in facts.cuda.cudnn)
+        conflict = Conflict(
+            "cudnn-unknown",
+            f"there is no cuDNN {cudnn} that we know of",
+            asked,
+            Evidence(f"cuDNN releases known: {known}", facts.cuda.sources["cudnn"].url),
+        )
+        return (Clash(conflict, ("cudnn",)),)
+    if any(cuda in version_range(line.cuda) for line in lines):
+        return ()
+    spans = " or ".join(dict.fromkeys(str(version_range(line.cuda)) for line in lines))
+    conflict = Conflict(
+        "cudnn-cuda",
+        f"cuDNN {cudnn} was not made for CUDA {cuda}",
+        asked,
+        Evidence(f"cuDNN {cudnn} is for CUDA {spans}", addresses(facts.cuda.sources, lines[0])),
+    )
+    return (Clash(conflict, ("cudnn", "cuda")),)
+
+
+def companion_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether every companion is of the release for this torch."""
+    for name, version in asked.companions:
+        yield from _companion(facts, asked.torch, name, version)
+
+
+@cache
+def _companion(facts: Facts, torch: str, name: str, version: str) -> tuple[Clash, ...]:
+    if version == "match":
+        found = companion_for(facts, name, torch)
+        conflict = None if found else _companion_missing(facts, torch, name)
+    else:
+        conflict = _companion_release(facts, torch, name, version)
+    return (Clash(conflict, ("companions", "torch"), name),) if conflict else ()
+
+
+def _companion_missing(facts: Facts, torch: str, name: str) -> Conflict:
+    project = next(item for item in facts.companions.project if item.name == name)
+    newest = companion_releases(facts, name)[-1]
+    over = project.ended and release(torch) > (version_range(newest.torch).low or ())
+    statement = (
+        f"{project.package} ended at {project.ended}, which goes with torch {newest.torch} "
+        f"({project.ended_reason})"
+        if over
+        else f"{project.package} has no release for torch {torch}"
+    )
+    return Conflict(
+        "companion-missing",
+        f"there is no {project.package} for torch {torch}",
+        Evidence(f"asked for: the {project.package} that matches torch {torch}"),
+        Evidence(statement, addresses(facts.companions.sources, project if over else newest)),
+    )
+
+
+def _companion_release(facts: Facts, torch: str, name: str, version: str) -> Conflict | None:
+    project = next(item for item in facts.companions.project if item.name == name)
+    table = facts.companions.sources
+    every = companion_releases(facts, name)
+    entry = next((item for item in every if item.version == version), None)
+    if entry is None:
+        return Conflict(
+            "companion-unknown",
+            f"there is no {project.package} {version} that we know of",
+            Evidence(f"asked for: {project.package} {version}"),
+            Evidence(f"the newest known is {every[-1].version}", addresses(table, every[-1])),
+        )
+    if torch in version_range(entry.torch):
+        return None
+    return Conflict(
+        "companion-torch",
+        f"{project.package} {version} does not go with torch {torch}",
+        Evidence(f"asked for: torch {torch}"),
+        Evidence(
+            f"{project.package} {version} is built against torch {version_range(entry.torch)}",
+            addresses(table, entry),
+        ),
+    )
+
+
+RULES: tuple[Rule, ...] = (python_rule, cuda_rule, arch_rule, cudnn_rule, companion_rule)

@@ -1,0 +1,247 @@
+"""Deciding where the result will run: platform, board, JetPack, distribution, Python."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from torchsmith.facts.files import Facts, addresses
+from torchsmith.facts.models import Board, Jetpack
+from torchsmith.facts.ranges import dotted, release, version_range
+from torchsmith.host.models import Host
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.build_rules import find_system, fitting_jetpacks
+from torchsmith.resolve.combination import Combination
+from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
+from torchsmith.resolve.toolchain import Decided, default_system
+
+PLATFORMS = ("linux-x86_64", "linux-aarch64")
+# The oldest uv offers: https://github.com/astral-sh/python-build-standalone
+_OLDEST_OF_UV = (3, 7)
+
+
+class Target(Struct):
+    """Where the result will run."""
+
+    platform: str
+    board: Board | None
+    jetpack: Jetpack | None
+    system: str
+    container: bool
+
+
+def decide_target(facts: Facts, recipe: Recipe, torch: str, host: Host, decided: Decided) -> Target:
+    """Choose the platform and, for a board, the JetPack that torch goes with."""
+    board = next((item for item in facts.boards.board if item.name == recipe.board), None)
+    platform = _platform(facts, recipe, board, host, decided)
+    jetpack = _jetpack(facts, recipe, board, torch, decided)
+    system = recipe.system or (jetpack.system if jetpack else "")
+    on_board = board is not None and recipe.image is None
+    container = recipe.system is not None and not on_board
+    if not container and board is None:
+        _libc(facts, host, torch, decided)
+    return Target(platform, board, jetpack, system, container)
+
+
+def settle_system(
+    facts: Facts, recipe: Recipe, torch: str, cuda: str, target: Target, decided: Decided
+) -> None:
+    """An image with CUDA needs a distribution: where the recipe names none, one that fits."""
+    if not cuda or target.system or recipe.image is None:
+        return
+    target.system = default_system(facts, cuda, torch)
+    target.container = True
+    decided.choices.append(
+        Choice(
+            "system",
+            target.system,
+            f"an image is wanted; torch {torch} and CUDA {cuda} build on it",
+        )
+    )
+
+
+def _platform(
+    facts: Facts, recipe: Recipe, board: Board | None, host: Host, decided: Decided
+) -> str:
+    platform: str = recipe.platform
+    if platform == "host":
+        platform = board.platform if board else host.platform
+        reason = f"the {board.title}'s" if board else "this machine's"
+        decided.choices.append(Choice("platform", platform, reason))
+    elif board is not None and platform != board.platform:
+        decided.conflicts.append(
+            Conflict(
+                "board-platform",
+                f"the {board.title} is not {platform}",
+                Evidence(f"asked for: platform = {platform!r}"),
+                Evidence(
+                    f"the {board.title} is {board.platform}",
+                    addresses(facts.boards.sources, board),
+                ),
+                "leave platform out: the board decides",
+                (Change("platform", ""),),
+            )
+        )
+        platform = board.platform
+    if platform not in PLATFORMS:
+        nearest = PLATFORMS[platform.endswith(("arm64", "aarch64"))]
+        decided.conflicts.append(
+            Conflict(
+                "platform",
+                f"torchsmith does not build for {platform}",
+                Evidence(f"this machine is {platform}"),
+                Evidence("linux-x86_64 and linux-aarch64 can be built for"),
+                f"platform = '{nearest}' in an image: system = 'debian-12'",
+                (Change("platform", nearest), Change("system", "debian-12")),
+            )
+        )
+    return platform
+
+
+def _libc(facts: Facts, host: Host, torch: str, decided: Decided) -> None:
+    if host.libc is None or host.libc.kind != "musl":
+        return
+    system = default_system(facts, "", torch)
+    decided.conflicts.append(
+        Conflict(
+            "libc",
+            "PyTorch does not build against musl",
+            Evidence(f"this machine has musl {host.libc.version}"),
+            Evidence(
+                "PyTorch and CUDA are written for glibc, and published for it alone",
+                addresses(facts.releases.sources, facts.releases.release[-1]),
+            ),
+            f"build in an image: system = '{system}'",
+            (Change("system", system),),
+        )
+    )
+
+
+def _jetpack(
+    facts: Facts, recipe: Recipe, board: Board | None, torch: str, decided: Decided
+) -> Jetpack | None:
+    if board is None:
+        if recipe.jetpack is not None:
+            decided.conflicts.append(_jetpack_alone(facts, recipe.jetpack))
+        return None
+    offered = board.jetpack
+    if recipe.jetpack is not None:
+        offered = [item for item in offered if item.version in version_range(recipe.jetpack)]
+        if not offered:
+            decided.conflicts.append(_jetpack_unknown(facts, recipe.jetpack, board))
+            return None
+    wanted = "" if recipe.cuda.version in ("none", "host") else recipe.cuda.version
+    asked = Combination(
+        torch,
+        cuda=wanted,
+        cudnn=recipe.cuda.cudnn or "",
+        board=board.name,
+        system=recipe.system or "",
+    )
+    fitting = [item for item in fitting_jetpacks(facts, board, asked) if item in offered]
+    if recipe.cuda.version == "host":
+        fitting = [
+            item
+            for item in fitting
+            if fitting_jetpacks(facts, board, Combination(torch, cuda=item.cuda, board=board.name))
+            and _builds(facts, torch, item.cuda)
+        ]
+    # Where none fits, the newest is what the conflicts are said about.
+    chosen = (fitting or offered)[-1:]
+    for item in chosen:
+        reason = (
+            "the recipe says so"
+            if recipe.jetpack
+            else f"the newest for it with CUDA {item.cuda} and cuDNN {item.cudnn}"
+        )
+        decided.choices.append(
+            Choice("JetPack", item.version, reason, addresses(facts.boards.sources, item))
+        )
+    return chosen[0] if chosen else None
+
+
+def _builds(facts: Facts, torch: str, cuda: str) -> bool:
+    return any(
+        torch in version_range(entry.torch) and cuda in version_range(entry.value)
+        for entry in facts.torch.cuda
+    )
+
+
+def _jetpack_alone(facts: Facts, jetpack: str) -> Conflict:
+    having = [
+        board.name
+        for board in facts.boards.board
+        if any(item.version in version_range(jetpack) for item in board.jetpack)
+    ]
+    return Conflict(
+        "jetpack",
+        f"JetPack {jetpack} is asked for, but no board",
+        Evidence(f"asked for: jetpack = {jetpack!r}"),
+        Evidence(
+            f"JetPack {jetpack} is for {', '.join(having) or 'no board we know'}",
+            facts.boards.sources["jetpack-archive"].url,
+        ),
+        (f"board = '{having[0]}'; or " if having else "") + "leave jetpack out",
+        (Change("jetpack", ""),),
+    )
+
+
+def _jetpack_unknown(facts: Facts, jetpack: str, board: Board) -> Conflict:
+    offered = [item.version for item in board.jetpack]
+    return Conflict(
+        "jetpack",
+        f"JetPack {jetpack} does not go with the {board.title}",
+        Evidence(f"asked for: jetpack = {jetpack!r}"),
+        Evidence(
+            f"JetPacks for it: {', '.join(offered) or 'none'}",
+            addresses(facts.boards.sources, board.jetpack[0] if offered else board),
+        ),
+        (f"jetpack = '{offered[-1]}'; or " if offered else "") + "leave jetpack out",
+        (Change("jetpack", ""),),
+    )
+
+
+def decide_python(
+    facts: Facts, asked: str, target: Target, host: Host, decided: Decided
+) -> tuple[str, str]:
+    """Choose the Python, and whether the system or uv brings it."""
+    system = find_system(facts, target.system) if target.system else None
+    if asked == "host":
+        asked, reason = _own_python(target, system.python if system else "", host)
+        decided.choices.append(Choice("Python", asked, reason))
+    wanted = release(asked)
+    if system is not None:
+        have = release(system.python)[:2] == wanted
+    else:
+        have = any(release(item.version)[:2] == wanted and item.headers for item in host.pythons)
+    if have:
+        return asked, "system"
+    reason = (
+        f"{system.name}'s own is {system.python}"
+        if system
+        else f"CPython {asked} with headers is not installed here"
+    )
+    decided.choices.append(Choice("Python from", "uv", reason))
+    if (3,) <= wanted < _OLDEST_OF_UV:
+        decided.cautions.append(_too_old_for_uv(facts, asked))
+    return asked, "uv"
+
+
+def _own_python(target: Target, systems: str, host: Host) -> tuple[str, str]:
+    if target.jetpack is not None:
+        return target.jetpack.python, f"JetPack {target.jetpack.version}'s own"
+    if target.container and systems:
+        return dotted(release(systems)[:2]), f"{target.system}'s own"
+    if host.pythons:
+        return dotted(release(host.pythons[0].version)[:2]), "the one running here"
+    return "3.11", "no Python was seen on this host"
+
+
+def _too_old_for_uv(facts: Facts, python: str) -> Caution:
+    having = [
+        item.name for item in facts.systems.system if release(item.python)[:2] == release(python)
+    ]
+    place = f"; or build where it is at home: system = '{having[0]}'" if having else ""
+    return Caution(
+        f"uv offers CPython {dotted(_OLDEST_OF_UV)} and newer: {python} must already be there",
+        f"install python{python} with its headers{place}",
+    )

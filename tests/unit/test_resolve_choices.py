@@ -1,0 +1,313 @@
+"""What can exist is decided to the end, with a reason for every choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchsmith.facts.files import Facts
+from torchsmith.host.models import Compiler, Host, InstalledGpu, Python, Toolkit
+from torchsmith.recipe.matrix import Variant, expand
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.models import Choice, Refusal, Resolution
+from torchsmith.resolve.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+FACTS = Facts()
+
+
+def gcc(version: str) -> Compiler:
+    return Compiler(kind="gcc", version=version, path=f"/opt/{version}/gcc", cxx="g++")
+
+
+def host(**parts: Any) -> Host:
+    plain: dict[str, Any] = {
+        "platform": "linux-x86_64",
+        "pythons": (Python(version="3.11.4", path="/usr/bin/python3", headers=True),),
+        "compilers": (gcc("11.4.0"),),
+    }
+    return Host(**{**plain, **parts})
+
+
+HERE = host()
+J22 = {"python": "3.11", "system": "ubuntu-22.04"}
+
+
+def resolved(machine: Host = HERE, /, **wish: Any) -> Resolution:
+    (variant,) = expand(Recipe.model_validate(wish))
+    outcome = resolve(variant, FACTS, machine)
+    assert not isinstance(outcome, Refusal), [item.message for item in outcome.conflicts]
+    assert all(choice.subject and choice.value and choice.reason for choice in outcome.choices)
+    assert all(
+        caution.message and not caution.message.endswith(".") for caution in outcome.cautions
+    )
+    return outcome
+
+
+def chosen(made: Resolution, subject: str) -> Choice:
+    (choice,) = (item for item in made.choices if item.subject == subject)
+    return choice
+
+
+def arch_list(made: Resolution) -> str:
+    assert made.cuda is not None
+    return made.cuda.arch_list
+
+
+def cautions(made: Resolution) -> str:
+    return "\n".join(f"{item.message} -> {item.cure}" for item in made.cautions)
+
+
+# ------------------------------------------------------------------------------------ GPUs
+
+
+def test_native_is_every_gpu_of_the_machine() -> None:
+    two = host(
+        gpus=(InstalledGpu(name="RTX 5090", arch="12.0"), InstalledGpu(name="RTX 3090", arch="8.6"))
+    )
+    made = resolved(two, torch="2.7.1", cuda="12.8", gpus="native", **J22)
+    assert arch_list(made) == "8.6;12.0"
+    assert "built and verified here" in chosen(made, "GPU of this machine").reason
+
+
+def test_a_gpu_that_is_not_here_can_be_built_for_and_says_so() -> None:
+    made = resolved(torch="2.6.0", cuda="12.6", gpus="H100", **J22)
+    assert arch_list(made) == "9.0"
+    assert "verified only where such a GPU is" in chosen(made, "GPU of this machine").reason
+
+
+def test_ptx_is_kept_where_it_was_put_and_questioned_where_it_helps_little() -> None:
+    assert (
+        arch_list(resolved(torch="2.6.0", cuda="12.6", gpus="7.5;8.6+PTX", **J22)) == "7.5;8.6+PTX"
+    )
+    odd = resolved(torch="2.6.0", cuda="12.6", gpus="8.0+PTX;8.6", **J22)
+    assert arch_list(odd) == "8.0+PTX;8.6"
+    assert "put it on 8.6" in cautions(odd)
+
+
+def test_9_0a_runs_on_hopper_alone() -> None:
+    made = resolved(torch="2.5.1", cuda="12.4", gpus="sm_90a", **J22)
+    assert arch_list(made) == "9.0a"
+    assert "exactly compute capability 9.0" in cautions(made)
+    assert "add 9.0" in cautions(made)
+
+
+@pytest.mark.parametrize("flags", [[], ["-Xfatbin", "-compress-all"]])
+def test_a_list_too_long_to_link_is_warned_of_with_the_cure(flags: list[str]) -> None:
+    long = "5.0;5.2;6.0;6.1;7.0;7.5;8.0;8.6;8.9;9.0"
+    made = resolved(torch="2.6.0", cuda={"version": "12.6", "nvcc_flags": flags}, gpus=long, **J22)
+    assert "R_X86_64_GOTPCREL" in cautions(made)
+    assert ("-compress-all" in cautions(made)) is (not flags)
+    assert "fewer GPUs" in cautions(made)
+
+
+def test_orin_on_x86_is_warned_of() -> None:
+    made = resolved(torch="2.3.1", cuda="12.1", gpus="8.7", **J22)
+    assert "8.7 is a Jetson's GPU, but the platform is linux-x86_64" in cautions(made)
+
+
+def test_thor_is_called_what_its_cuda_calls_it() -> None:
+    wish = {"gpus": "Jetson AGX Thor", "platform": "linux-aarch64", "python": "3.12"}
+    assert arch_list(resolved(torch="2.8.0", cuda="12.9", system="ubuntu-24.04", **wish)) == "10.1"
+    assert arch_list(resolved(torch="2.9.1", cuda="13.0", system="ubuntu-24.04", **wish)) == "11.0"
+
+
+def test_an_arm_server_gets_pytorch_s_own_list_for_arm() -> None:
+    server = host(platform="linux-aarch64")
+    assert arch_list(resolved(server, torch="2.5.1", cuda="12.4", **J22)) == "9.0"
+    hopper = resolved(server, torch="2.12.1", cuda="13.0", gpus="GH200", **J22)
+    assert arch_list(hopper) == "9.0"
+
+
+# ----------------------------------------------------------------------------- CUDA, Python
+
+
+def test_a_bare_major_is_the_newest_this_torch_is_published_for() -> None:
+    made = resolved(torch="2.6.0", cuda="12", **J22)
+    assert made.cuda is not None
+    assert made.cuda.version == "12.6"
+    assert chosen(made, "CUDA").value == "12.6"
+
+
+def test_the_host_s_cuda_is_the_newest_that_fits() -> None:
+    several = host(
+        cuda=tuple(
+            Toolkit(version=version, path=f"/usr/local/cuda-{version}", nvcc="nvcc")
+            for version in ("13.0.88", "12.6.85", "11.8.89")
+        )
+    )
+    made = resolved(several, torch="2.6.0", cuda="host", python="3.11")
+    assert made.cuda is not None
+    assert (made.cuda.version, made.cuda.toolkit) == ("12.6", "system")
+
+
+def test_the_build_of_a_toolkit_can_be_named_and_comes_back() -> None:
+    made = resolved(torch="1.8.0", cuda="11.0.221", python="3.8", system="ubuntu-20.04")
+    assert made.cuda is not None
+    assert (made.cuda.version, made.cuda.build) == ("11.0", "11.0.221")
+
+
+def test_cuda_13_comes_from_pypi_where_it_is_not_installed() -> None:
+    made = resolved(torch="2.9.1", cuda="13.0", python="3.11")
+    assert made.cuda is not None
+    assert made.cuda.toolkit == "wheels"
+
+
+def test_in_a_container_python_host_is_the_container_s() -> None:
+    made = resolved(torch="2.6.0", python="host", system="debian-12")
+    assert (made.python, made.python_from) == ("3.11", "system")
+    other = resolved(torch="2.6.0", python="host", system="ubuntu-24.04")
+    assert (other.python, other.python_from) == ("3.12", "system")
+
+
+def test_an_image_without_a_named_system_takes_its_python_from_there_too() -> None:
+    made = resolved(torch="2.6.0", python="host", cuda="12.6", image={"name": "x"})
+    assert (made.system, made.python, made.python_from) == ("ubuntu-24.04", "3.12", "system")
+    assert made.container
+
+
+def test_a_python_uv_does_not_have_is_warned_of_with_the_place_that_has_it() -> None:
+    made = resolved(torch="1.10.0", python="3.6", system="ubuntu-20.04")
+    assert "system = 'ubuntu-18.04'" in cautions(made)
+
+
+# ------------------------------------------------------------------------------- compilers
+
+
+def test_a_bare_gcc_major_is_its_last_patch_release() -> None:
+    made = resolved(
+        torch="2.2.2", python="3.11", system="ubuntu-22.04", build={"compiler": "gcc-9"}
+    )
+    assert made.compiler.version == "9"
+
+
+def test_cuda_11_5_does_not_take_ubuntu_s_gcc_11() -> None:
+    made = resolved(torch="1.11.0", cuda="11.5", python="3.10", system="ubuntu-20.04")
+    assert made.compiler.version == "9.4.0"
+    base = {"base": "example.org/cuda:11.5"}
+    newer = resolved(
+        torch="1.11.0",
+        cuda="11.5",
+        python="3.10",
+        system="ubuntu-22.04",
+        image={"name": "x"} | base,
+    )
+    assert newer.compiler.cc == "gcc-10"
+
+
+def test_the_newest_compiler_here_that_fits_is_taken() -> None:
+    several = host(compilers=(gcc("15.1.0"), gcc("13.2.0"), gcc("9.4.0")))
+    made = resolved(several, torch="2.6.0", cuda="12.6", python="3.11")
+    assert made.compiler.version == "13.2.0"
+
+
+def test_no_compiler_here_is_said_with_the_command_that_brings_one() -> None:
+    made = resolved(host(compilers=(gcc("15.1.0"),)), torch="2.6.0", cuda="12.2", python="3.11")
+    assert made.compiler.cc == "gcc-12"
+    assert "apt-get install gcc-12 g++-12" in cautions(made)
+
+
+def test_a_compiler_asked_for_that_is_not_here_is_said() -> None:
+    made = resolved(torch="2.6.0", python="3.11", build={"compiler": "clang-14"})
+    assert "this machine has no clang-14 -> apt-get install clang-14" in cautions(made)
+
+
+def test_gcc_without_a_number_is_the_host_s() -> None:
+    made = resolved(torch="2.6.0", python="3.11", build={"compiler": "gcc"})
+    assert made.compiler.version == "11.4.0"
+
+
+# --------------------------------------------------------------------------------- boards
+
+
+def test_the_jetpack_is_one_whose_cuda_and_cudnn_torch_takes() -> None:
+    old = resolved(torch="1.5.1", board="jetson-tx2", cuda="host", python="host")
+    assert old.jetpack == "4.3"
+    assert old.cuda is not None
+    assert (old.cuda.version, old.cuda.cudnn) == ("10.0", "7.6.3")
+    new = resolved(torch="1.10.0", board="jetson-tx2", cuda="host", python="host")
+    assert new.jetpack == "4.6"
+
+
+def test_the_system_chooses_the_jetpack() -> None:
+    made = resolved(
+        torch="2.1.2", board="jetson-agx-orin", cuda="11.4", system="ubuntu-20.04", python="host"
+    )
+    assert (made.jetpack, made.python) == ("5.1", "3.8")
+
+
+def test_a_board_may_run_a_torch_older_than_its_gpu() -> None:
+    made = resolved(torch="2.0.1", board="jetson-agx-orin", cuda="11.4", python="host")
+    assert arch_list(made) == "8.7"
+
+
+def test_what_a_board_lacks_is_off_and_said() -> None:
+    made = resolved(torch="1.10.0", board="jetson-tx2", cuda="10.2", python="host")
+    assert made.feature("nccl") == "off"
+    assert "the Jetson TX2 has no nccl" in cautions(made)
+
+
+# -------------------------------------------------------------------- companions, features
+
+
+def test_the_lts_release_has_companions_of_its_own() -> None:
+    made = resolved(
+        torch="1.8.2",
+        python="3.8",
+        system="ubuntu-20.04",
+        companions={"vision": "match", "audio": "match", "text": "match"},
+    )
+    assert [item.version for item in made.companions] == ["0.9.2", "0.8.2", "0.9.2"]
+
+
+def test_audio_stopped_following_torch_and_goes_on_working() -> None:
+    made = resolved(torch="2.15.0", python="3.12", companions={"audio": "match"})
+    assert [item.version for item in made.companions] == ["2.11.0"]
+
+
+def test_text_0_18_goes_with_2_3_1_under_any_spelling() -> None:
+    for spelling in ("match", "0.18", "0.18.0"):
+        made = resolved(torch="2.3.1", python="3.11", companions={"text": spelling})
+        assert [item.version for item in made.companions] == ["0.18.0"]
+
+
+def test_distributed_in_a_minimal_build_brings_what_it_cannot_do_without() -> None:
+    made = resolved(torch="2.6.0", python="3.11", profile="minimal", features={"distributed": "on"})
+    assert made.feature("tensorpipe") == "on"
+    assert dict(made.feature_env).get("USE_TENSORPIPE") != "0"
+    assert resolved(torch="2.6.0", python="3.11", profile="minimal").feature("tensorpipe") == "off"
+
+
+def test_gold_and_mpi_do_not_go_together_and_the_default_gives_way() -> None:
+    made = resolved(torch="2.6.0", python="3.11", features={"gold": "on"})
+    assert made.feature("mpi") == "off"
+    assert dict(made.feature_env)["USE_MPI"] == "0"
+
+
+def test_turning_off_what_a_release_never_had_is_no_conflict() -> None:
+    resolved(torch="1.9.1", python="3.8", features={"flash_attention": "off", "cuda": "off"})
+
+
+# ---------------------------------------------------------------------------------- source
+
+
+def test_a_ref_is_taken_as_it_is_and_a_release_by_its_commit() -> None:
+    ref = resolved(torch={"release": "2.6.0", "ref": "main"}, python="3.11").source
+    assert (ref.ref, ref.commit) == ("main", "")
+    tag = resolved(torch="2.6.0", python="3.11").source
+    assert (tag.ref, tag.commit[:8]) == ("v2.6.0", "1eba9b3a")
+    own = resolved(torch={"release": "2.6.0", "ref": "x", "commit": "1" * 40}, python="3.11").source
+    assert own.commit == "1" * 40
+
+
+def test_a_wheel_nobody_is_known_to_publish_is_warned_of() -> None:
+    made = resolved(torch={"release": "2.6.0", "use": "wheel"}, cuda="12.2", **J22)
+    assert "no published wheel of torch 2.6.0 with CUDA 12.2" in cautions(made)
+
+
+def test_resolving_twice_gives_the_same() -> None:
+    recipe = Recipe.model_validate({"torch": "2.6.0", "cuda": "12.6", "gpus": ["8.6"], **J22})
+    variant = Variant("same", recipe)
+    assert resolve(variant, FACTS, HERE) == resolve(variant, FACTS, HERE)
