@@ -54,13 +54,15 @@ def build(
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
+    from torchsmith.engine.build import keyed, waiting
     from torchsmith.engine.store import Store, default_root
     from torchsmith.errors import UsageError
     from torchsmith.recipe.values import size_bytes
 
     here = wishes.host_for(None, brief=True)
     loaded = wishes.loaded(recipe, preset, given)
-    plan = planning.make(loaded, here, json=json)
+    project = Path(loaded.path).parent
+    plan = keyed(planning.make(loaded, here, json=json), project)
     wanted = loaded.recipe.build
     try:
         budget = size_bytes(memory or wanted.memory or "") if memory or wanted.memory else None
@@ -70,13 +72,13 @@ def build(
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
 
-        show_dry_run(plan, root, here.cores)
+        show_dry_run(plan, waiting(plan, root, work), here.cores)
         return
     with display(plan, json=json, quiet=quiet) as shown:
         result = run(
             plan,
             root,
-            project=Path(loaded.path).parent,
+            project=project,
             work=work,
             only=step,
             fresh=fresh,

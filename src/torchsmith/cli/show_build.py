@@ -7,7 +7,7 @@ import json as json_module
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from torchsmith.cli.output import duration
@@ -18,7 +18,6 @@ from torchsmith.toolchain import governor_events
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from torchsmith.engine.store import Store
     from torchsmith.plan.models import Plan
 
 # A log wants a sign of life, not a line for every file.
@@ -170,11 +169,11 @@ def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
         yield _Live(progress)
 
 
-def show_dry_run(plan: Plan, store: Store, cores: int) -> None:
+def show_dry_run(plan: Plan, waiting: Collection[str], cores: int) -> None:
     """What is in the store, what would be run, and how long that is expected to take."""
     seconds = 0.0
     for step in plan.steps:
-        kept = store.get(step.key) is not None
+        kept = step.id not in waiting
         seconds += 0.0 if kept else step.cost.core_seconds
         mark = style("green", "=  in the store") if kept else style("bold", ">  to be run   ")
         print(f"{mark}  {step.kind:<11} {step.title}")

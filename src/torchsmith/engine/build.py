@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,7 +11,10 @@ from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
+from torchsmith.errors import UsageError
+from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan
+from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.memory_book import MemoryBook
@@ -19,6 +23,30 @@ from torchsmith.toolchain.memory_book import MemoryBook
 def journal_of(store: Store) -> Journal:
     """The record of what was built into a store."""
     return Journal(store.root / "journal.db")
+
+
+def keyed(plan: Plan, project: Path) -> Plan:
+    """The plan with keys that know what lies in the recipe's own folder."""
+    read: dict[str, str] = {}
+    for name in sorted({name for step in plan.steps for name in step.reads}):
+        path = project / name
+        if path.is_dir():
+            read[name] = tree_hash(path)
+        elif path.is_file():
+            read[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        else:
+            raise UsageError(
+                f"{name} is not there", f"The recipe names it: it should lie in {project}."
+            )
+    return with_keys(plan, read) if read else plan
+
+
+def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str]:
+    """The ids of the steps whose results are not in the store."""
+    place = work or default_work(store, plan)
+    return frozenset(
+        step.id for step in plan.steps if store.get(step.key, place, step.variant) is None
+    )
 
 
 def build(
@@ -41,6 +69,7 @@ def build(
     `project` is the recipe's folder, which some steps read; `jobs` and `memory` bound the
     compilers, by default every core and the memory there is.
     """
+    plan = keyed(plan, project)
     place = work or default_work(store, plan)
     journal = journal_of(store)
     book = MemoryBook(store.root / "memory.db", plan.name)

@@ -149,7 +149,7 @@ class Executor:
         folder = self.work.path / step.folder
         folder.mkdir(parents=True, exist_ok=True)
         return run_script(
-            self.work.write_script(step, step_script(step)),
+            self.work.write_script(step, step_script(step, self.store.root / "downloads")),
             folder,
             step_environment(step, self.work.path, self._base, self._secrets, resume=resume),
             log,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.plan.models import Step
@@ -70,10 +74,20 @@ def step_environment(
     return env
 
 
-def step_script(step: Step) -> str:
+def _commands(step: Step, cache: Path) -> tuple[str, ...]:
+    """A step's own commands; a source is brought by what knows to resume and to check it."""
+    if step.source is None:
+        return step.commands
+    into = shlex.quote(step.outputs[0])
+    program = shlex.join([sys.executable, "-m", "torchsmith.sources", step.outputs[0], str(cache)])
+    choice = msgspec.json.encode(step.source).decode()
+    return (f"rm -rf {into}", f"{program} <<'END_OF_SOURCE'\n{choice}\nEND_OF_SOURCE")
+
+
+def step_script(step: Step, cache: Path) -> str:
     """The lines of a step, to be run by `bash -euo pipefail`.
 
     The first waits for leave to start: if whoever started it dies before it is known to be
     under way, the end of the pipe ends the script too.
     """
-    return "\n".join(["read -r _ && exec </dev/null", *step.commands]) + "\n"
+    return "\n".join(["read -r _ && exec </dev/null", *_commands(step, cache)]) + "\n"

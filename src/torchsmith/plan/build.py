@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -159,9 +159,13 @@ def make_plan(
     collector = _Collector()
     for resolution in resolutions:
         _variant(facts, recipe, resolution, collector, torchsmith, only=len(resolutions) == 1)
+    steps = tuple(collector.steps.values())
+    return with_keys(Plan(recipe.name, tuple(resolutions), steps, collector.files), {})
+
+
+def with_keys(plan: Plan, read: Mapping[str, str]) -> Plan:
+    """The plan with its keys; `read` has the hash of each path of the project that steps read."""
     keys: dict[str, str] = {}
-    keyed: list[Step] = []
-    for step in collector.steps.values():
-        keys[step.id] = step_key(step, keys, collector.files)
-        keyed.append(replace(step, key=keys[step.id]))
-    return Plan(recipe.name, tuple(resolutions), tuple(keyed), collector.files)
+    for step in plan.steps:
+        keys[step.id] = step_key(step, keys, plan.files, read)
+    return replace(plan, steps=tuple(replace(step, key=keys[step.id]) for step in plan.steps))

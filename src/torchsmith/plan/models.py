@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.models import Resolution, SourceChoice
 
 Kind = Literal[
     "fetch",
@@ -44,7 +44,8 @@ class Step(Struct, frozen=True):
     own folder, whose absolute path is `$PROJECT`: their content is not in the plan, so whoever
     runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a
     value that starts with `@/` is a path in the work folder. `secrets` names variables that
-    must be set when it runs and whose values appear nowhere.
+    must be set when it runs and whose values appear nowhere. A fetch carries the `source` it
+    brings: what runs the plan may bring it in a better way than its commands do.
     """
 
     id: str
@@ -62,6 +63,7 @@ class Step(Struct, frozen=True):
     commands: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    source: SourceChoice | None = None
     cost: Cost = Cost()
     details: tuple[tuple[str, str], ...] = ()
     key: str = ""
@@ -94,8 +96,15 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def step_key(step: Step, keys: Mapping[str, str], files: Mapping[str, bytes]) -> str:
+def step_key(
+    step: Step,
+    keys: Mapping[str, str],
+    files: Mapping[str, bytes],
+    read: Mapping[str, str] | None = None,
+) -> str:
     """The hash of everything that can change a step's output.
+
+    `read` holds the hash of what lies at each path of `reads`, once somebody has looked.
 
     Titles, reasons, estimates and the variant's name change nothing that is built, and so
     they are left out: two variants that do the same share the result.
@@ -104,7 +113,7 @@ def step_key(step: Step, keys: Mapping[str, str], files: Mapping[str, bytes]) ->
         "kind": step.kind,
         "needs": sorted(keys[need] for need in step.needs),
         "inputs": {name: digest(files[name]) for name in step.inputs},
-        "reads": list(step.reads),
+        "reads": [[name, (read or {}).get(name, "")] for name in step.reads],
         "env": [[name, _neutral(step, value)] for name, value in step.env],
         "path": _without_variant(step, step.path),
         "folder": _neutral(step, step.folder),

@@ -7,7 +7,7 @@ from torchsmith.plan.shell import in_work, needs_program, sh, unless
 from torchsmith.plan.sources import archive_commands
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import build_env, env_folder, search_path
-from torchsmith.resolve.models import MagmaChoice, Resolution
+from torchsmith.resolve.models import MagmaChoice, Resolution, SourceChoice
 
 # Where libraries of a conda prefix are found from torch/ and from torch/lib/ in site-packages.
 MODULE_RPATH = "$ORIGIN:$ORIGIN/lib:$ORIGIN/../../.."
@@ -37,6 +37,7 @@ def fetch_magma(magma: MagmaChoice) -> Step:
         project="magma",
         commands=tuple(archive_commands(folder, magma.url, "", magma.sha256)),
         outputs=(folder,),
+        source=SourceChoice("archive", url=magma.url, sha256=magma.sha256),
         cost=Cost(core_seconds=5, disk_mb=100, basis="a download"),
     )
 

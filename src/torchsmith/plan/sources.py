@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from msgspec.structs import replace
+
 from torchsmith.plan.models import Cost, Step, digest
 from torchsmith.plan.shell import in_project, in_work, needs_program, plain_name, sh, unless
 from torchsmith.resolve.models import CompanionChoice, PatchChoice, Resolution, SourceChoice
@@ -167,6 +169,8 @@ def fetch_torch(resolution: Resolution) -> Step:
         reads=(source.path,) if source.path else (),
         commands=tuple(_torch_commands(folder, source, resolution.torch)),
         outputs=(folder,),
+        # The configuration of one source does not fit another: no falling back from here.
+        source=replace(source, suite="", package="") if source.kind == "git" else source,
         cost=Cost(core_seconds=60, disk_mb=3000, basis="a shallow clone with submodules"),
         details=(("source", source.kind), ("commit", source.commit or "not pinned")),
     )
@@ -178,9 +182,11 @@ def fetch_companion(companion: CompanionChoice, debian: tuple[str, str] | None =
     if debian is None:
         repository = companion.repository.removesuffix(".git") + ".git"
         commands = git_commands(folder, repository, (), companion.tag, companion.commit)
+        source = SourceChoice("git", url=repository, ref=companion.tag, commit=companion.commit)
         why = f"{companion.repository} at {companion.tag}"
     else:
         commands = debian_commands(folder, *debian, companion.version)
+        source = SourceChoice("debian", suite=debian[0], package=debian[1], ref=companion.version)
         why = f"Debian {debian[0]}, source package {debian[1]}"
     return Step(
         id=f"fetch-{companion.name}-{companion.version}",
@@ -190,6 +196,7 @@ def fetch_companion(companion: CompanionChoice, debian: tuple[str, str] | None =
         project=companion.name,
         commands=tuple(commands),
         outputs=(folder,),
+        source=source,
         cost=Cost(core_seconds=5, disk_mb=200, basis="a shallow clone"),
     )
 
