@@ -89,3 +89,19 @@ def test_how_a_process_ended_is_said_in_words() -> None:
     assert "memory" in describe_exit(-9)
     assert "signal 11" in describe_exit(-11)
     assert "status 2" in describe_exit(2)
+
+
+def test_an_error_is_found_where_pip_has_indented_it() -> None:
+    log = [
+        "  error: subprocess-exited-with-error",
+        "      running build_ext",
+        "      x.cpp: In function ‘int f()’:",
+        "      x.cpp:3:48: error: ‘y’ was not declared in this scope",
+        "      ninja: build stopped: subcommand failed.",
+        "      [end of output]",
+        "  ERROR: Failed building wheel for tiny",
+    ]
+    said = explain(log)
+    assert said[0].endswith("In function ‘int f()’:")
+    assert said[1].endswith("‘y’ was not declared in this scope")
+    assert not any("ERROR: Failed building" in line for line in said)

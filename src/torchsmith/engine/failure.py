@@ -52,13 +52,15 @@ def explain(lines: Iterable[str]) -> tuple[str, ...]:
         tail.append(line)
         if len(found) >= _MOST_LINES:
             continue
-        if _CAUSE.search(line) and not _ECHO.match(line):
+        # pip indents what the programs it calls say.
+        said = line.lstrip()
+        if _CAUSE.search(said) and not _ECHO.match(said):
             if not found:
                 found += [item for item in before if _is_position(item)]
             found.append(line)
             wanted = _CONTEXT
         elif wanted:
-            if _ECHO.match(line):
+            if _ECHO.match(said):
                 wanted = 0
                 continue
             found.append(line)
@@ -69,7 +71,8 @@ def explain(lines: Iterable[str]) -> tuple[str, ...]:
 
 def _is_position(line: str) -> bool:
     """Whether a compiler says where it was: `x.cpp: In function ‘int main()’:`."""
-    return line.startswith("In file included") or (line.endswith(":") and ": In " in line)
+    said = line.lstrip()
+    return said.startswith("In file included") or (said.endswith(":") and ": In " in said)
 
 
 def _ending(tail: list[str]) -> tuple[str, ...]:

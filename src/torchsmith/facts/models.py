@@ -330,6 +330,10 @@ class Feature(Fact, frozen=True, kw_only=True):
     # Features, or 'cuda', that cannot be in the same build.
     excludes: list[str] = []
     default: dict[Profile, Mode]
+    # Platforms where upstream has it unless told otherwise; empty: wherever it can be.
+    usual_on: list[Platform] = []
+    # What upstream does untold, where that is not what profile release wants.
+    upstream: Mode | None = None
     # CMake cache entry that tells whether it is in.
     cache: str | None = None
     # Debian packages mode 'system' needs.

@@ -57,6 +57,8 @@ def decide_features(
         if torch not in version_range(feature.torch) or f"asked for: {name} = {wanted}" in wrong:
             continue
         default: Mode = feature.default[profile]  # type: ignore[index]
+        if feature.usual_on and platform not in feature.usual_on:
+            default = "off"
         mode = wanted or _needed_default(feature, default, place, known, profile)
         if mode != "off":
             obstacle = _obstacle(facts, feature, place, made)
@@ -71,7 +73,7 @@ def decide_features(
         _account(feature, wanted, default, mode, place, profile, made)
         # Without CUDA its satellites are off by themselves.
         if not (mode == "off" and not cuda and "cuda" in feature.needs):
-            _switch(feature, mode, torch, made, explicit=wanted is not None)
+            _switch(feature, mode, place, made, explicit=wanted is not None)
     _missing_partners(facts, known, place, made)
     if made.modes.get("rocm", "off") != "off":
         made.cautions.append(
@@ -247,14 +249,22 @@ def _give_way(known: Mapping[str, Feature], made: FeatureDecisions) -> None:
                     made.cache[cache] = False
 
 
+def _upstream(feature: Feature, platform: str) -> Mode:
+    """What PyTorch's own scripts do when they are told nothing."""
+    if feature.usual_on and platform not in feature.usual_on:
+        return "off"
+    return feature.upstream or feature.default["release"]
+
+
 def _switch(
-    feature: Feature, mode: Mode, torch: str, made: FeatureDecisions, *, explicit: bool
+    feature: Feature, mode: Mode, place: _Place, made: FeatureDecisions, *, explicit: bool
 ) -> None:
-    switch: Switch | None = entry_for(feature.switch, torch)
+    switch: Switch | None = entry_for(feature.switch, place.torch)
     # What upstream does by itself needs no switch, and a short environment is a readable one.
-    if switch is not None and (explicit or mode != feature.default["release"]):
+    told = explicit or mode != _upstream(feature, place.platform)
+    if switch is not None and told:
         made.env.update(getattr(switch, mode))
-    if feature.cache and (explicit or mode != feature.default["release"]):
+    if feature.cache and told:
         made.cache[feature.cache] = mode != "off"
     if mode == "system":
         made.apt.extend(feature.apt)

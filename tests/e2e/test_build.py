@@ -1,0 +1,112 @@
+"""A real build, as a person does it: a C++ extension against the published torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+RECIPE = """
+name = "tiny"
+torch = { release = "2.13.0", use = "wheel" }
+python = "host"
+
+[[companions.extension]]
+name = "tiny"
+folder = "tiny"
+"""
+SETUP = """
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+setup(
+    name="tiny",
+    version="1.0",
+    packages=["tiny"],
+    ext_modules=[CppExtension("tiny._C", ["tiny.cpp"])],
+    cmdclass={"build_ext": BuildExtension},
+)
+"""
+CODE = """
+#include <torch/extension.h>
+at::Tensor twice(const at::Tensor& x) { return x * 2; }
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("twice", &twice); }
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    package = folder / "tiny" / "tiny"
+    package.mkdir(parents=True)
+    (folder / "tiny" / "setup.py").write_text(SETUP, encoding="utf-8")
+    (folder / "tiny" / "tiny.cpp").write_text(CODE, encoding="utf-8")
+    (package / "__init__.py").write_text(
+        "import torch\nfrom tiny._C import twice\n", encoding="utf-8"
+    )
+    return folder
+
+
+def torchsmith(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in the project, its store beside it."""
+    environment = {**os.environ, "TORCHSMITH_STORE": str(project.parent / "store")}
+    return subprocess.run(
+        [sys.executable, "-m", "torchsmith", *arguments],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+
+
+def test_a_build_gives_a_working_wheel_and_never_builds_twice(project: Path) -> None:
+    broken = project / "tiny" / "tiny.cpp"
+    broken.write_text(CODE.replace("x * 2", "y * 2"), encoding="utf-8")
+    failed = torchsmith(project, "build")
+    assert failed.returncode == 6
+    # The compiler's own words, and how to go on.
+    assert "error: ‘y’ was not declared in this scope" in failed.stderr
+    assert "goes on" in failed.stderr
+
+    broken.write_text(CODE, encoding="utf-8")
+    built = torchsmith(project, "build")
+    assert built.returncode == 0, built.stderr
+    assert "Environment: Python" in built.stderr
+    assert "(in the store)" in built.stderr
+    wheel = Path(built.stdout.strip())
+    assert wheel.name.startswith("tiny-1.0-cp3")
+    assert wheel.is_file()
+
+    again = torchsmith(project, "build")
+    assert again.returncode == 0
+    assert again.stdout == built.stdout
+    assert again.stderr.count("(in the store)") == 4
+
+    (project / "tiny" / "tiny" / "__init__.py").write_text(
+        "import torch\nfrom tiny._C import twice\nVERSION = 2\n", encoding="utf-8"
+    )
+    planned = torchsmith(project, "build", "--dry-run")
+    assert planned.returncode == 0
+    assert planned.stdout.count("in the store") == 1
+    assert planned.stdout.count("to be run") == 3
+
+    runs = json.loads(torchsmith(project, "log", "--json").stdout)
+    assert [run["status"] for run in runs] == ["done", "done", "failed"]
+    steps = torchsmith(project, "log", runs[1]["id"])
+    assert "compile-tiny-tiny" in steps.stdout
+    whole = torchsmith(project, "log", runs[1]["id"], "compile-tiny-tiny")
+    assert "tiny.cpp" in whole.stdout
+
+    checked = torchsmith(project, "store", "verify")
+    assert checked.returncode == 0, checked.stdout
+    kept = json.loads(torchsmith(project, "store", "list", "--json").stdout)
+    assert {entry["step"] for entry in kept} >= {"compile-tiny-tiny", "verify-tiny-tiny"}
