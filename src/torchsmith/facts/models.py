@@ -408,12 +408,22 @@ class DebianSource(Fact, frozen=True, kw_only=True):
     component: Literal["main", "contrib", "non-free"]
 
 
+class DebianBuild(Fact, frozen=True, kw_only=True):
+    """What building from Debian's source takes: it comes without the libraries it bundles."""
+
+    torch: Range
+    env: dict[str, str]
+    # Packages with the libraries the sources were parted from.
+    apt: list[str]
+
+
 class SystemsFile(_Model, frozen=True, kw_only=True):
     """``systems.toml``."""
 
     sources: dict[str, Source]
     system: list[System]
     debian: list[DebianSource]
+    debian_build: list[DebianBuild] = []
 
 
 class MagmaRelease(Fact, frozen=True, kw_only=True):

@@ -106,7 +106,7 @@ def step_key(
 
     `read` holds the hash of what lies at each path of `reads`, once somebody has looked.
 
-    Titles, reasons, estimates and the variant's name change nothing that is built, and so
+    Titles, reasons, details, estimates and the variant's name change nothing that is built, and so
     they are left out: two variants that do the same share the result.
     """
     subject = {
@@ -119,7 +119,6 @@ def step_key(
         "folder": _neutral(step, step.folder),
         "commands": _without_variant(step, step.commands),
         "outputs": _without_variant(step, step.outputs),
-        "details": list(step.details),
     }
     return digest(json.dumps(subject, sort_keys=True, separators=(",", ":")).encode())
 

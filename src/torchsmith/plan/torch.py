@@ -81,6 +81,10 @@ def environment(resolution: Resolution) -> Step:
         commands=tuple(commands),
         outputs=(folder,),
         cost=Cost(core_seconds=60, disk_mb=700, basis="downloads"),
+        # In an image they are installed; elsewhere somebody has to.
+        details=(("system packages", " ".join(resolution.apt)),)
+        if resolution.apt and not resolution.container
+        else (),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torchsmith.facts.files import Facts
-from torchsmith.facts.models import Board
+from torchsmith.facts.files import Facts, addresses
+from torchsmith.facts.models import Board, DebianBuild
 from torchsmith.facts.ranges import release, requirement, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.models import Caution, Choice, CudaChoice
+from torchsmith.resolve.models import Caution, Choice, CudaChoice, SourceChoice
 from torchsmith.resolve.target import Target
 from torchsmith.resolve.toolchain import Decided
 
@@ -23,11 +23,42 @@ def board_notes(board: Board, decided: Decided) -> None:
         )
 
 
+def debian_build(
+    facts: Facts, torch: str, source: SourceChoice, decided: Decided
+) -> DebianBuild | None:
+    """What Debian's source needs that upstream's does not, if that is where it comes from."""
+    if source.kind != "debian":
+        return None
+    found = entry_for(facts.systems.debian_build, torch)
+    if found is None:
+        decided.cautions.append(
+            Caution(
+                f"how to build Debian's source of torch {torch} is not known: it comes without the "
+                "libraries upstream bundles",
+                "source.kind = 'git'; or say in [build.env] and build.apt what it needs",
+            )
+        )
+        return None
+    decided.choices.append(
+        Choice(
+            "libraries",
+            "the system's",
+            "Debian's source comes without the ones upstream bundles",
+            addresses(facts.systems.sources, found),
+        )
+    )
+    return found
+
+
 def build_env(
-    recipe: Recipe, target: Target, cuda: CudaChoice | None, version: str
+    recipe: Recipe,
+    target: Target,
+    cuda: CudaChoice | None,
+    version: str,
+    debian: DebianBuild | None,
 ) -> dict[str, str]:
     """The environment of the build; the recipe's own wins."""
-    env: dict[str, str] = {}
+    env: dict[str, str] = dict(debian.env) if debian else {}
     if target.board is not None:
         env.update(target.board.env)
     if cuda is not None:

@@ -19,6 +19,7 @@ from torchsmith.resolve.build import (
     build_env,
     build_requires,
     cpu_flags,
+    debian_build,
     has_cmake_wheels,
     span_of,
 )
@@ -230,6 +231,7 @@ class _Attempt:
         frontend = entry_for(facts.torch.frontend, torch)
         system = find_system(facts, target.system)
         flags = cpu_flags(recipe, target, decided)
+        debian = debian_build(facts, torch, self.source, decided)
         if not has_cmake_wheels(self.python):
             decided.choices.append(
                 Choice("CMake", "system", f"PyPI has no CMake wheels for Python {self.python}")
@@ -254,7 +256,7 @@ class _Attempt:
             features=tuple(self.features.modes.items()),
             feature_env=tuple(self.features.env.items()),
             expected_cache=tuple(sorted(self.features.cache.items())),
-            env=tuple(build_env(recipe, target, chosen, version).items()),
+            env=tuple(build_env(recipe, target, chosen, version, debian).items()),
             cmake=tuple(recipe.build.cmake.items()),
             compiler=self.compiler,
             cmake_range=span_of(facts, "cmake", torch),
@@ -271,7 +273,11 @@ class _Attempt:
             companions=companions,
             extensions=extension_choices(recipe),
             magma=magma,
-            apt=tuple(dict.fromkeys([*self.features.apt, *recipe.build.apt])),
+            apt=tuple(
+                dict.fromkeys(
+                    [*self.features.apt, *(debian.apt if debian else ()), *recipe.build.apt]
+                )
+            ),
             wheel=wheel_name("torch", version, self.python, target.platform),
             conda_build=conda_build_string(
                 self.python, chosen.build if chosen else "", self.cudnn, recipe.torch.build_number
