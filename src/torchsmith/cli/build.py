@@ -15,21 +15,10 @@ StoreFolder = Annotated[
 ]
 
 
+@wishes.takes_flags
 def build(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
-    torch: wishes.Torch = None,
-    python: wishes.Python = None,
-    cuda: wishes.Cuda = None,
-    gpu: wishes.Gpu = None,
-    platform: wishes.Platform = None,
-    board: wishes.Board = None,
-    system: wishes.System = None,
-    profile: wishes.Profile = None,
-    cpu: wishes.Cpu = None,
-    compiler: wishes.Compiler = None,
-    feature: wishes.Feature = None,
-    companion: wishes.Companion = None,
     step: Annotated[
         list[str] | None, typer.Option("--step", help="Only these steps; may be repeated.")
     ] = None,
@@ -45,12 +34,13 @@ def build(
     json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
     store: StoreFolder = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
+    *,
+    given: dict[str, object],
 ) -> None:
     """Build what a recipe asks for; a stopped build goes on where it was.
 
     What was built before with the same inputs is taken from the store.
     """
-    given = wishes.flags(locals())
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run

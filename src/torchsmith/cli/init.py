@@ -10,28 +10,18 @@ import typer
 from torchsmith.cli import wishes
 
 
+@wishes.takes_flags
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")] = Path(
         "recipe.toml"
     ),
     preset: wishes.Preset = None,
-    torch: wishes.Torch = None,
-    python: wishes.Python = None,
-    cuda: wishes.Cuda = None,
-    gpu: wishes.Gpu = None,
-    platform: wishes.Platform = None,
-    board: wishes.Board = None,
-    system: wishes.System = None,
-    profile: wishes.Profile = None,
-    cpu: wishes.Cpu = None,
-    compiler: wishes.Compiler = None,
-    feature: wishes.Feature = None,
-    companion: wishes.Companion = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     list_presets: Annotated[bool, typer.Option("--list", help="Name the presets.")] = False,
+    *,
+    given: dict[str, object],
 ) -> None:
     """Write a commented recipe: from answers, from flags, or from a preset."""
-    given = wishes.flags(locals())
     import sys
 
     from torchsmith.cli.output import write_file

@@ -15,21 +15,10 @@ if TYPE_CHECKING:
     from torchsmith.recipe.load import LoadedRecipe
 
 
+@wishes.takes_flags
 def plan(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
-    torch: wishes.Torch = None,
-    python: wishes.Python = None,
-    cuda: wishes.Cuda = None,
-    gpu: wishes.Gpu = None,
-    platform: wishes.Platform = None,
-    board: wishes.Board = None,
-    system: wishes.System = None,
-    profile: wishes.Profile = None,
-    cpu: wishes.Cpu = None,
-    compiler: wishes.Compiler = None,
-    feature: wishes.Feature = None,
-    companion: wishes.Companion = None,
     host: wishes.HostFile = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="The reason for every choice.")
@@ -42,9 +31,10 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File (script) or folder to write.")
     ] = None,
+    *,
+    given: dict[str, object],
 ) -> None:
     """Check that a recipe can exist and show what would be done."""
-    given = wishes.flags(locals())
     with ThreadPoolExecutor(1) as pool:
         # Asking programs for their versions is mostly waiting: it goes on while we import.
         machine = pool.submit(wishes.host_for, host, brief=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
 
 import typer
 
@@ -18,25 +20,6 @@ RecipeArgument = Annotated[
     typer.Argument(help="The recipe file; default: ./recipe.toml, or the embedded one."),
 ]
 Preset = Annotated[str | None, typer.Option("--preset", help="Start from a shipped recipe.")]
-Torch = Annotated[str | None, typer.Option("--torch", help="A release such as 2.6.0.")]
-Python = Annotated[list[str] | None, typer.Option("--python", help="e.g. 3.11; may be repeated.")]
-Cuda = Annotated[str | None, typer.Option("--cuda", help="e.g. 12.6, none or host.")]
-Gpu = Annotated[
-    list[str] | None, typer.Option("--gpu", help='e.g. "RTX 3090", 8.6+PTX or native; repeatable.')
-]
-Platform = Annotated[str | None, typer.Option("--platform", help="linux-x86_64 or linux-aarch64.")]
-Board = Annotated[str | None, typer.Option("--board", help="e.g. jetson-tx2.")]
-System = Annotated[str | None, typer.Option("--system", help="e.g. ubuntu-20.04.")]
-Profile = Annotated[str | None, typer.Option("--profile", help="release, minimal or debug.")]
-Cpu = Annotated[str | None, typer.Option("--cpu", help="portable, native or e.g. haswell.")]
-Compiler = Annotated[str | None, typer.Option("--compiler", help="e.g. gcc-9.")]
-Feature = Annotated[
-    list[str] | None, typer.Option("--feature", help="e.g. nccl=system or mkldnn=off; repeatable.")
-]
-Companion = Annotated[
-    list[str] | None,
-    typer.Option("--with", help="e.g. vision, or vision=0.10.1; repeatable."),
-]
 HostFile = Annotated[
     Path | None,
     typer.Option("--host", help="Plan for the machine this file describes (doctor --json)."),
@@ -46,25 +29,60 @@ DEFAULT_PRESET = "quickstart"
 MAX_HOST_BYTES = 1 << 20
 
 
-_FLAGS = {
-    "torch": "torch",
-    "python": "python",
-    "cuda": "cuda",
-    "gpu": "gpus",
-    "platform": "platform",
-    "board": "board",
-    "system": "system",
-    "profile": "profile",
-    "cpu": "cpu",
-    "compiler": "compiler",
-    "feature": "features",
-    "companion": "companions",
-}
+class Flag(NamedTuple):
+    """A flag that stands for a key of the recipe."""
+
+    name: str
+    key: str
+    help: str
+    repeats: bool = False
 
 
-def flags(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Those of a command's arguments that were given, under the names a recipe has for them."""
-    return {key: arguments[name] for name, key in _FLAGS.items() if arguments.get(name)}
+FLAGS = (
+    Flag("--torch", "torch", "A release such as 2.6.0."),
+    Flag("--python", "python", "e.g. 3.11; may be repeated.", repeats=True),
+    Flag("--cuda", "cuda", "e.g. 12.6, none or host."),
+    Flag("--gpu", "gpus", 'e.g. "RTX 3090", 8.6+PTX or native; repeatable.', repeats=True),
+    Flag("--platform", "platform", "linux-x86_64 or linux-aarch64."),
+    Flag("--board", "board", "e.g. jetson-tx2."),
+    Flag("--system", "system", "e.g. ubuntu-20.04."),
+    Flag("--profile", "profile", "release, minimal or debug."),
+    Flag("--cpu", "cpu", "portable, native or e.g. haswell."),
+    Flag("--compiler", "compiler", "e.g. gcc-9."),
+    Flag("--feature", "features", "e.g. nccl=system or mkldnn=off; repeatable.", repeats=True),
+    Flag("--with", "companions", "e.g. vision, or vision=0.10.1; repeatable.", repeats=True),
+)
+
+
+def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command every flag of a recipe; those that are given reach it as `given`."""
+    own = inspect.signature(command)
+    hints = get_type_hints(command, include_extras=True)
+    kept = [
+        item.replace(annotation=hints[item.name], kind=item.POSITIONAL_OR_KEYWORD)
+        for item in own.parameters.values()
+        if item.name != "given"
+    ]
+    added: list[inspect.Parameter] = []
+    for flag in FLAGS:
+        said = typer.Option(flag.name, help=flag.help)
+        kind = Annotated[list[str] | None, said] if flag.repeats else Annotated[str | None, said]
+        added.append(
+            inspect.Parameter(
+                flag.key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind
+            )
+        )
+
+    @functools.wraps(command)
+    def called(**arguments: object) -> None:
+        given = {flag.key: arguments.pop(flag.key, None) for flag in FLAGS}
+        command(**arguments, given={key: value for key, value in given.items() if value})
+
+    # The file or preset first, then what changes it, then what is the command's own.
+    parameters = [*kept[:2], *added, *kept[2:]]
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {item.name: item.annotation for item in parameters}
+    return called
 
 
 def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) -> LoadedRecipe:
