@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from torchsmith import __version__
-from torchsmith.cli import build, doctor, facts, init, log, plan, schema, store, verify
+from torchsmith.cli import build, bundle, doctor, facts, init, log, plan, schema, store, verify
 
 app = typer.Typer(
     name="torchsmith",
@@ -39,6 +39,7 @@ def root(
 app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("build")(build.build)
+app.command("bundle")(bundle.bundle)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
 app.add_typer(facts.app, name="facts")

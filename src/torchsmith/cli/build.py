@@ -33,6 +33,9 @@ def build(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
     store: StoreFolder = None,
+    bundle: Annotated[
+        Path | None, typer.Option("--bundle", help="Take every source out of this file.")
+    ] = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     *,
     given: dict[str, object],
@@ -44,7 +47,7 @@ def build(
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import keyed, waiting
+    from torchsmith.engine.build import from_bundle, keyed, waiting
     from torchsmith.engine.store import Store, default_root
     from torchsmith.errors import UsageError
     from torchsmith.recipe.values import size_bytes
@@ -53,6 +56,8 @@ def build(
     loaded = wishes.loaded(recipe, preset, given)
     project = Path(loaded.path).parent
     plan = keyed(planning.make(loaded, here, json=json), project)
+    if bundle is not None:
+        plan = from_bundle(plan, bundle)
     wanted = loaded.recipe.build
     try:
         budget = size_bytes(memory or wanted.memory or "") if memory or wanted.memory else None

@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from torchsmith.engine.events import OnEvent
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import RunResult, default_work, run_plan
@@ -13,7 +15,9 @@ from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.plan.build import with_keys
-from torchsmith.plan.models import Plan
+from torchsmith.plan.models import Plan, Step
+from torchsmith.resolve.models import SourceChoice
+from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
 from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
@@ -47,6 +51,49 @@ def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str
     return frozenset(
         step.id for step in plan.steps if store.get(step.key, place, step.variant) is None
     )
+
+
+def _tree_name(step: Step) -> str:
+    return step.outputs[0].removeprefix("sources/")
+
+
+def from_bundle(plan: Plan, bundle: Path) -> Plan:
+    """The plan with every source taken out of a bundle; its keys stay as they are."""
+    if not bundle.is_file():
+        raise UsageError(f"{bundle} is not there", "`torchsmith bundle` writes one.")
+    held = read_manifest(bundle).trees
+    steps: list[Step] = []
+    for step in plan.steps:
+        if step.source is None:
+            steps.append(step)
+            continue
+        name = _tree_name(step)
+        if name not in held:
+            raise UsageError(
+                f"{bundle} does not hold {name}", f"It holds {', '.join(sorted(held))}."
+            )
+        source = SourceChoice("bundle", path=str(bundle.absolute()), package=name)
+        steps.append(replace(step, source=source))
+    return replace(plan, steps=tuple(steps))
+
+
+def bundle(
+    plan: Plan,
+    store: Store,
+    destination: Path,
+    *,
+    project: Path,
+    on_event: OnEvent = lambda _: None,
+) -> Manifest:
+    """Bring every source of a plan and write them, with its patches, into one file."""
+    fetches = [step for step in plan.steps if step.source is not None]
+    if not fetches:
+        raise UsageError("this plan fetches no source", "There is nothing to put into a bundle.")
+    brought = build(
+        plan, store, project=project, only=[step.id for step in fetches], on_event=on_event
+    )
+    entries = {_tree_name(step): brought.work / step.outputs[0] for step in fetches}
+    return write_bundle(entries, plan.files, destination, plan=plan.name)
 
 
 def build(

@@ -1,0 +1,43 @@
+"""`torchsmith bundle`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli import wishes
+from torchsmith.cli.build import StoreFolder
+
+
+@wishes.takes_flags
+def bundle(
+    recipe: wishes.RecipeArgument = None,
+    preset: wishes.Preset = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "sources.bundle"
+    ),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
+    store: StoreFolder = None,
+    *,
+    given: dict[str, object],
+) -> None:
+    """Write one file with every source and patch a recipe needs, for a machine with no network.
+
+    There: torchsmith build RECIPE --bundle FILE.
+    """
+    from torchsmith.cli import planning
+    from torchsmith.cli.show_build import display
+    from torchsmith.engine.build import bundle as write
+    from torchsmith.engine.build import keyed
+    from torchsmith.engine.store import Store
+
+    loaded = wishes.loaded(recipe, preset, given)
+    here = wishes.host_for(None, brief=True)
+    project = Path(loaded.path).parent
+    plan = keyed(planning.make(loaded, here, json=False), project)
+    with display(plan, json=False, quiet=quiet) as shown:
+        held = write(plan, Store(store), output, project=project, on_event=shown.event)
+    size = output.stat().st_size / (1 << 20)
+    print(f"{output}: {', '.join(sorted(held.trees))} and {len(held.files)} files, {size:.1f} MiB")

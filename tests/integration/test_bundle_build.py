@@ -1,0 +1,91 @@
+"""A bundle made where there is a network builds where there is none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+RECIPE = """
+name = "away"
+torch = {{ release = "2.6.0", ref = "main" }}
+python = "host"
+
+[source]
+kind = "git"
+url = "file://{repository}"
+"""
+
+
+def git(folder: Path, *words: str) -> None:
+    identity = ["-c", "user.name=Nobody", "-c", "user.email=nobody@example.invalid"]
+    subprocess.run(["git", "-C", str(folder), *identity, *words], check=True)
+
+
+def torchsmith(folder: Path, store: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torchsmith", *words],
+        cwd=folder,
+        env={**os.environ, "TORCHSMITH_STORE": str(folder / store)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    git(repository, "init", "--quiet", "--initial-branch=main")
+    (repository / "setup.py").write_text("# torch\n", encoding="utf-8")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "--message=torch")
+    text = RECIPE.format(repository=repository)
+    (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_a_source_comes_out_of_the_bundle_when_its_home_is_gone(project: Path) -> None:
+    written = torchsmith(project, "here", "bundle", "--output", "all.bundle")
+    assert written.returncode == 0, written.stderr
+    assert "torch-main" in written.stdout
+    shutil.rmtree(project / "repository")
+
+    gone = torchsmith(project, "there", "build", "--step", "fetch-torch-main")
+    assert gone.returncode == 6
+
+    fetched = torchsmith(
+        project, "there", "build", "--step", "fetch-torch-main", "--bundle", "all.bundle"
+    )
+    assert fetched.returncode == 0, fetched.stderr
+    tree = Path(fetched.stdout.strip())
+    assert (tree / "setup.py").read_text(encoding="utf-8") == "# torch\n"
+
+
+def test_a_bundle_without_the_source_says_what_it_holds(project: Path) -> None:
+    assert torchsmith(project, "here", "bundle", "--output", "all.bundle").returncode == 0
+    text = (project / "recipe.toml").read_text(encoding="utf-8").replace('"main"', '"other"')
+    (project / "recipe.toml").write_text(text, encoding="utf-8")
+    refused = torchsmith(project, "there", "build", "--dry-run", "--bundle", "all.bundle")
+    assert refused.returncode == 2
+    assert "torch-main" in refused.stderr
+
+
+def test_a_damaged_bundle_is_refused(project: Path) -> None:
+    assert torchsmith(project, "here", "bundle", "--output", "all.bundle").returncode == 0
+    content = bytearray((project / "all.bundle").read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    (project / "all.bundle").write_bytes(content)
+    refused = torchsmith(
+        project, "there", "build", "--step", "fetch-torch-main", "--bundle", "all.bundle"
+    )
+    assert refused.returncode in (6, 8)
+    assert "Traceback" not in refused.stderr
