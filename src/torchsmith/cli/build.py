@@ -30,6 +30,9 @@ def build(
         bool, typer.Option("--fresh", help="Start compilations over that were stopped.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run.")] = False,
+    install_deps: Annotated[
+        bool, typer.Option("--install-deps", help="As root, install missing system packages.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
     store: StoreFolder = None,
@@ -44,16 +47,27 @@ def build(
 
     What was built before with the same inputs is taken from the store.
     """
+    import sys
+    from dataclasses import replace
+
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import from_bundle, keyed, waiting
     from torchsmith.engine.store import Store, default_root
     from torchsmith.errors import UsageError
+    from torchsmith.facts.files import shipped
     from torchsmith.recipe.values import size_bytes
+    from torchsmith.sources.reach import with_reachable_source
+    from torchsmith.toolchain.packages import ensure_packages
 
     here = wishes.host_for(None, brief=True)
     loaded = wishes.loaded(recipe, preset, given)
+    if bundle is None:
+        chosen, said = with_reachable_source(loaded.recipe, shipped())
+        if said:
+            print(f"!  {said}", file=sys.stderr)
+            loaded = replace(loaded, recipe=chosen)
     project = Path(loaded.path).parent
     plan = keyed(planning.make(loaded, here, json=json), project)
     if bundle is not None:
@@ -69,6 +83,10 @@ def build(
 
         show_dry_run(plan, waiting(plan, root, work), here.cores)
         return
+    here_built = (item for item in plan.variants if not item.container)
+    ensure_packages(
+        list(dict.fromkeys(name for item in here_built for name in item.apt)), install=install_deps
+    )
     with display(plan, json=json, quiet=quiet) as shown:
         result = run(
             plan,

@@ -22,7 +22,8 @@ from torchsmith.resolve.toolchain import Decided
 TORCH_REPOSITORY = "https://github.com/pytorch/pytorch.git"
 
 
-def _debian(facts: Facts, torch: str, suite: str | None) -> DebianSource | None:
+def debian_source(facts: Facts, torch: str, suite: str | None) -> DebianSource | None:
+    """The source package of a release, in a suite or in any."""
     return next(
         (
             item
@@ -39,7 +40,7 @@ def decide_source(
     """Choose the source; a tag whose commit we know must point there."""
     source, torch = recipe.source, recipe.torch
     if source.kind == "debian":
-        entry = _debian(facts, release.version, source.suite)
+        entry = debian_source(facts, release.version, source.suite)
         if entry is None:
             offers = [item for item in facts.systems.debian if item.project == "torch"]
             offered = ", ".join(f"{item.version} ({item.suite})" for item in offers)
@@ -78,7 +79,9 @@ def decide_source(
         )
     ref = torch.ref or release.tag
     commit = torch.commit or ("" if torch.ref else release.commit or "")
-    fallback = _debian(facts, release.version, source.suite) if source.kind == "auto" else None
+    fallback = (
+        debian_source(facts, release.version, source.suite) if source.kind == "auto" else None
+    )
     reason = "the release's tag" if not torch.ref else "the recipe names the ref"
     if commit:
         reason += f", which must point to {commit[:12]}"

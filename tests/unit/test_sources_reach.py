@@ -1,0 +1,49 @@
+"""Where git does not answer, a release Debian has and we can build is taken from there."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchsmith.facts.files import shipped
+from torchsmith.recipe.load import parse_recipe
+from torchsmith.recipe.models import Recipe
+from torchsmith.sources.reach import answers, with_reachable_source
+
+pytestmark = pytest.mark.unit
+
+
+def recipe(text: str) -> Recipe:
+    return parse_recipe(text, "test", None).recipe
+
+
+def test_debians_source_is_taken_when_git_does_not_answer() -> None:
+    chosen, said = with_reachable_source(recipe('torch = "2.6.0"'), shipped(), lambda _: False)
+    assert chosen.source.kind == "debian"
+    assert chosen.source.suite
+    assert "does not answer" in said
+
+
+def test_git_is_kept_when_it_answers() -> None:
+    asked = recipe('torch = "2.6.0"')
+    assert with_reachable_source(asked, shipped(), lambda _: True) == (asked, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'torch = "2.7.1"',
+        'torch = { release = "2.6.0", ref = "main" }',
+        'torch = { release = "2.6.0", use = "wheel" }',
+        'torch = "2.6.0"\n[source]\nkind = "git"',
+    ],
+)
+def test_nothing_else_is_changed_and_nobody_is_asked(text: str) -> None:
+    def never(url: str) -> bool:
+        raise AssertionError(url)
+
+    asked = recipe(text)
+    assert with_reachable_source(asked, shipped(), never) == (asked, "")
+
+
+def test_a_repository_that_is_not_there_does_not_answer() -> None:
+    assert not answers("file:///nowhere/at/all")
