@@ -104,7 +104,7 @@ def test_a_build_gives_a_working_wheel_and_never_builds_twice(project: Path) -> 
     steps = torchsmith(project, "log", runs[1]["id"])
     assert "compile-tiny-tiny" in steps.stdout
     whole = torchsmith(project, "log", runs[1]["id"], "compile-tiny-tiny")
-    assert "tiny.cpp" in whole.stdout
+    assert "tiny-1.0" in whole.stdout
 
     checked = torchsmith(project, "store", "verify")
     assert checked.returncode == 0, checked.stdout
