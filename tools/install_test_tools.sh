@@ -1,22 +1,26 @@
 #!/usr/bin/env bash
 # System packages the integration tests need and a plain machine lacks. Does nothing where they
 # are all here; as anyone but root it says which ones to install.
+#
+#   tools/install_test_tools.sh [--basic]    --basic: only what the unit tests need
 set -euo pipefail
 
 missing=()
 lacks() { command -v "$1" >/dev/null 2>&1 || missing+=("${@:2}"); }
-lacks shellcheck shellcheck
 lacks git git
 lacks g++ g++
 lacks patch patch
 lacks make make
-lacks gpgv gpgv
-lacks gpg gnupg
-lacks dpkg-source dpkg-dev
-lacks mmdebstrap mmdebstrap
-# runc and not crun, which refuses hybrid cgroups; netavark with what it calls.
-lacks podman podman buildah runc netavark aardvark-dns iptables catatonit
-[ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
+if [ "${1:-}" != --basic ]; then
+  lacks shellcheck shellcheck
+  lacks gpgv gpgv
+  lacks gpg gnupg
+  lacks dpkg-source dpkg-dev
+  lacks mmdebstrap mmdebstrap
+  # runc and not crun, which refuses hybrid cgroups; netavark with what it calls.
+  lacks podman podman buildah runc netavark aardvark-dns iptables catatonit
+  [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
+fi
 [ "${#missing[@]}" -gt 0 ] || exit 0
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
