@@ -11,6 +11,7 @@ lacks git git
 lacks g++ g++
 lacks patch patch
 lacks make make
+lacks curl curl
 if [ "${1:-}" != --basic ]; then
   lacks shellcheck shellcheck
   lacks gpgv gpgv
