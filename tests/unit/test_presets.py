@@ -13,6 +13,7 @@ from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.conda import render_conda
 from torchsmith.plan.render.dockerfile import dockerfile_context
+from torchsmith.plan.render.script import render_script
 from torchsmith.recipe.load import LoadedRecipe, load_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.presets import find_preset, presets
@@ -238,6 +239,13 @@ def test_jetson_is_an_aarch64_wheel_for_python_3_5() -> None:
     assert resolution.jetpack == "3.3"
 
 
+def test_jetson_script_names_the_documents_packages() -> None:
+    script = render_script(planned("jetson-tx2"), __version__)
+    said = " ".join(line.removeprefix("#") for line in script.splitlines()[:20])
+    for package in ("libopenblas-dev", "libatlas-dev", "checkinstall", "protobuf-compiler"):
+        assert package in said
+
+
 def test_jetson_finds_cudnn_where_the_document_says() -> None:
     env = dict(compiling(planned("jetson-tx2"), "torch").env)
     assert env["CUDNN_INCLUDE_DIR"] == "/usr/include"
@@ -282,7 +290,8 @@ def test_openpai_builds_base_and_run_image_and_pushes() -> None:
     files = dockerfile_context(plan, loaded("openpai").recipe, __version__)
     assert b"FROM nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04" in files["Dockerfile.base"]
     run = files["Dockerfile"].decode()
-    assert "FROM pai.build.base:hadoop2.7.2-cuda8.0-cudnn6-devel-ubuntu16.04" in run
+    bases = {line.split()[1] for line in run.splitlines() if line.startswith("FROM ")}
+    assert bases == {"pai.build.base:hadoop2.7.2-cuda8.0-cudnn6-devel-ubuntu16.04", "toolchain"}
     assert "git clone https://github.com/pytorch/examples.git" in run
 
 

@@ -56,7 +56,9 @@ def _base(resolution: Resolution) -> str:
 
 
 def _runtime_base(resolution: Resolution) -> str:
-    return _base(resolution).replace("-devel-", "-runtime-")
+    base = _base(resolution)
+    # NVIDIA publishes a small sibling of each; nobody else's image is known to have one.
+    return base.replace("-devel-", "-runtime-") if base.startswith("nvidia/cuda:") else base
 
 
 def _exports(step: Step) -> list[str]:

@@ -136,6 +136,11 @@ def _header(plan: Plan, torchsmith: str) -> Iterable[str]:
     yield "#   bash THIS_FILE --list     name the steps"
     yield "#   bash THIS_FILE STEP ...   do these only"
     yield "#"
+    packages = [item for one in plan.variants if not one.container for item in one.apt]
+    if packages:
+        names = " ".join(dict.fromkeys(packages))
+        yield from comment(f"System packages it needs: sudo apt-get install {names}")
+        yield "#"
     yield "# WORK      where everything happens (./torchsmith-work)"
     if any(step.reads for step in plan.steps):
         yield "# PROJECT   the folder the recipe lies in (the current one)"
