@@ -13,10 +13,10 @@ from torchsmith.host.models import Host, InstalledGpu
 from torchsmith.recipe.gpus import gpu_wish, split_arch_list
 from torchsmith.resolve.models import Arch, Caution, Choice, Conflict, Evidence
 
-# Past this many kernels-for-one-GPU, torch_cuda's code and data drift more than 2 GiB apart and
-# the linker stops with "relocation truncated to fit: R_X86_64_GOTPCREL". The published wheels of
-# CUDA 11 carried 7 and 8 and needed -Xfatbin -compress-all for it; 6 without compression is the
-# most that is known to link.
+# With too many kernels in one library torch_cuda's code and data drift more than 2 GiB apart, and
+# the linker stops with "relocation truncated to fit: R_X86_64_GOTPCREL". Where exactly depends on
+# the release and its features: these are the numbers from which a word of caution is worth it, a
+# judgement from the lists upstream publishes (up to 8, compressed), not a measured limit.
 MANY_ARCHS = 7
 MANY_COMPRESSED = 10
 

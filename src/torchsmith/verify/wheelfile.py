@@ -109,6 +109,7 @@ def read_wheel(path: Path) -> Wheel:
             escaping += [name for name, count in counts.items() if count > 1]
             seen = {} if escaping else _contents(path, infos)
             texts = _texts(archive, seen)
+    # NotImplementedError is zipfile's word for a compression it does not know.
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
         cure = "it was cut short or damaged: build or download it again"
         return _with(
