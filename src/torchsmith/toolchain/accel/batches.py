@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torchsmith.toolchain.accel.lessons import Lessons
@@ -54,44 +54,45 @@ def form_batches(
 
     Neighbours in the source tree share headers, so they go together. Where a batch ends
     depends on the names near its end alone: a file more or less changes the batches around it
-    and leaves the others, and what a compiler cache holds of them, as they were.
+    and leaves the others, and what a compiler cache holds of them, as they were. What is known
+    of clashes divides a batch, and moves no file into another one: it would be a stranger there,
+    and might clash in turn.
     """
-    waiting = sorted(
-        (file for file in files if file.size < LARGE and file.name not in lessons.alone),
-        key=lambda file: file.name,
-    )
-    formed: list[tuple[File, ...]] = []
-    while waiting:
-        batches, left = _pass(waiting, lessons, limits)
-        formed += batches
-        # The first of those that did not fit always finds a place, so this ends.
-        waiting = left
-    return tuple(batch for batch in formed if len(batch) > 1)
+    formed: list[list[File]] = []
+    for batch in _cut(sorted(files, key=lambda file: file.name), limits):
+        formed += _divided((file for file in batch if file.name not in lessons.alone), lessons)
+    return tuple(tuple(batch) for batch in formed if len(batch) > 1)
 
 
-def _pass(
-    files: Sequence[File], lessons: Lessons, limits: Limits
-) -> tuple[list[tuple[File, ...]], list[File]]:
-    batches: list[tuple[File, ...]] = []
-    left: list[File] = []
+def _cut(files: Iterable[File], limits: Limits) -> Iterator[list[File]]:
     batch: list[File] = []
     weight = 0
     for file in files:
-        if any(lessons.clash(file.name, other.name) for other in batch):
-            left.append(file)
+        if file.size >= LARGE:
             continue
         if batch and weight + file.weight > limits.weight:
-            batches.append(tuple(batch))
+            yield batch
             batch, weight = [], 0
         batch.append(file)
         weight += file.weight
         full = len(batch) >= limits.files
         if full or (len(batch) * 2 > limits.files and _ends_here(file.name, limits)):
-            batches.append(tuple(batch))
+            yield batch
             batch, weight = [], 0
     if batch:
-        batches.append(tuple(batch))
-    return batches, left
+        yield batch
+
+
+def _divided(files: Iterable[File], lessons: Lessons) -> list[list[File]]:
+    groups: list[list[File]] = []
+    for file in files:
+        for group in groups:
+            if not any(lessons.clash(file.name, other.name) for other in group):
+                group.append(file)
+                break
+        else:
+            groups.append([file])
+    return groups
 
 
 def _ends_here(name: str, limits: Limits) -> bool:
