@@ -164,7 +164,7 @@ def _rule() -> list[str]:
     return [
         "rule torchsmith_batch",
         f"  command = {program.replace('$', '$$')} $batch",
-        "  description = Compiling $count files as one: $what",
+        "  description = Compiling $count files as one, from $first",
         "  depfile = $headers",
         "  deps = gcc",
         # An object that is current is left as it is, and then nothing is linked again.
@@ -181,7 +181,7 @@ def _edge(place: Path, statements: list[Statement], members: tuple[Member, ...])
         part for part in (escaped(str(place)), names(item.implicit for item in statements)) if part
     )
     order = names(item.order_only for item in statements)
-    what = " ".join(PurePath(member.path).name for member in members[:2])
+    first = PurePath(members[0].path).name.replace("$", "$$")
     return [
         f"build {names(item.outputs for item in statements)}: torchsmith_batch"
         f" {names(item.inputs for item in statements)} | {implicit}"
@@ -189,7 +189,7 @@ def _edge(place: Path, statements: list[Statement], members: tuple[Member, ...])
         f"  batch = {shlex.quote(str(place)).replace('$', '$$')}",
         f"  headers = {str(place.with_suffix('.d')).replace('$', '$$')}",
         f"  count = {len(members)}",
-        f"  what = {what.replace('$', '$$')} ...",
+        f"  first = {first}",
         "",
     ]
 
