@@ -68,6 +68,7 @@ def build(
         if said:
             print(f"!  {said}", file=sys.stderr)
             loaded = replace(loaded, recipe=chosen)
+    here = wishes.with_torches(here, loaded)
     project = Path(loaded.path).parent
     plan = keyed(planning.make(loaded, here, json=json), project)
     if bundle is not None:

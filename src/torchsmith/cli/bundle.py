@@ -34,7 +34,7 @@ def bundle(
     from torchsmith.engine.store import Store
 
     loaded = wishes.loaded(recipe, preset, given)
-    here = wishes.host_for(None, brief=True)
+    here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     project = Path(loaded.path).parent
     plan = keyed(planning.make(loaded, here, json=False), project)
     with display(plan, json=False, quiet=quiet) as shown:

@@ -11,7 +11,14 @@ from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import fresh_copy, in_work, sh, unless
 from torchsmith.plan.sources import folder_commands, git_commands
 from torchsmith.plan.toolkit import toolkit_step
-from torchsmith.plan.torch import build_env, fresh_venv, layered_venv, loader_env, search_path
+from torchsmith.plan.torch import (
+    build_env,
+    fresh_venv,
+    layered_venv,
+    loader_env,
+    search_path,
+    venv_on,
+)
 from torchsmith.resolve.models import CompanionChoice, ExtensionChoice, Resolution
 
 _CHECKS = {
@@ -31,6 +38,9 @@ def companion_env(
     for name in ("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER"):
         env.pop(name, None)
     label = resolution.version.partition("+")[2]
+    if resolution.installed is not None and resolution.cuda is None:
+        # The installed torch's label may promise a CUDA that this build has not.
+        label = ""
     env["BUILD_VERSION"] = companion.version + (f"+{label}" if label else "")
     # Companions write this into Requires-Dist: the wheel then asks for exactly this torch.
     env["PYTORCH_VERSION"] = resolution.version
@@ -100,7 +110,10 @@ def _verify(
     folder = f"verify/{variant}/{name}"
     below = environ.outputs[0]
     python = (f"{folder}/bin/python", "-m", "pip", "install", "--quiet")
-    if torch is None:
+    if resolution.installed is not None:
+        made = venv_on(resolution.installed, folder, resolution.python)
+        wheels = compiled.outputs[0]
+    elif torch is None:
         # The published torch is large: use it where it lies.
         made = layered_venv(below, folder, resolution.python)
         wheels = compiled.outputs[0]

@@ -63,11 +63,22 @@ class Torch(Section):
         None, description="Version written into the package; default: the release and a label."
     )
     build_number: Annotated[int, Field(ge=0, le=9999)] = Field(0, description="Conda build number.")
-    use: Literal["source", "wheel"] = Field(
+    use: Literal["source", "wheel", "installed"] = Field(
         "source",
-        description="Build torch from source, or take the published wheel and build only the "
-        "companions against it.",
+        description="Build torch from source; or build only the companions, against the "
+        "published wheel or against the torch that is installed already.",
     )
+    environment: SourcePath | None = Field(
+        None,
+        description="With use = 'installed': the folder of the environment that has it. Default: "
+        "the one that is switched on, or the one torchsmith runs in.",
+    )
+
+    @model_validator(mode="after")
+    def _installed_somewhere(self) -> Self:
+        if self.environment and self.use != "installed":
+            raise ValueError("environment belongs to use = 'installed'")
+        return self
 
 
 def _short_torch(value: Any) -> Any:

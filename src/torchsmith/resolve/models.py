@@ -146,6 +146,17 @@ class SourceChoice(Struct, frozen=True):
     sha256: str = ""
 
 
+class InstalledChoice(Struct, frozen=True):
+    """A torch that is used where it lies: the interpreter it belongs to, and its folders."""
+
+    version: str
+    python: str
+    module: str
+    packages: tuple[str, ...]
+    # Files that are different for any other torch.
+    evidence: tuple[str, ...] = ()
+
+
 class MagmaChoice(Struct, frozen=True):
     """MAGMA, built as a package of its own."""
 
@@ -195,6 +206,7 @@ class Resolution(Struct, frozen=True):
     conda_build: str
     choices: tuple[Choice, ...]
     cautions: tuple[Caution, ...]
+    installed: InstalledChoice | None = None
 
     def feature(self, name: str) -> Mode | None:
         """How a feature was decided, None if this release does not know it."""

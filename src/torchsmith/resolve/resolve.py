@@ -41,6 +41,7 @@ from torchsmith.resolve.cuda import (
     decide_cudnn,
 )
 from torchsmith.resolve.features import FeatureDecisions, decide_features
+from torchsmith.resolve.installed import decide_installed, find_installed, python_of
 from torchsmith.resolve.models import (
     Caution,
     Change,
@@ -84,8 +85,20 @@ class _Attempt:
         self.target: Target = decide_target(facts, self.recipe, torch, host, self.decided)
         self.cuda = decide_cuda(facts, self.recipe, torch, self.target, host, self.decided)
         settle_system(facts, self.recipe, torch, self.cuda, self.target, self.decided)
-        self.python, self.python_from = decide_python(
-            facts, variant.python, self.target, host, self.decided
+        found = find_installed(self.recipe, variant.python, host)
+        self.python, self.python_from = (
+            (python_of(found), "system")
+            if found is not None
+            else decide_python(facts, variant.python, self.target, host, self.decided)
+        )
+        self.installed = decide_installed(
+            self.recipe,
+            found,
+            torch=torch,
+            python=variant.python,
+            cuda=self.cuda,
+            container=self.target.container,
+            decided=self.decided,
         )
         self.archs = self._decide_archs()
         self.compiler = self._decide_compiler()
@@ -284,6 +297,7 @@ class _Attempt:
             ),
             choices=tuple(decided.choices),
             cautions=tuple(decided.cautions),
+            installed=self.installed,
         )
 
     def _version(self) -> str:
@@ -291,6 +305,8 @@ class _Attempt:
         label = version_label(
             recipe.packages.label, self.cuda, self.archs.archs, explicit=self.archs.explicit
         )
+        if self.installed is not None:
+            return self.installed.version
         if recipe.torch.use == "wheel":
             label = ""
         torch = self.release.version
