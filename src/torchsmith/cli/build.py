@@ -49,11 +49,13 @@ def build(
     """
     import sys
     from dataclasses import replace
+    from functools import partial
 
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import from_bundle, keyed, waiting
+    from torchsmith.engine.preflight import ensure_formats
     from torchsmith.engine.store import Store, default_root
     from torchsmith.errors import UsageError
     from torchsmith.facts.files import shipped
@@ -84,10 +86,11 @@ def build(
 
         show_dry_run(plan, waiting(plan, root, work), here.cores)
         return
-    here_built = (item for item in plan.variants if not item.container)
+    here_built = [item for item in plan.variants if not item.container]
     ensure_packages(
         list(dict.fromkeys(name for item in here_built for name in item.apt)), install=install_deps
     )
+    ensure_formats(here_built, partial(ensure_packages, install=install_deps))
     with display(plan, json=json, quiet=quiet) as shown:
         result = run(
             plan,

@@ -100,6 +100,16 @@ class CudaChoice(Struct, frozen=True):
         return self.version.replace(".", "")
 
 
+class FormatChoice(Struct, frozen=True):
+    """A kind of file a companion must be able to read, and how to see that it can."""
+
+    name: str
+    header: str
+    program: str
+    symbol: str
+    apt: str
+
+
 class CompanionChoice(Struct, frozen=True):
     """A companion at the release that goes with this torch."""
 
@@ -109,6 +119,9 @@ class CompanionChoice(Struct, frozen=True):
     tag: str
     repository: str
     commit: str = ""
+    formats: tuple[FormatChoice, ...] = ()
+    # Variables of its setup.py.
+    switches: tuple[tuple[str, str], ...] = ()
 
 
 class ExtensionChoice(Struct, frozen=True):
@@ -116,10 +129,12 @@ class ExtensionChoice(Struct, frozen=True):
 
     name: str
     sdist: str = ""
+    sha256: str = ""
     git_url: str = ""
     git_ref: str = ""
     folder: str = ""
     env: tuple[tuple[str, str], ...] = ()
+    check: str = ""
 
 
 class PatchChoice(Struct, frozen=True):

@@ -200,6 +200,23 @@ class _Attempt:
                     "a CUDA from `torchsmith facts torch`, or torch.use = 'source'",
                 )
             )
+        if self.recipe.torch.use == "wheel" and not self.cuda and compiled(self.recipe):
+            self._check_published_without_cuda(torch)
+
+    def _check_published_without_cuda(self, torch: str) -> None:
+        """Say that PyPI has no wheel without CUDA for x86-64; what is built against it needs none.
+
+        https://pypi.org/project/torch/2.6.0/#files: its requirements name CUDA for x86_64 alone.
+        """
+        if self.target.platform == "linux-x86_64" and release(torch) >= (1, 0):
+            self.decided.cautions.append(
+                Caution(
+                    f"PyPI's torch {torch} for x86-64 brings CUDA's libraries along, gigabytes of "
+                    "them; what is built against it runs on the CPU all the same",
+                    "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has PyTorch's own "
+                    "wheels without CUDA",
+                )
+            )
 
     def _decide_features(self) -> FeatureDecisions:
         wishes: dict[str, Mode] = dict(self.recipe.features)
@@ -226,7 +243,7 @@ class _Attempt:
         chosen = cuda_choice(
             facts, recipe, torch, self.cuda, self.archs, self.cudnn, target, self.host, decided
         )
-        companions = decide_companions(facts, self.asked.companions, torch, decided)
+        companions = decide_companions(facts, recipe, self.asked.companions, torch, decided)
         magma = decide_magma(facts, recipe, chosen, decided)
         if decided.conflicts:
             return refuse(
