@@ -37,7 +37,7 @@ def build(
     json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
     store: StoreFolder = None,
     bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="Take every source out of this file.")
+        Path | None, typer.Option("--bundle", help="Take everything out of this file.")
     ] = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     *,
@@ -57,6 +57,7 @@ def build(
     from torchsmith.engine.build import from_bundle, keyed, waiting
     from torchsmith.engine.preflight import ensure_formats
     from torchsmith.engine.store import Store, default_root
+    from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
     from torchsmith.facts.files import shipped
     from torchsmith.recipe.values import size_bytes
@@ -91,6 +92,7 @@ def build(
         list(dict.fromkeys(name for item in here_built for name in item.apt)), install=install_deps
     )
     ensure_formats(here_built, partial(ensure_packages, install=install_deps))
+    wheels = unpack(bundle, root) if bundle is not None else None
     with display(plan, json=json, quiet=quiet) as shown:
         result = run(
             plan,
@@ -99,6 +101,7 @@ def build(
             work=work,
             only=step,
             fresh=fresh,
+            wheels=wheels,
             jobs=jobs or wanted.jobs,
             memory=budget,
             recipe=loaded.path,

@@ -23,7 +23,9 @@ def bundle(
     *,
     given: dict[str, object],
 ) -> None:
-    """Write one file with every source and patch a recipe needs, for a machine with no network.
+    """Write one file with all a recipe needs from elsewhere, for a machine with no network.
+
+    Sources, patches, and the Python packages of the build, the published torch among them.
 
     There: torchsmith build RECIPE --bundle FILE.
     """

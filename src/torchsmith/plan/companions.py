@@ -39,6 +39,10 @@ _CHECKS = {
 }
 
 
+# What their wheels require besides torch: https://github.com/pytorch/vision/blob/v0.21.0/setup.py
+_REQUIRED = {"vision": ("numpy", "pillow>=5.3.0,!=8.3.*")}
+
+
 def companion_env(
     resolution: Resolution, companion: CompanionChoice
 ) -> tuple[tuple[str, str], ...]:
@@ -157,6 +161,7 @@ def _verify(
             f"bin/python -c {shlex.quote(check)}",
         ),
         outputs=(folder,),
+        pip=(*(("numpy",) if torch else ()), *_REQUIRED.get(name, ())),
         cost=Cost(core_seconds=20, disk_mb=100, basis="an installation"),
     )
 

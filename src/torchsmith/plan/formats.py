@@ -5,7 +5,6 @@ Its setup.py goes without a library it does not find, and says so in one line of
 
 from __future__ import annotations
 
-import os
 import shlex
 
 from torchsmith.plan.shell import in_work, sh, unless
@@ -62,7 +61,7 @@ _FIND = "; ".join(
 def include_folders(resolution: Resolution) -> tuple[str, ...]:
     """Folders the recipe tells torchvision to look for headers in."""
     given = dict(resolution.env).get("TORCHVISION_INCLUDE", "")
-    return tuple(folder for folder in given.split(os.pathsep) if folder)
+    return tuple(folder for folder in given.split(":") if folder)
 
 
 def header_flags(header: str, folders: tuple[str, ...]) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ def environment(resolution: Resolution) -> Step:
         reads=resolution.installed.evidence if resolution.installed is not None else (),
         commands=tuple(commands),
         outputs=(folder,),
+        pip=(*filter(None, [last_pip(resolution.python)]), *requires),
         cost=Cost(core_seconds=60, disk_mb=700, basis="downloads"),
         # In an image they are installed; elsewhere somebody has to.
         details=(("system packages", " ".join(resolution.apt)),)
