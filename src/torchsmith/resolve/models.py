@@ -130,6 +130,18 @@ class PatchChoice(Struct, frozen=True):
     strip: int
     content: bytes
     why: str = ""
+    # Left out where the tree has this path, or has it not.
+    unless: str = ""
+    only_with: str = ""
+
+
+class VendoredChoice(Struct, frozen=True):
+    """A file put into torch's tree, out of the source of another package."""
+
+    path: str
+    lender: SourceChoice
+    file: str
+    sha256: str
 
 
 class SourceChoice(Struct, frozen=True):
@@ -144,6 +156,10 @@ class SourceChoice(Struct, frozen=True):
     package: str = ""
     path: str = ""
     sha256: str = ""
+    # Whether a Debian package will do without Debian's own part of it.
+    upstream_alone: bool = False
+    # The files wanted of the tree; empty: all of it.
+    files: tuple[str, ...] = ()
 
 
 class MagmaChoice(Struct, frozen=True):
@@ -187,6 +203,7 @@ class Resolution(Struct, frozen=True):
     cmake_only: bool
     source: SourceChoice
     patches: tuple[PatchChoice, ...]
+    vendored: tuple[VendoredChoice, ...]
     companions: tuple[CompanionChoice, ...]
     extensions: tuple[ExtensionChoice, ...]
     magma: MagmaChoice | None
