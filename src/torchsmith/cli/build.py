@@ -29,6 +29,9 @@ def build(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start compilations over that were stopped.")
     ] = False,
+    no_accel: Annotated[
+        bool, typer.Option("--no-accel", help="Compile every file by itself, not in batches.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run.")] = False,
     install_deps: Annotated[
         bool, typer.Option("--install-deps", help="As root, install missing system packages.")
@@ -53,7 +56,7 @@ def build(
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import from_bundle, keyed, waiting
+    from torchsmith.engine.build import from_bundle, keyed, waiting, without_acceleration
     from torchsmith.engine.store import Store, default_root
     from torchsmith.errors import UsageError
     from torchsmith.facts.files import shipped
@@ -69,7 +72,10 @@ def build(
             print(f"!  {said}", file=sys.stderr)
             loaded = replace(loaded, recipe=chosen)
     project = Path(loaded.path).parent
-    plan = keyed(planning.make(loaded, here, json=json), project)
+    plan = planning.make(loaded, here, json=json)
+    if no_accel:
+        plan = without_acceleration(plan)
+    plan = keyed(plan, project)
     if bundle is not None:
         plan = from_bundle(plan, bundle)
     wanted = loaded.recipe.build

@@ -90,7 +90,7 @@ class _Lines:
             return
         self._told = now
         left = f", {duration(event.seconds_left)} left" if event.seconds_left else ""
-        self.line(f"   {event.done}/{event.total} files{left}")
+        self.line(f"   {event.done}/{event.total} compiles{left}")
 
     def memory(self, event: governor_events.Event) -> None:
         match event:
@@ -128,7 +128,7 @@ class _Live(_Lines):
     def progress(self, event: events.StepProgress) -> None:
         if event.step not in self._tasks:
             return
-        rate = f"{event.rate * 60:.0f} files/min" if event.rate else ""
+        rate = f"{event.rate * 60:.0f} compiles/min" if event.rate else ""
         memory = f"{self.running} at once, {self.reserved / _GIB:.1f} GiB" if self.running else ""
         now = "  ".join(part for part in (rate, memory, event.what.split()[-1]) if part)
         self._progress.update(

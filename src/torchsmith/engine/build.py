@@ -19,9 +19,20 @@ from torchsmith.plan.models import Plan, Step
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
 from torchsmith.sources.tree import tree_hash
+from torchsmith.toolchain.accel import SWITCH, acceleration
+from torchsmith.toolchain.cache import compiler_cache
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.memory_book import MemoryBook
+
+
+def without_acceleration(plan: Plan) -> Plan:
+    """The plan with every file compiled by itself; its compile steps get keys of their own."""
+    steps = tuple(
+        replace(step, env=(*step.env, (SWITCH, "off"))) if step.kind == "compile" else step
+        for step in plan.steps
+    )
+    return with_keys(replace(plan, steps=steps), {})
 
 
 def journal_of(store: Store) -> Journal:
@@ -119,6 +130,7 @@ def build(
     plan = keyed(plan, project)
     place = work or default_work(store, plan)
     journal = journal_of(store)
+    cache = compiler_cache(store.root, place)
     book = MemoryBook(store.root / "memory.db", plan.name)
     try:
         with Governor(
@@ -126,7 +138,9 @@ def build(
         ) as governor:
             environment = {
                 **inherited_environment(),
-                **governor.environment(),
+                **governor.environment(cache.command),
+                **(cache.environment or {}),
+                **acceleration(store.root / "lessons.jsonl", governor.cores),
                 "PROJECT": str(project.resolve()),
             }
             # A fixed number of jobs ends the sharing of slots between files that wait for

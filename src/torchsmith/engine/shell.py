@@ -64,8 +64,11 @@ def step_environment(
     # Programs must say "error:" in the language it is looked for in, and sort one way.
     env["LC_ALL"] = "C.UTF-8"
     env["PYTHONUNBUFFERED"] = "1"
-    if step.path:
-        folders = [str(work / folder) for folder in step.path]
+    folders = [str(work / folder) for folder in step.path]
+    # Programs that stand before those of the step's own environment.
+    if shims := env.get("TORCHSMITH_SHIMS"):
+        folders.insert(0, shims)
+    if folders:
         env["PATH"] = ":".join([*folders, env.get("PATH", os.defpath)])
     for name, value in step.env:
         env[name] = f"{work}/{value[2:]}" if value.startswith("@/") else value

@@ -133,6 +133,8 @@ class Governor:
             # CMake takes these over when it first configures a build folder.
             **{f"CMAKE_{name}_COMPILER_LAUNCHER": words for name in _LANGUAGES},
             **{f"CMAKE_{name}_LINKER_LAUNCHER": ";".join(launcher()) for name in _LANGUAGES},
+            # PyTorch would put a ccache it finds in the launcher's place, not behind it.
+            "USE_CCACHE": "0",
         }
         if _make_is_old():
             variables["PATH"] = f"{_HERE / 'shims'}{os.pathsep}{os.environ.get('PATH', '')}"

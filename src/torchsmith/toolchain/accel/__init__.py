@@ -1,0 +1,35 @@
+"""Compiling a project's files in batches, injected from outside: no file of the project changes.
+
+Most of the time a C++ file of PyTorch takes goes into reading the same headers again. Here the
+files of one target that are compiled with the same options are compiled together, thirty at a
+time, as one unit that includes them. Every file still has its object: one of a batch holds the
+code, the others are empty, so linking stays as it was.
+
+    shims/ninja      found before the real one; hands over to
+    __main__.py      which asks the real one what it would run, and hands it another file
+    accelerate.py    writes that file: build.ninja with batches in place of single compiles
+    ninja_file.py    reads build.ninja
+    batches.py       which files go together
+    lessons.py       which files cannot, as earlier builds found out
+    unit.py          a batch as a C++ file
+    compile_batch.py what ninja runs for a batch: compiles, and splits one that clashes
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# "on" or "off"; a step's own environment may say "off".
+SWITCH = "TORCHSMITH_ACCEL"
+
+
+def acceleration(lessons: Path, cores: int) -> dict[str, str]:
+    """The variables under which a build's ninja compiles in batches."""
+    return {
+        SWITCH: "on",
+        "TORCHSMITH_SHIMS": str(Path(__file__).parent / "shims"),
+        "TORCHSMITH_PYTHON": sys.executable,
+        "TORCHSMITH_LESSONS": str(lessons),
+        "TORCHSMITH_CORES": str(cores),
+    }

@@ -1,0 +1,49 @@
+"""What the `ninja` of shims/ starts: forms batches, then becomes the real ninja.
+
+python -m torchsmith.toolchain.accel REAL_NINJA [ARGUMENT...]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from torchsmith.host.limits import read_cores
+from torchsmith.toolchain.accel.accelerate import accelerate
+from torchsmith.toolchain.accel.lessons import read_lessons, shipped_lessons
+
+
+def main(argv: list[str]) -> None:
+    """Hand the real ninja a file with batches, or its own where that cannot be had."""
+    ninja, arguments = argv[0], argv[1:]
+    folder = Path.cwd()
+    try:
+        _bring_up_to_date(ninja, folder)
+        kept = os.environ.get("TORCHSMITH_LESSONS", "")
+        lessons = shipped_lessons("torch", os.environ.get("PYTORCH_BUILD_VERSION", ""))
+        if kept:
+            lessons |= read_lessons(Path(kept))
+        cores = int(os.environ.get("TORCHSMITH_CORES") or read_cores())
+        made = accelerate(folder, ninja, lessons, cores=cores, lessons_file=kept)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        print(f"torchsmith: no batches, every file by itself: {error}", file=sys.stderr)
+        made = None
+    chosen = ["-f", str(made)] if made else []
+    sys.stdout.flush()
+    os.execv(ninja, [ninja, *chosen, *arguments])
+
+
+def _bring_up_to_date(ninja: str, folder: Path) -> None:
+    """Have CMake write build.ninja anew first if it would: ninja does that for this file only."""
+    if "\nbuild build.ninja" not in (folder / "build.ninja").read_text(encoding="utf-8"):
+        return
+    done = subprocess.run([ninja, "build.ninja"], cwd=folder, capture_output=True, text=True)
+    if done.returncode != 0:
+        # The real run says it again, and stops.
+        raise ValueError("build.ninja could not be brought up to date")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,211 @@
+"""A build.ninja with batches in place of single compiles, written beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from torchsmith.toolchain.accel.batches import File, batch_name, form_batches, limits_for
+from torchsmith.toolchain.accel.compile_batch import DEPS, IN, OUT, Batch, Member
+from torchsmith.toolchain.accel.lessons import Lessons
+from torchsmith.toolchain.accel.ninja_file import (
+    Command,
+    Statement,
+    escaped,
+    plain,
+    read_commands,
+    read_statements,
+)
+
+FILE = "torchsmith.ninja"
+FOLDER = "torchsmith-batches"
+_CPP = frozenset([".cpp", ".cc", ".cxx"])
+_OPERATORS = frozenset(["&&", "||", ";", "|", ">", "<", "&"])
+# Fewer files than this are compiled as soon as they would be sorted.
+_FEWEST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Compile:
+    statement: Statement
+    words: tuple[str, ...]
+    path: str
+    output: str
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What files of one batch have in common."""
+        return (self.statement.rule, *self.statement.order_only, *self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Formed:
+    """What a build folder's batches were formed by: a later run forms the same ones.
+
+    A lesson learned meanwhile, or a file that has grown, is for the next build folder: here it
+    would have whole batches compiled again.
+    """
+
+    lessons: Lessons
+    sizes: dict[str, int]
+
+    @classmethod
+    def read(cls, path: Path, lessons: Lessons) -> Formed:
+        """What was written down, or a beginning with these lessons."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return cls(lessons, {})
+        apart = frozenset(frozenset(pair) for pair in data["apart"])
+        return cls(Lessons(apart, frozenset(data["alone"])), data["sizes"])
+
+    def write(self, path: Path) -> None:
+        """Write it down, whole or not at all."""
+        data = {
+            "apart": sorted(sorted(pair) for pair in self.lessons.apart),
+            "alone": sorted(self.lessons.alone),
+            "sizes": self.sizes,
+        }
+        write_if_changed(path, json.dumps(data, indent=0) + "\n")
+
+
+def accelerate(
+    folder: Path, ninja: str, lessons: Lessons, *, cores: int, lessons_file: str
+) -> Path | None:
+    """Write the file to build from; None if there is nothing to put together."""
+    lines = (folder / "build.ninja").read_text(encoding="utf-8").splitlines()
+    candidates = [
+        statement
+        for statement in read_statements(lines)
+        if len(statement.outputs) == len(statement.inputs) == 1
+        and PurePath(plain(statement.inputs[0])).suffix in _CPP
+    ]
+    if len(candidates) < _FEWEST:
+        return None
+    formed = Formed.read(folder / FOLDER / "formed.json", lessons)
+    commands = read_commands(ninja, folder)
+    groups: dict[tuple[str, ...], list[_Compile]] = {}
+    for statement in candidates:
+        command = commands.get(plain(statement.outputs[0]))
+        compile_ = _compile(folder, statement, command) if command else None
+        if compile_ is not None:
+            groups.setdefault(compile_.kind, []).append(compile_)
+    limits = limits_for(sum(map(len, groups.values())), cores)
+    taken: list[Statement] = []
+    added: list[str] = []
+    for group in groups.values():
+        by_output = {item.output: item for item in group}
+        files = [_file(folder, item, formed.sizes) for item in group]
+        for batch in form_batches(files, formed.lessons, limits):
+            chosen = [by_output[file.output] for file in batch]
+            members = tuple(
+                Member(file.name, item.path, item.output)
+                for file, item in zip(batch, chosen, strict=True)
+            )
+            place = folder / FOLDER / f"{batch_name(batch, shlex.join(group[0].words))}.json"
+            write_if_changed(place, Batch(group[0].words, members, lessons_file).text())
+            taken += [item.statement for item in chosen]
+            added += _edge(place, [item.statement for item in chosen], members)
+    if not added:
+        return None
+    formed.write(folder / FOLDER / "formed.json")
+    made = folder / FILE
+    rest = "\n".join([*_without(lines, taken), "", *_rule(), *added]) + "\n"
+    write_if_changed(made, rest)
+    return made
+
+
+def _compile(folder: Path, statement: Statement, command: Command) -> _Compile | None:
+    """The command of a statement as words, if it is a compile and nothing else."""
+    try:
+        words = shlex.split(command.command)
+    except ValueError:
+        return None
+    source, output = plain(statement.inputs[0]), plain(statement.outputs[0])
+    if "-c" not in words or "-o" not in words or _OPERATORS & set(words):
+        return None
+    if words.count(source) != 1 or words[words.index("-o") + 1] != output:
+        return None
+    kept: list[str] = []
+    before = ""
+    for word in words:
+        if word == source:
+            kept.append(IN)
+        elif before == "-MF":
+            kept.append(DEPS)
+        else:
+            kept.append(OUT if word == output else word)
+        before = word
+    # Without a list of headers nobody would know when to compile it again.
+    if DEPS not in kept or any(source in word or output in word for word in kept):
+        return None
+    path = str(folder / source)
+    return _Compile(statement, tuple(kept), os.path.normpath(path), output)
+
+
+def _file(folder: Path, item: _Compile, sizes: dict[str, int]) -> File:
+    name = os.path.relpath(item.path, folder)
+    if name not in sizes:
+        try:
+            sizes[name] = Path(item.path).stat().st_size
+        except OSError:
+            # Generated, and not yet there: generated files are the large ones.
+            sizes[name] = sys.maxsize
+    return File(name, sizes[name], item.output)
+
+
+def _rule() -> list[str]:
+    program = shlex.join([sys.executable, "-P", "-m", "torchsmith.toolchain.accel.compile_batch"])
+    return [
+        "rule torchsmith_batch",
+        f"  command = {program.replace('$', '$$')} $batch",
+        "  description = Compiling $count files as one, from $first",
+        "  depfile = $headers",
+        "  deps = gcc",
+        # An object that is current is left as it is, and then nothing is linked again.
+        "  restat = 1",
+        "",
+    ]
+
+
+def _edge(place: Path, statements: list[Statement], members: tuple[Member, ...]) -> list[str]:
+    def names(kind: Iterable[tuple[str, ...]]) -> str:
+        return " ".join(dict.fromkeys(name for group in kind for name in group))
+
+    implicit = " ".join(
+        part for part in (escaped(str(place)), names(item.implicit for item in statements)) if part
+    )
+    order = names(item.order_only for item in statements)
+    first = PurePath(members[0].path).name.replace("$", "$$")
+    return [
+        f"build {names(item.outputs for item in statements)}: torchsmith_batch"
+        f" {names(item.inputs for item in statements)} | {implicit}"
+        + (f" || {order}" if order else ""),
+        f"  batch = {shlex.quote(str(place)).replace('$', '$$')}",
+        f"  headers = {str(place.with_suffix('.d')).replace('$', '$$')}",
+        f"  count = {len(members)}",
+        f"  first = {first}",
+        "",
+    ]
+
+
+def _without(lines: list[str], statements: Iterable[Statement]) -> list[str]:
+    gone = {number for item in statements for number in range(item.first, item.last + 1)}
+    return [line for number, line in enumerate(lines) if number not in gone]
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Write a file whole or not at all, and leave one alone that says the same."""
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return
+    except OSError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

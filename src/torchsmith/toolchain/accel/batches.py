@@ -1,0 +1,105 @@
+"""Which files are compiled together. Pure: values in, values out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torchsmith.toolchain.accel.lessons import Lessons
+
+# More files in a batch save less and less, take more memory, and lose more when they clash.
+MOST_FILES = 32
+# A file this large takes its time for itself, not for its headers: generated ones mostly.
+LARGE = 120_000
+# What reading the headers of a file weighs, in bytes of the file itself.
+_HEADERS = 10_000
+_HEAVIEST = 900_000
+# So many batches for each core, or the last of them leave the other cores idle.
+_BATCHES_A_CORE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file to compile: its name relative to the build folder, its size, and its object."""
+
+    name: str
+    size: int
+    output: str
+
+    @property
+    def weight(self) -> int:
+        """About how much of a batch it is."""
+        return _HEADERS + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a batch may become."""
+
+    files: int
+    weight: int = _HEAVIEST
+
+
+def limits_for(files: int, cores: int) -> Limits:
+    """Limits that keep every core busy to the end."""
+    fair = -(-files // (cores * _BATCHES_A_CORE))
+    return Limits(files=max(2, min(MOST_FILES, fair)))
+
+
+def form_batches(
+    files: Iterable[File], lessons: Lessons, limits: Limits
+) -> tuple[tuple[File, ...], ...]:
+    """Batches of two files or more; files in none of them are compiled as they always were.
+
+    Neighbours in the source tree share headers, so they go together. Where a batch ends
+    depends on the names near its end alone: a file more or less changes the batches around it
+    and leaves the others, and what a compiler cache holds of them, as they were. What is known
+    of clashes divides a batch, and moves no file into another one: it would be a stranger there,
+    and might clash in turn.
+    """
+    formed: list[list[File]] = []
+    for batch in _cut(sorted(files, key=lambda file: file.name), limits):
+        formed += _divided((file for file in batch if file.name not in lessons.alone), lessons)
+    return tuple(tuple(batch) for batch in formed if len(batch) > 1)
+
+
+def _cut(files: Iterable[File], limits: Limits) -> Iterator[list[File]]:
+    batch: list[File] = []
+    weight = 0
+    for file in files:
+        if file.size >= LARGE:
+            continue
+        if batch and weight + file.weight > limits.weight:
+            yield batch
+            batch, weight = [], 0
+        batch.append(file)
+        weight += file.weight
+        full = len(batch) >= limits.files
+        if full or (len(batch) * 2 > limits.files and _ends_here(file.name, limits)):
+            yield batch
+            batch, weight = [], 0
+    if batch:
+        yield batch
+
+
+def _divided(files: Iterable[File], lessons: Lessons) -> list[list[File]]:
+    groups: list[list[File]] = []
+    for file in files:
+        for group in groups:
+            if not any(lessons.clash(file.name, other.name) for other in group):
+                group.append(file)
+                break
+        else:
+            groups.append([file])
+    return groups
+
+
+def _ends_here(name: str, limits: Limits) -> bool:
+    return hashlib.sha256(name.encode()).digest()[0] * limits.files < 2 * 256
+
+
+def batch_name(files: Sequence[File], options: str) -> str:
+    """A name that stays as long as the batch and its options do."""
+    text = "\0".join([options, *(file.name for file in files)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

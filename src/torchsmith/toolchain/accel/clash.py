@@ -1,0 +1,50 @@
+"""Which file of a batch the compiler complains about, in its own words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_INCLUDED = re.compile(r"^(?:In file included from|\s+from) (?P<path>.+?):\d+")
+_SAID = re.compile(r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?: (?P<kind>fatal error|error|note): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Clash:
+    """A file that does not compile after the others, and the one it collides with if named."""
+
+    file: str
+    other: str | None
+
+
+def find_clashes(words: str, members: Mapping[str, str]) -> tuple[Clash, ...]:
+    """The files at fault; `members` maps every path the compiler may say to a batch's file.
+
+    The place of an error is in a member, or in a header whose chain of includes ends in one.
+    A note below it, of an earlier definition, names the other file.
+    """
+    found: dict[Clash, None] = {}
+    chain: str | None = None
+    culprit: str | None = None
+    named = False
+    for line in words.splitlines():
+        if included := _INCLUDED.match(line):
+            # The last member of a chain is the outermost: what the batch itself includes.
+            chain = members.get(included["path"], None if line[0] == "I" else chain)
+            continue
+        said = _SAID.match(line)
+        if said is None:
+            continue
+        here = members.get(said["path"])
+        if said["kind"] != "note":
+            if culprit is not None and not named:
+                found[Clash(culprit, None)] = None
+            culprit, named = here or chain, False
+        elif culprit is not None and here is not None and here != culprit:
+            found[Clash(culprit, here)] = None
+            named = True
+    if culprit is not None and not named:
+        found[Clash(culprit, None)] = None
+    with_other = {clash.file for clash in found if clash.other}
+    return tuple(clash for clash in found if clash.other or clash.file not in with_other)

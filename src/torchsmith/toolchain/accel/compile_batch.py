@@ -1,0 +1,314 @@
+"""What ninja runs for a batch: compile its files as one, or as few as they can be.
+
+    python -m torchsmith.toolchain.accel.compile_batch BATCH.json
+
+A batch that clashes is split by the compiler's own words: the files it names leave, the rest is
+compiled without them, and those that left are compiled together in turn. What is done is kept
+beside the batch, so that a second run, after a kill or an edit, compiles only what changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from torchsmith.toolchain.accel.clash import Clash, find_clashes
+from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons
+from torchsmith.toolchain.accel.unit import included_sources, unit_text
+from torchsmith.toolchain.compiles import killed_for_memory
+
+# In a batch's command these stand for the file, its object and its list of headers.
+IN, OUT, DEPS = "\x01in\x01", "\x01out\x01", "\x01deps\x01"
+_SIGNALLED = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of a batch: its name in lessons, where it lies, and its object."""
+
+    name: str
+    path: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is to be compiled, as the build file's writer lays it down."""
+
+    command: tuple[str, ...]
+    members: tuple[Member, ...]
+    lessons: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> Batch:
+        """A batch from its file."""
+        data = json.loads(path.read_text(encoding="utf-8"))
+        members = tuple(Member(**item) for item in data["members"])
+        return cls(tuple(data["command"]), members, data["lessons"])
+
+    def text(self) -> str:
+        """A batch as its file."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+
+@dataclass(slots=True)
+class Part:
+    """Files that compile together, and the digest of each file that went into their object."""
+
+    names: tuple[str, ...]
+    read: dict[str, str] = field(default_factory=dict)
+
+
+class _StoppedError(Exception):
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+
+class Compilation:
+    """One run of a batch."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.batch = Batch.read(place)
+        self.members = {member.name: member for member in self.batch.members}
+        self.paths = {
+            path: member.name
+            for member in self.batch.members
+            for path in (member.path, *included_sources(Path(member.path)))
+        }
+        command = "\0".join(self.batch.command)
+        self.command_digest = hashlib.sha256(command.encode()).hexdigest()
+        self.done: list[Part] = []
+        self.clashes: list[Clash] = []
+        self._digests: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Bring every object of the batch up to date."""
+        known = self._read_state()
+        self.done = [part for part in known if self._current(part)]
+        settled = {name for part in self.done for name in part.names}
+        for names in self._left(known, settled):
+            self._compile_apart(names)
+        self._write_dependencies()
+
+    def _left(self, known: Sequence[Part], settled: set[str]) -> list[tuple[str, ...]]:
+        """What has to be compiled: as it was split before, edited files on their own."""
+        groups: list[tuple[str, ...]] = []
+        edited: list[str] = []
+        for part in known:
+            if part.names[0] in settled:
+                continue
+            changed = [name for name in part.names if self._edited(part, name)]
+            edited += changed
+            groups.append(tuple(name for name in part.names if name not in changed))
+        seen = {name for part in known for name in part.names}
+        # A file someone works on is compiled again and again: from now on without the others.
+        groups += [(name,) for name in edited]
+        groups.append(tuple(name for name in self.members if name not in seen))
+        return [group for group in groups if group]
+
+    def _edited(self, part: Part, name: str) -> bool:
+        if len(part.names) == 1:
+            return False
+        path = self.members[name].path
+        return any(
+            source in part.read and part.read[source] != self._digest(source)
+            for source in (path, *included_sources(Path(path)))
+        )
+
+    def _compile_apart(self, names: tuple[str, ...]) -> None:
+        """Compile files together, or in as many parts as it takes."""
+        waiting = [names]
+        while waiting:
+            group = waiting.pop(0)
+            words = self._compile(group)
+            if words is None:
+                continue
+            clashes = [
+                clash
+                for clash in find_clashes(words, self.paths)
+                if clash.file in group and clash.file != group[0]
+            ]
+            culprits = {clash.file for clash in clashes}
+            if culprits:
+                self.clashes += [
+                    clash if clash.other in group else Clash(clash.file, None) for clash in clashes
+                ]
+                leaving = [name for name in group if name in culprits]
+                waiting.insert(0, tuple(name for name in group if name not in culprits))
+                waiting += self._without_known_clashes(leaving)
+            else:
+                half = len(group) // 2
+                waiting[:0] = [group[:half], group[half:]]
+
+    def _without_known_clashes(self, names: list[str]) -> list[tuple[str, ...]]:
+        pairs = {(clash.file, clash.other) for clash in self.clashes}
+        groups: list[list[str]] = []
+        for name in names:
+            for group in groups:
+                if not any((name, other) in pairs or (other, name) in pairs for other in group):
+                    group.append(name)
+                    break
+            else:
+                groups.append([name])
+        return [tuple(group) for group in groups]
+
+    def _compile(self, group: tuple[str, ...]) -> str | None:
+        """Compile a group; what the compiler said if it cannot be compiled together."""
+        members = [self.members[name] for name in group]
+        stem = self.place.with_suffix("")
+        label = hashlib.sha256("\0".join(group).encode()).hexdigest()[:8]
+        if len(members) == 1:
+            source = members[0].path
+        else:
+            source = f"{stem}-{label}.cpp"
+            _write(Path(source), unit_text(Path(member.path) for member in members))
+        made, headers = f"{stem}-{label}.o.part", f"{stem}-{label}.d.part"
+        status, words = self._run(source, made, headers)
+        if status == 0:
+            sys.stderr.write(words)
+            self._keep(group, made, headers)
+            return None
+        if len(members) == 1 or (
+            status >= _SIGNALLED and not killed_for_memory(status, words.encode())
+        ):
+            sys.stderr.write(words)
+            raise _StoppedError(status)
+        return words
+
+    def _run(self, source: str, made: str, headers: str) -> tuple[int, str]:
+        values = {IN: source, OUT: made, DEPS: headers}
+        ended = subprocess.run(
+            [values.get(word, word) for word in self.batch.command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        status = ended.returncode
+        return (_SIGNALLED - status if status < 0 else status), ended.stdout
+
+    def _keep(self, group: tuple[str, ...], made: str, headers: str) -> None:
+        read = {path: self._digest(path) for path in read_dependencies(Path(headers))}
+        for name in group[1:]:
+            self._place_empty(Path(self.members[name].output))
+        Path(made).replace(self.members[group[0]].output)
+        Path(headers).unlink()
+        self.done = [part for part in self.done if not set(part.names) & set(group)]
+        self.done.append(Part(group, read))
+        self._write_state()
+
+    def _place_empty(self, output: Path) -> None:
+        empty = self.place.with_name(f"empty-{self.command_digest[:16]}.o")
+        if not empty.exists():
+            source = empty.with_suffix(".cpp")
+            _write(source, "")
+            made = empty.with_name(f"{empty.name}.{os.getpid()}")
+            headers = made.with_name(f"{made.name}.d")
+            status, words = self._run(str(source), str(made), str(headers))
+            if status != 0:
+                sys.stderr.write(words)
+                raise _StoppedError(status)
+            headers.unlink()
+            made.replace(empty)
+        part = output.with_name(output.name + ".part")
+        part.write_bytes(empty.read_bytes())
+        part.replace(output)
+
+    def _current(self, part: Part) -> bool:
+        return all(
+            name in self.members and Path(self.members[name].output).exists() for name in part.names
+        ) and all(self._digest(path) == digest for path, digest in part.read.items())
+
+    def _digest(self, path: str) -> str:
+        if path not in self._digests:
+            try:
+                digest = hashlib.blake2b(Path(path).read_bytes(), digest_size=12).hexdigest()
+            except OSError:
+                digest = ""
+            self._digests[path] = digest
+        return self._digests[path]
+
+    @property
+    def _state(self) -> Path:
+        return self.place.with_suffix(".state")
+
+    def _read_state(self) -> list[Part]:
+        try:
+            data = json.loads(self._state.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        if data["command"] != self.command_digest:
+            return []
+        parts = [Part(tuple(item["names"]), item["read"]) for item in data["parts"]]
+        return [part for part in parts if set(part.names) <= set(self.members)]
+
+    def _write_state(self) -> None:
+        parts = [asdict(part) for part in self.done]
+        _write(self._state, json.dumps({"command": self.command_digest, "parts": parts}))
+
+    def _write_dependencies(self) -> None:
+        """The list ninja reads, of every file any part was made of."""
+        paths = {path: None for part in self.done for path in part.read}
+        # The units are ours: they change with the files they include, and with nothing else.
+        ours = str(self.place.parent) + "/"
+        names = " \\\n ".join(_quoted(path) for path in paths if not path.startswith(ours))
+        text = f"{_quoted(self.batch.members[0].output)}: {names}\n"
+        _write(self.place.with_suffix(".d"), text)
+
+    def learn(self) -> None:
+        """Keep what clashed, for the next time these files are put into batches."""
+        settled = {name for part in self.done for name in part.names}
+        if not self.batch.lessons or not self.clashes:
+            return
+        apart = frozenset(
+            frozenset((clash.file, clash.other))
+            for clash in self.clashes
+            if clash.other and {clash.file, clash.other} <= settled
+        )
+        alone = frozenset(
+            clash.file for clash in self.clashes if not clash.other and clash.file in settled
+        )
+        keep_lessons(Path(self.batch.lessons), Lessons(apart, alone))
+
+
+def read_dependencies(path: Path) -> list[str]:
+    """The files a compiler read, from the rule it wrote for make."""
+    text = path.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", " ")
+    words = re.findall(r"(?:\\[ #]|\$\$|[^\s])+", text.partition(": ")[2])
+    return [re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in words]
+
+
+def _quoted(path: str) -> str:
+    return re.sub(r"([ #])", r"\\\1", path).replace("$", "$$")
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Compile one batch; the compiler's status if a file of it cannot be compiled at all."""
+    compilation = Compilation(Path(argv[0]))
+    try:
+        compilation.run()
+    except _StoppedError as stopped:
+        return stopped.status
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        compilation.learn()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

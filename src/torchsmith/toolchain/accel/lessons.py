@@ -1,0 +1,98 @@
+"""What builds learned about files that cannot share a batch.
+
+A lesson is a line of JSON, {"apart": [one, other]} or {"alone": file}, appended in one write:
+several batches and several builds learn at once. Names are relative to the build folder, so that
+they mean the same in every checkout. What is known of a release from the start is a profile
+among the facts, of the same lessons.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """Files that clash with another one, and files that go with no other."""
+
+    apart: frozenset[frozenset[str]] = frozenset()
+    alone: frozenset[str] = frozenset()
+    _partners: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        partners: dict[str, set[str]] = {}
+        for pair in self.apart:
+            for name in pair:
+                partners.setdefault(name, set()).update(pair - {name})
+        self._partners.update({name: frozenset(others) for name, others in partners.items()})
+
+    def clash(self, one: str, other: str) -> bool:
+        """Whether two files cannot be compiled together."""
+        return other in self._partners.get(one, ())
+
+    def __or__(self, other: Lessons) -> Lessons:
+        return Lessons(self.apart | other.apart, self.alone | other.alone)
+
+
+def read_lessons(path: Path) -> Lessons:
+    """The lessons of a file; a line that makes no sense, cut off say, teaches nothing."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return Lessons()
+    apart: set[frozenset[str]] = set()
+    alone: set[str] = set()
+    for line in lines:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        match said:
+            case {"apart": [str(one), str(other)]} if one != other:
+                apart.add(frozenset((one, other)))
+            case {"alone": str(name)}:
+                alone.add(name)
+    return Lessons(frozenset(apart), frozenset(alone))
+
+
+def keep_lessons(path: Path, lessons: Lessons) -> None:
+    """Add lessons to a file."""
+    lines = [json.dumps({"apart": sorted(pair)}) for pair in sorted(map(sorted, lessons.apart))]
+    lines += [json.dumps({"alone": name}) for name in sorted(lessons.alone)]
+    if not lines:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(handle, "".join(f"{line}\n" for line in lines).encode())
+    finally:
+        os.close(handle)
+
+
+def shipped_lessons(project: str, version: str) -> Lessons:
+    """What is known of a release from the start: nothing, for most."""
+    series = ".".join(version.split("+")[0].split(".")[:2])
+    profile = resources.files("torchsmith.facts") / "data" / "batches" / f"{project}-{series}.toml"
+    try:
+        return parse_profile(profile.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Lessons()
+
+
+def parse_profile(text: str) -> Lessons:
+    """A profile's text as lessons: `alone` is a list of files, `apart` of groups of files."""
+    data = tomllib.loads(text)
+    groups: Iterable[list[str]] = data.get("apart", [])
+    pairs = (
+        frozenset((one, other))
+        for group in groups
+        for place, one in enumerate(group)
+        for other in group[place + 1 :]
+    )
+    return Lessons(frozenset(pairs), frozenset(data.get("alone", [])))

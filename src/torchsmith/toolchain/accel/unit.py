@@ -1,0 +1,48 @@
+"""A batch as one C++ file that includes its members."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
+_INCLUDED_SOURCE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+\.(?:cpp|cc|cxx))[">]', re.M)
+
+
+def included_sources(path: Path) -> tuple[str, ...]:
+    """The C++ files that a C++ file includes: PyTorch's for one CPU capability do only that."""
+    return tuple(
+        str(found)
+        for name in _INCLUDED_SOURCE.findall(_text(path))
+        for found in (path.parent / name,)
+        if found.is_file()
+    )
+
+
+def macros_of(path: Path) -> tuple[str, ...]:
+    """The macros a file defines itself, also where it only includes another C++ file."""
+    files = [path, *(Path(name) for name in included_sources(path))]
+    return tuple(dict.fromkeys(name for file in files for name in _DEFINE.findall(_text(file))))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def unit_text(files: Iterable[Path]) -> str:
+    """The C++ file of a batch.
+
+    What a file defines for itself is put back to what it was before: a macro such as
+    TORCH_ASSERT_NO_OPERATORS, set at the top of one file, means something to the next.
+    """
+    lines: list[str] = []
+    for path in files:
+        macros = macros_of(path)
+        lines += [f'#pragma push_macro("{name}")' for name in macros]
+        lines.append(f'#include "{path}"')
+        lines += [f'#pragma pop_macro("{name}")' for name in macros]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,43 @@
+"""The compiler cache: ccache, where the machine has it, behind the memory governor's launcher."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_MOST = "20G"
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerCache:
+    """The words before a compiler's command, and the variables it runs under."""
+
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] | None = None
+
+
+def compiler_cache(store: Path, work: Path) -> CompilerCache:
+    """ccache with its files in the store; nothing where there is no ccache.
+
+    The caller's own settings, of a remote storage for a team say, stay in force.
+    """
+    program = shutil.which("ccache")
+    if program is None:
+        return CompilerCache()
+    settings = {
+        "CCACHE_DIR": str(store / "compiler-cache"),
+        "CCACHE_MAXSIZE": _MOST,
+        # Names below the work folder are taken relative to it: two folders share what is equal.
+        "CCACHE_BASEDIR": str(work),
+        "CCACHE_NOHASHDIR": "1",
+        # The compiler's own list of headers says what to look at: no run of the preprocessor.
+        "CCACHE_DEPEND": "1",
+        # A compiler that was updated in place is another one, whatever its date says.
+        "CCACHE_COMPILERCHECK": "content",
+    }
+    return CompilerCache(
+        (program,), {name: os.environ.get(name, value) for name, value in settings.items()}
+    )

@@ -1,0 +1,200 @@
+"""Compiling in batches with the real CMake, ninja and compiler."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from torchsmith.toolchain.accel import acceleration
+from torchsmith.toolchain.accel.lessons import Lessons, read_lessons
+
+pytestmark = pytest.mark.integration
+
+COUNT = 16
+
+
+class Project:
+    """A program of many small files, among them some that cannot be compiled together."""
+
+    def __init__(self, folder: Path) -> None:
+        self.source = folder / "source"
+        self.build = folder / "build"
+        self.lessons = folder / "lessons.jsonl"
+        self.source.mkdir()
+        (self.source / "unguarded.h").write_text("struct Unguarded { int value; };\n")
+        for number in range(COUNT):
+            self.file(number).write_text(_text(number))
+        calls = "".join(f"int f{number}();\n" for number in range(COUNT))
+        total = " + ".join(f"f{number}()" for number in range(COUNT))
+        (self.source / "main.cpp").write_text(
+            f'{calls}int main() {{ __builtin_printf("%d\\n", {total}); }}\n'
+        )
+        (self.source / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.18)\nproject(batches CXX)\n"
+            "file(GLOB files *.cpp)\nadd_executable(program ${files})\n"
+        )
+
+    def file(self, number: int) -> Path:
+        return self.source / f"f{number:02}.cpp"
+
+    def environment(self, accel: str = "on") -> dict[str, str]:
+        variables = {**os.environ, **acceleration(self.lessons, cores=1)}
+        variables["TORCHSMITH_ACCEL"] = accel
+        folders = [variables["TORCHSMITH_SHIMS"], sysconfig.get_path("scripts")]
+        variables["PATH"] = ":".join([*folders, variables["PATH"]])
+        return variables
+
+    def configure(self, accel: str = "on") -> None:
+        self._run(["cmake", "-G", "Ninja", "-S", str(self.source), "-B", str(self.build)], accel)
+
+    def make(self, accel: str = "on") -> str:
+        return self._run(["cmake", "--build", str(self.build)], accel)
+
+    def _run(self, command: list[str], accel: str) -> str:
+        done = subprocess.run(
+            command, env=self.environment(accel), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(done.stdout + done.stderr)
+        return done.stdout
+
+    def result(self) -> str:
+        return subprocess.check_output([self.build / "program"], text=True).strip()
+
+    def compiles(self) -> list[list[str]]:
+        """The files of every part that was compiled, in all batches."""
+        states = (self.build / "torchsmith-batches").glob("*.state")
+        return [
+            [Path(name).name for name in part["names"]]
+            for state in states
+            for part in json.loads(state.read_text())["parts"]
+        ]
+
+
+def _text(number: int) -> str:
+    lines = ["#include <string>", "#define LOCAL 1", f"#define OWN {number}"]
+    lines += ["#ifdef LEAKED", "#error a macro of another file", "#endif", "#define LEAKED"]
+    if number % 2 == 0:
+        lines.append("static int helper() { return OWN; }")
+    else:
+        lines.append("#define helper() OWN")
+    if number in (1, 3):
+        lines.append('#include "unguarded.h"')
+    lines.append(f"int f{number}() {{ return helper() + LOCAL; }}")
+    return "\n".join(lines) + "\n"
+
+
+EXPECTED = str(sum(range(COUNT)) + COUNT)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    made = Project(tmp_path)
+    made.configure()
+    return made
+
+
+def test_a_project_built_in_batches_is_the_same_program(project: Project) -> None:
+    said = project.make()
+    assert "files as one" in said
+    assert project.result() == EXPECTED
+    assert len(project.compiles()) < COUNT
+    objects = list((project.build / "CMakeFiles/program.dir").glob("*.o"))
+    assert len(objects) == COUNT + 1
+
+
+def test_clashing_files_are_told_apart_and_remembered(project: Project) -> None:
+    project.make()
+    learned = read_lessons(project.lessons)
+    assert learned != Lessons()
+    pairs = [sorted(Path(name).name for name in pair) for pair in learned.apart]
+    assert all(int(name[1:3]) % 2 == 0 for pair in pairs for name in pair)
+    assert {Path(name).name for name in learned.alone} <= {"f01.cpp", "f03.cpp"}
+    before = project.lessons.read_text()
+    project.build = project.source.parent / "again"
+    project.configure()
+    project.make()
+    assert project.result() == EXPECTED
+    assert project.lessons.read_text() == before
+
+
+def test_a_second_build_has_nothing_to_do(project: Project) -> None:
+    project.make()
+    assert "no work to do" in project.make()
+
+
+def test_a_touched_file_is_neither_compiled_nor_linked_again(project: Project) -> None:
+    project.make()
+    made = (project.build / "program").stat().st_mtime_ns
+    project.file(5).touch()
+    project.make()
+    assert (project.build / "program").stat().st_mtime_ns == made
+
+
+def test_an_edited_file_leaves_its_batch_once(project: Project) -> None:
+    project.make()
+    text = project.file(5).read_text()
+    for more in (100, 200):
+        project.file(5).write_text(text.replace("OWN 5", f"OWN {5 + more}"))
+        project.make()
+        assert project.result() == str(int(EXPECTED) + more)
+        assert ["f05.cpp"] in project.compiles()
+    others = {
+        name: (project.build / "CMakeFiles/program.dir" / f"{name}.o").stat().st_mtime_ns
+        for name in ("f06.cpp", "f07.cpp")
+    }
+    project.file(5).write_text(text)
+    project.make()
+    assert project.result() == EXPECTED
+    for name, before in others.items():
+        now = (project.build / "CMakeFiles/program.dir" / f"{name}.o").stat().st_mtime_ns
+        assert now == before, f"{name} was compiled again"
+
+
+def test_a_changed_header_has_its_users_compiled_again(project: Project) -> None:
+    project.make()
+    header = project.source / "unguarded.h"
+    header.write_text(header.read_text() + "#undef OWN\n#define OWN 1000\n")
+    project.make()
+    assert project.result() == str(int(EXPECTED) - 4 + 2000)
+
+
+def test_a_real_error_is_shown_once_with_its_file(project: Project) -> None:
+    project.file(7).write_text("int f7() { return missing; }\n")
+    with pytest.raises(RuntimeError, match=r"f07\.cpp:1:\d+: error: .missing. was not declared"):
+        project.make()
+    assert not any("f07" in line for line in _lines(project.lessons))
+    project.file(7).write_text(_text(7))
+    project.make()
+    assert project.result() == EXPECTED
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_without_acceleration_every_file_is_compiled_by_itself(project: Project) -> None:
+    said = project.make(accel="off")
+    assert "files as one" not in said
+    assert not (project.build / "torchsmith.ninja").exists()
+    assert project.result() == EXPECTED
+
+
+def test_a_killed_build_goes_on_with_what_it_had(project: Project) -> None:
+    project.make()
+    state = next((project.build / "torchsmith-batches").glob("*.state"))
+    parts = json.loads(state.read_text())["parts"]
+    batch = json.loads(state.with_suffix(".json").read_text())
+    # As a kill leaves it: objects and state are there, and ninja knows nothing of them.
+    (project.build / ".ninja_log").unlink()
+    (project.build / ".ninja_deps").unlink()
+    carrier = {item["name"]: item["output"] for item in batch["members"]}[parts[0]["names"][0]]
+    before = (project.build / carrier).stat().st_mtime_ns
+    project.make()
+    assert (project.build / carrier).stat().st_mtime_ns == before
+    assert project.result() == EXPECTED

@@ -1,0 +1,122 @@
+"""Which files are compiled together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchsmith.toolchain.accel.batches import LARGE, File, Limits, form_batches, limits_for
+from torchsmith.toolchain.accel.lessons import (
+    Lessons,
+    keep_lessons,
+    parse_profile,
+    read_lessons,
+    shipped_lessons,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def files(*names: str, size: int = 5_000) -> list[File]:
+    return [File(name, size, f"{name}.o") for name in names]
+
+
+def numbered(count: int) -> list[File]:
+    return files(*(f"../aten/file{number:03}.cpp" for number in range(count)))
+
+
+def names(batches: tuple[tuple[File, ...], ...]) -> list[list[str]]:
+    return [[file.name for file in batch] for batch in batches]
+
+
+def test_neighbours_go_together_within_the_limits() -> None:
+    batches = form_batches(numbered(100), Lessons(), Limits(files=10))
+    assert all(2 <= len(batch) <= 10 for batch in batches)
+    assert [name for batch in names(batches) for name in batch] == [
+        file.name for file in numbered(100)
+    ]
+
+
+def test_a_large_file_is_compiled_by_itself() -> None:
+    large = File("big.cpp", LARGE, "big.o")
+    batches = form_batches([*files("a.cpp", "b.cpp"), large], Lessons(), Limits(files=8))
+    assert names(batches) == [["a.cpp", "b.cpp"]]
+
+
+def test_a_batch_is_bounded_by_weight_too() -> None:
+    heavy = files("a.cpp", "b.cpp", "c.cpp", "d.cpp", size=90_000)
+    batches = form_batches(heavy, Lessons(), Limits(files=8, weight=200_000))
+    assert names(batches) == [["a.cpp", "b.cpp"], ["c.cpp", "d.cpp"]]
+
+
+def test_files_that_clash_are_never_in_one_batch() -> None:
+    lessons = Lessons(apart=frozenset([frozenset(("a.cpp", "b.cpp"))]))
+    batches = form_batches(files("a.cpp", "b.cpp", "c.cpp"), lessons, Limits(files=8))
+    assert names(batches) == [["a.cpp", "c.cpp"]]
+
+
+def test_files_that_left_a_batch_form_another() -> None:
+    lessons = Lessons(apart=frozenset(frozenset(("a.cpp", other)) for other in ("b.cpp", "c.cpp")))
+    batches = form_batches(files("a.cpp", "b.cpp", "c.cpp", "d.cpp"), lessons, Limits(files=8))
+    assert names(batches) == [["a.cpp", "d.cpp"], ["b.cpp", "c.cpp"]]
+
+
+def test_a_file_that_goes_with_no_other_is_left_out() -> None:
+    lessons = Lessons(alone=frozenset(["b.cpp"]))
+    batches = form_batches(files("a.cpp", "b.cpp", "c.cpp"), lessons, Limits(files=8))
+    assert names(batches) == [["a.cpp", "c.cpp"]]
+
+
+@given(
+    st.sets(st.integers(0, 60), min_size=2, max_size=40),
+    st.sets(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=30),
+)
+def test_every_file_is_in_one_batch_at_most_and_no_two_clash(
+    chosen: set[int], pairs: set[tuple[int, int]]
+) -> None:
+    lessons = Lessons(
+        apart=frozenset(frozenset((f"{a}.cpp", f"{b}.cpp")) for a, b in pairs if a != b)
+    )
+    batches = form_batches(files(*(f"{n}.cpp" for n in chosen)), lessons, Limits(files=6))
+    every = [name for batch in names(batches) for name in batch]
+    assert len(every) == len(set(every))
+    assert not any(
+        lessons.clash(one, other) for batch in names(batches) for one in batch for other in batch
+    )
+
+
+def test_a_new_file_changes_the_batches_around_it_only() -> None:
+    limits = Limits(files=16)
+    before = set(map(tuple, names(form_batches(numbered(400), Lessons(), limits))))
+    more = [*numbered(400), *files("../aten/file200b.cpp")]
+    after = set(map(tuple, names(form_batches(more, Lessons(), limits))))
+    assert len(before - after) <= len(before) // 3
+
+
+def test_few_files_make_small_batches_so_that_every_core_has_some() -> None:
+    assert limits_for(43, cores=2).files == 6
+    assert limits_for(1200, cores=2).files == 32
+
+
+def test_lessons_are_read_back_and_a_broken_line_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "lessons.jsonl"
+    first = Lessons(frozenset([frozenset(("a.cpp", "b.cpp"))]), frozenset(["c.cpp"]))
+    keep_lessons(path, first)
+    with path.open("a") as file:
+        file.write('{"apart": ["d.cpp"')
+    assert read_lessons(path) == first
+    assert read_lessons(tmp_path / "none") == Lessons()
+
+
+def test_a_profile_keeps_every_two_of_a_group_apart() -> None:
+    lessons = parse_profile('alone = ["x.cpp"]\napart = [["a.cpp", "b.cpp", "c.cpp"]]')
+    assert lessons.alone == {"x.cpp"}
+    assert len(lessons.apart) == 3
+    assert lessons.clash("a.cpp", "c.cpp")
+
+
+def test_a_release_nobody_built_in_batches_has_no_profile() -> None:
+    assert shipped_lessons("torch", "0.1.0") == Lessons()

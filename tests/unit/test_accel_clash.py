@@ -1,0 +1,66 @@
+"""Which file of a batch the compiler complains about: its words, as gcc 12 writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchsmith.toolchain.accel.clash import Clash, find_clashes
+
+pytestmark = pytest.mark.unit
+
+MEMBERS = {
+    "/s/a.cpp": "../a.cpp",
+    "/s/b.cpp": "../b.cpp",
+    "/s/c.cpp": "../c.cpp",
+    "/b/k.cpp.DEFAULT.cpp": "k.cpp.DEFAULT.cpp",
+    "/s/k.cpp": "k.cpp.DEFAULT.cpp",
+}
+
+
+def test_the_later_of_two_definitions_is_at_fault_and_the_earlier_is_named() -> None:
+    said = """\
+In file included from /b/u.cpp:3:
+/s/b.cpp:4:12: error: redefinition of ‘int helper()’
+    4 | static int helper() { return 2; }
+      |            ^~~~~~
+In file included from /b/u.cpp:1:
+/s/a.cpp:4:12: note: ‘int helper()’ previously defined here
+"""
+    assert find_clashes(said, MEMBERS) == (Clash("../b.cpp", "../a.cpp"),)
+
+
+def test_an_error_in_a_header_is_the_file_that_includes_it() -> None:
+    said = """\
+In file included from /s/twice.h:1,
+                 from /s/c.cpp:2,
+                 from /b/u.cpp:5:
+/s/once.h:1:8: error: redefinition of ‘struct Once’
+In file included from /s/a.cpp:1,
+                 from /b/u.cpp:1:
+/s/once.h:1:8: note: previous definition of ‘struct Once’
+"""
+    assert find_clashes(said, MEMBERS) == (Clash("../c.cpp", None),)
+
+
+def test_a_file_for_one_cpu_capability_is_known_by_what_it_includes() -> None:
+    said = """\
+In file included from /b/k.cpp.DEFAULT.cpp:1,
+                 from /b/u.cpp:9:
+/s/k.cpp:7:1: error: reference to ‘vec’ is ambiguous
+"""
+    assert find_clashes(said, MEMBERS) == (Clash("k.cpp.DEFAULT.cpp", None),)
+
+
+def test_every_file_at_fault_is_found_in_one_pass() -> None:
+    said = """\
+/s/b.cpp:4:12: error: redefinition of ‘int f()’
+/s/a.cpp:4:12: note: ‘int f()’ previously defined here
+/s/b.cpp:9:12: error: ‘g’ was not declared in this scope
+/s/c.cpp:1:2: fatal error: no.h: No such file or directory
+"""
+    assert find_clashes(said, MEMBERS) == (Clash("../b.cpp", "../a.cpp"), Clash("../c.cpp", None))
+
+
+def test_words_that_name_no_file_of_the_batch_find_nothing() -> None:
+    said = "{standard input}:12: Error: symbol `f' is already defined\n/s/z.h:1:2: error: no\n"
+    assert find_clashes(said, MEMBERS) == ()
