@@ -219,7 +219,7 @@ def debian_archive(name: str, sha256: str) -> bytes:
         (
             "1.13.1",
             "d0355588b8528566d477e6ebf1b4d9d036a6fd75711339f66b27472ce5879dc7",
-            {"threads-512", "gcc-13", "gloo-timeout", "fmt-9", "find-blas"},
+            {"threads-512", "gcc-13", "gloo-timeout", "fmt-9", "system-libraries", "find-blas"},
         ),
         (
             "2.6.0",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from collections.abc import Callable
@@ -63,6 +64,28 @@ def test_debian_gives_torch_with_its_patches_and_ours(debian: Plan, tmp_path: Pa
     for step in steps:
         assert (tmp_path / "work" / step.outputs[0] / "setup.py").exists()
     assert not (tmp_path / "work/apt/pytorch/unpack").exists()
+
+
+def test_debian_gives_1_13_whole_or_upstreams_part_with_what_stands_in_for_the_rest(
+    planned: Planner, tmp_path: Path
+) -> None:
+    plan, _ = planned('torch = "1.13.1"\nsource = { kind = "debian", suite = "bookworm" }')
+    steps = [step for step in plan.steps if step.kind in ("fetch", "patch")]
+    names = [step.id for step in steps]
+    done = run(render_script(plan, "test"), tmp_path, *names, DEBIAN_MIRROR=debian_mirror())
+    assert done.returncode == 0, done.stdout + done.stderr
+    tree = tmp_path / "work" / steps[-1].outputs[0]
+    whole = (tree / "debian/patches/series").exists()
+    assert ("upstream's is taken alone" in done.stderr) != whole
+    assert ("torch-1.13-system-libraries.patch is left out" in done.stdout) == whole
+    if not whole:
+        assert "find_program" in (tree / "cmake/FlatBuffers.cmake").read_text()
+    (resolution,) = plan.variants
+    assert resolution.vendored
+    for item in resolution.vendored:
+        assert hashlib.sha256((tree / item.path).read_bytes()).hexdigest() == item.sha256
+    lent = [path for path in (tmp_path / "work" / steps[1].outputs[0]).rglob("*") if path.is_file()]
+    assert len(lent) == len(resolution.vendored)
 
 
 def test_an_archive_signed_by_nobody_we_know_is_refused(debian: Plan, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources import NotServedError, SourceError, UnreachableError, fetch
@@ -171,16 +172,45 @@ def test_a_package_comes_whole_with_its_patches(mirror: Mirror, tmp_path: Path) 
     assert brought.location == f"{mirror.url}/pool"
 
 
-def test_without_debians_part_upstreams_is_taken_and_said_so(
+def test_where_it_will_do_upstreams_part_is_taken_alone_and_said_so(
     mirror: Mirror, tmp_path: Path
 ) -> None:
     (mirror.root / "pool/pytorch_2.6.0+dfsg-1.debian.tar.xz").unlink()
     (mirror.root / "pool/pytorch_2.6.0+dfsg-1.dsc").unlink()
-    brought = bring(mirror, tmp_path)
+    brought = bring(mirror, tmp_path, structs.replace(CHOICE, upstream_alone=True))
     assert (tmp_path / "tree/a.txt").read_text() == "old\n"
     assert brought.evidence["patches"] == "0"
     assert any("patch series is not applied" in note for note in brought.notes)
     assert any(".dsc" in note for note in brought.notes)
+
+
+def test_upstreams_part_alone_is_held_against_the_signed_list_too(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    (mirror.root / "pool/pytorch_2.6.0+dfsg-1.debian.tar.xz").unlink()
+    orig = mirror.root / "pool/pytorch_2.6.0+dfsg.orig.tar.gz"
+    orig.write_bytes(orig.read_bytes()[:-1] + b"!")
+    with pytest.raises(SourceError, match=r"orig\.tar\.gz") as caught:
+        bring(mirror, tmp_path, structs.replace(CHOICE, upstream_alone=True))
+    assert not isinstance(caught.value, UnreachableError)
+    assert not any((tmp_path / "tree").iterdir())
+
+
+def test_where_it_will_not_do_a_missing_part_of_debians_is_an_error(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    (mirror.root / "pool/pytorch_2.6.0+dfsg-1.debian.tar.xz").unlink()
+    with pytest.raises(NotServedError, match="cannot be built without"):
+        bring(mirror, tmp_path)
+    assert not any((tmp_path / "tree").iterdir())
+
+
+def test_with_debians_part_at_hand_it_is_taken_even_where_it_could_be_done_without(
+    mirror: Mirror, tmp_path: Path
+) -> None:
+    brought = bring(mirror, tmp_path, structs.replace(CHOICE, upstream_alone=True))
+    assert brought.evidence["patches"] == "1"
+    assert brought.notes == ()
 
 
 def test_without_upstreams_part_the_suites_are_named(mirror: Mirror, tmp_path: Path) -> None:

@@ -259,6 +259,15 @@ def test_fetches_run_at_the_same_time_and_compilations_do_not(bench: Bench) -> N
     )
 
 
+def test_what_is_odd_about_a_source_is_told_and_what_a_compiler_warns_of_is_not(
+    bench: Bench,
+) -> None:
+    said = "echo 'warning: a part is missing'"
+    bench.run(plan_of(step("fetch", said), step("compile", said, kind="compile")))
+    told = [event.message for event in bench.events if isinstance(event, events.Warned)]
+    assert told == ["Fetch: a part is missing"]
+
+
 def test_files_of_the_plan_lie_where_steps_look_for_them(bench: Bench) -> None:
     files = {"patches/a.patch": b"patch\n", "jobs/j.json": b"{}"}
     plan = plan_of(

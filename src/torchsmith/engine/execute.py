@@ -145,6 +145,10 @@ class Executor:
             self._recorder.emit(events.StepLine(step=step.id, text=text))
             if (made := progress.read(text)) is not None:
                 self._recorder.emit(made)
+            # A source that is not quite what was asked for is no secret of its log.
+            if step.kind == "fetch" and text.startswith("warning: "):
+                message = f"{step.title}: {text.removeprefix('warning: ')}"
+                self._recorder.emit(events.Warned(message=message))
 
         folder = self.work.path / step.folder
         folder.mkdir(parents=True, exist_ok=True)

@@ -425,6 +425,20 @@ class DebianSource(Fact, frozen=True, kw_only=True):
     component: Literal["main", "contrib", "non-free"]
 
 
+class VendoredFile(_Model, frozen=True, kw_only=True):
+    """A file Debian took out of a source, as another of its source packages still has it."""
+
+    # Where the build looks for it.
+    path: str
+    # Who lends it.
+    suite: str
+    package: str
+    version: Version
+    # Where it lies there, not through a link.
+    file: str
+    sha256: Sha256
+
+
 class DebianBuild(Fact, frozen=True, kw_only=True):
     """What building from Debian's source takes: it comes without the libraries it bundles."""
 
@@ -432,6 +446,10 @@ class DebianBuild(Fact, frozen=True, kw_only=True):
     env: dict[str, str]
     # Packages with the libraries the sources were parted from.
     apt: list[str]
+    # Whether it can be done with upstream's part alone, where no mirror has Debian's.
+    upstream_alone: bool = False
+    # What no package brings.
+    vendored: list[VendoredFile] = []
 
 
 class SystemsFile(_Model, frozen=True, kw_only=True):
@@ -471,6 +489,9 @@ class PatchFact(Fact, frozen=True, kw_only=True):
     sources: list[str] = []
     # The submodule it changes: source archives may come without.
     submodule: str | None = None
+    # Left out where the tree has this path, or has it not: two sources of a release may differ.
+    unless: str | None = None
+    only_with: str | None = None
     why: str
 
 

@@ -10,10 +10,11 @@ from torchsmith.facts.files import Facts
 from torchsmith.plan.companions import companion_steps, extension_steps
 from torchsmith.plan.models import Plan, Step, step_key
 from torchsmith.plan.packages import conda_step, fetch_magma, libtorch_step, magma_steps
+from torchsmith.plan.patching import patch_source
 from torchsmith.plan.render.conda import conda_files, magma_files
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
 from torchsmith.plan.ship import image_names, image_steps, job_steps, publish_steps
-from torchsmith.plan.sources import fetch_companion, fetch_torch, patch_source
+from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps
 from torchsmith.recipe.models import Recipe
@@ -44,9 +45,12 @@ def _patches(resolution: Resolution, project: str) -> tuple[PatchChoice, ...]:
 def _patched(collector: _Collector, resolution: Resolution, fetch: Step, project: str) -> Step:
     collector.add(fetch)
     patches = _patches(resolution, project)
-    if not patches:
+    vendored = resolution.vendored if project == "torch" else ()
+    if not patches and not vendored:
         return fetch
-    patch = patch_source(fetch, patches, collector.files)
+    lenders = {step.id: step for step in (fetch_lender(item.lender) for item in vendored)}
+    collector.add(*lenders.values())
+    patch = patch_source(fetch, patches, collector.files, vendored, tuple(lenders.values()))
     collector.add(patch)
     return patch
 

@@ -1,15 +1,14 @@
-"""The steps that bring source trees: fetch, then patch."""
+"""The steps that bring source trees."""
 
 from __future__ import annotations
 
-import json
 import re
 
 from msgspec.structs import replace
 
 from torchsmith.plan.models import Cost, Step, digest
-from torchsmith.plan.shell import in_project, in_work, needs_program, plain_name, sh, unless
-from torchsmith.resolve.models import CompanionChoice, PatchChoice, Resolution, SourceChoice
+from torchsmith.plan.shell import in_project, needs_program, plain_name, sh, unless
+from torchsmith.resolve.models import CompanionChoice, Resolution, SourceChoice
 
 PYPI = "https://pypi.org/simple"
 DEBIAN_MIRROR = "https://deb.debian.org/debian"
@@ -53,9 +52,26 @@ def git_commands(
     ]
 
 
-def debian_commands(folder: str, suite: str, package: str, version: str) -> list[str]:
-    """A source package through a private apt list: the host's own lists stay as they are."""
-    home = f"apt/{package}"
+def _alone(apt: str, package: str, version: str) -> str:
+    """A source package; where its Debian part is not to be had, what upstream released."""
+    tree = sh(f"{package}-{version}")
+    said = f"warning: Debian's part of {package} {version} cannot be had; upstream's is taken alone"
+    # Only for want of the file: a package that came whole and cannot be unpacked is an error.
+    return (
+        f"if {apt} source --download-only {sh(package)}; then {apt} source {sh(package)}; "
+        f"else echo {sh(said)} >&2; {apt} source --tar-only {sh(package)}; mkdir {tree}; "
+        f"tar --extract --file {sh(f'{package}_{version}')}*.orig.tar.* --directory {tree} "
+        "--strip-components=1; fi"
+    )
+
+
+def debian_commands(folder: str, source: SourceChoice, version: str, home: str = "") -> list[str]:
+    """A source package through a private apt list: the host's own lists stay as they are.
+
+    The lists and what is downloaded lie in `home`.
+    """
+    suite, package = source.suite, source.package
+    home = home or f"apt/{package}"
     options = (
         f'Dir::Etc::SourceList="$WORK"/{home}/sources.list',
         "Dir::Etc::SourceParts=/dev/null",
@@ -69,6 +85,9 @@ def debian_commands(folder: str, suite: str, package: str, version: str) -> list
     )
     apt = " ".join(["apt-get -qq", *(f"-o {option}" for option in options)])
     tree = sh(f"{package}-{version}") + "*/"
+    bring = (
+        _alone(apt, package, version) if source.upstream_alone else f"{apt} source {sh(package)}"
+    )
     return [
         needs_program("apt-get", "Debian's source packages need a Debian or Ubuntu machine"),
         needs_program("dpkg-source", "apt-get install dpkg-dev"),
@@ -83,7 +102,7 @@ def debian_commands(folder: str, suite: str, package: str, version: str) -> list
         sh("rm", "-rf", f"{home}/unpack", folder),
         sh("mkdir", "-p", f"{home}/unpack"),
         # apt checks the files against the signed index; dpkg-source applies the patch series.
-        f"(cd {home}/unpack; {apt} source {sh(package)})",
+        f"(cd {home}/unpack; {bring})",
         unless(
             f"ls -d {home}/unpack/{tree} >/dev/null 2>&1",
             f"Debian {suite} no longer has {package} {version}",
@@ -156,7 +175,7 @@ def folder_commands(folder: str, path: str) -> list[str]:
 
 def _torch_commands(folder: str, source: SourceChoice, version: str) -> list[str]:
     if source.kind == "debian":
-        return debian_commands(folder, source.suite, source.package, version)
+        return debian_commands(folder, source, version)
     if source.kind == "archive":
         return archive_commands(folder, source.url, source.path, source.sha256)
     if source.kind == "folder":
@@ -227,8 +246,15 @@ def fetch_companion(
         if instead[0]:
             why += f"; where it cannot be reached, Debian {instead[0]} has the same release"
     else:
-        commands = debian_commands(folder, *debian, companion.version)
-        source = SourceChoice("debian", suite=debian[0], package=debian[1], ref=companion.version)
+        # Nothing is taken out of a companion's source: without Debian's part it is upstream's.
+        source = SourceChoice(
+            "debian",
+            suite=debian[0],
+            package=debian[1],
+            ref=companion.version,
+            upstream_alone=True,
+        )
+        commands = debian_commands(folder, source, companion.version)
         why = f"Debian {debian[0]}, source package {debian[1]}"
     return Step(
         id=f"fetch-{companion.name}-{companion.version}",
@@ -243,43 +269,39 @@ def fetch_companion(
     )
 
 
-def patch_files(patches: tuple[PatchChoice, ...]) -> dict[str, bytes]:
-    """Names that sort in the order of application and need no quoting, with their content."""
-    return {
-        f"{number:02}-{plain_name(patch.name)}": patch.content
-        for number, patch in enumerate(patches, 1)
-    }
+def lender_folder(lender: SourceChoice) -> str:
+    """Where the files lie that another source package lends."""
+    return f"sources/{plain_name(f'{lender.package}-{lender.ref}')}-lent"
 
 
-def patch_source(fetch: Step, patches: tuple[PatchChoice, ...], files: dict[str, bytes]) -> Step:
-    """Apply patches to a copy of a tree; each is tried before it changes anything."""
-    series = [[patch.name, patch.strip, digest(patch.content)] for patch in patches]
-    mark = digest(json.dumps(series).encode())[:8]
-    named = {
-        f"patches/{fetch.project}-{mark}/{name}": content
-        for name, content in patch_files(patches).items()
-    }
-    files.update(named)
-    folder = f"{fetch.outputs[0]}-patched-{mark}"
-    commands = [sh("rm", "-rf", folder), sh("cp", "-a", fetch.outputs[0], folder)]
-    for patch, name in zip(patches, named, strict=True):
-        apply = sh("patch", "--directory", folder, "--forward", "--batch", f"--strip={patch.strip}")
-        given = f"--input={in_work(name)}"
-        commands.append(
-            unless(
-                f"{apply} --dry-run {given}", f"{patch.name} does not apply to {fetch.outputs[0]}"
-            )
+def fetch_lender(lender: SourceChoice) -> Step:
+    """Bring a source package for the few files of it that torch's own source lacks."""
+    folder = lender_folder(lender)
+    home = f"apt/{plain_name(f'{lender.package}-{lender.ref}')}"
+    tree = f"{home}/tree"
+    copies = [
+        line
+        for file in lender.files
+        for line in (
+            sh("mkdir", "-p", f"{folder}/{file}".rpartition("/")[0]),
+            sh("cp", f"{tree}/{file}", f"{folder}/{file}"),
         )
-        commands.append(f"{apply} --quiet {given}")
+    ]
     return Step(
-        id=f"{fetch.id.replace('fetch', 'patch', 1)}-{mark}",
-        kind="patch",
-        title=f"Patch {fetch.project}: {', '.join(patch.name for patch in patches)}",
-        why=" ".join(dict.fromkeys(patch.why for patch in patches)),
-        project=fetch.project,
-        needs=(fetch.id,),
-        inputs=tuple(named),
-        commands=tuple(commands),
+        id=f"fetch-lent-{plain_name(lender.package)}-{lender.ref}",
+        kind="fetch",
+        title=f"Fetch {len(lender.files)} files of {lender.package} {lender.ref}",
+        why=f"torch's source comes without them; Debian {lender.suite} has them in "
+        f"{lender.package} {lender.ref}: {', '.join(lender.files)}",
+        project="torch",
+        commands=(
+            *debian_commands(tree, lender, lender.ref, home),
+            sh("rm", "-rf", folder),
+            *copies,
+            sh("rm", "-rf", tree),
+        ),
         outputs=(folder,),
-        cost=Cost(core_seconds=10, disk_mb=3000, basis="a copy of the tree"),
+        source=lender,
+        cost=Cost(core_seconds=30, disk_mb=1, basis="a source package"),
+        details=(("source", "debian"),),
     )

@@ -7,7 +7,13 @@ from torchsmith.facts.models import Board, DebianBuild
 from torchsmith.facts.ranges import release, requirement, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.models import Caution, Choice, CudaChoice, SourceChoice
+from torchsmith.resolve.models import (
+    Caution,
+    Choice,
+    CudaChoice,
+    SourceChoice,
+    VendoredChoice,
+)
 from torchsmith.resolve.target import Target
 from torchsmith.resolve.toolchain import Decided
 
@@ -48,6 +54,27 @@ def debian_build(
         )
     )
     return found
+
+
+def vendored_files(debian: DebianBuild | None) -> tuple[VendoredChoice, ...]:
+    """The files other source packages lend, each lender asked once for all of its files."""
+    if debian is None:
+        return ()
+    lent: dict[tuple[str, str, str], list[str]] = {}
+    for item in debian.vendored:
+        lent.setdefault((item.suite, item.package, item.version), []).append(item.file)
+    lenders = {
+        key: SourceChoice(
+            "debian", suite=key[0], package=key[1], ref=key[2], files=tuple(sorted(files))
+        )
+        for key, files in lent.items()
+    }
+    return tuple(
+        VendoredChoice(
+            item.path, lenders[item.suite, item.package, item.version], item.file, item.sha256
+        )
+        for item in debian.vendored
+    )
 
 
 def build_env(

@@ -145,6 +145,18 @@ class PatchChoice(Struct, frozen=True):
     strip: int
     content: bytes
     why: str = ""
+    # Left out where the tree has this path, or has it not.
+    unless: str = ""
+    only_with: str = ""
+
+
+class VendoredChoice(Struct, frozen=True):
+    """A file put into torch's tree, out of the source of another package."""
+
+    path: str
+    lender: SourceChoice
+    file: str
+    sha256: str
 
 
 class SourceChoice(Struct, frozen=True):
@@ -159,6 +171,10 @@ class SourceChoice(Struct, frozen=True):
     package: str = ""
     path: str = ""
     sha256: str = ""
+    # Whether a Debian package will do without Debian's own part of it.
+    upstream_alone: bool = False
+    # The files wanted of the tree; empty: all of it.
+    files: tuple[str, ...] = ()
 
 
 class InstalledChoice(Struct, frozen=True):
@@ -213,6 +229,7 @@ class Resolution(Struct, frozen=True):
     cmake_only: bool
     source: SourceChoice
     patches: tuple[PatchChoice, ...]
+    vendored: tuple[VendoredChoice, ...]
     companions: tuple[CompanionChoice, ...]
     extensions: tuple[ExtensionChoice, ...]
     magma: MagmaChoice | None

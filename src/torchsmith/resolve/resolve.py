@@ -22,6 +22,7 @@ from torchsmith.resolve.build import (
     debian_build,
     has_cmake_wheels,
     span_of,
+    vendored_files,
 )
 from torchsmith.resolve.build_rules import find_system
 from torchsmith.resolve.changes import changed
@@ -300,6 +301,7 @@ class _Attempt:
             cmake_only=frontend.cmake_only if frontend else False,
             source=self.source,
             patches=patches,
+            vendored=vendored_files(debian),
             companions=companions,
             extensions=extension_choices(recipe),
             magma=magma,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import DebianSource, PatchFact, TorchRelease
 from torchsmith.facts.ranges import version_range
+from torchsmith.facts.torch import entry_for
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import (
     Change,
@@ -66,7 +67,14 @@ def decide_source(
         decided.choices.append(
             Choice("source", f"Debian {entry.suite}", "the recipe says so; signed and mirrored")
         )
-        return SourceChoice("debian", suite=entry.suite, package=entry.package, ref=entry.version)
+        known = entry_for(facts.systems.debian_build, release.version)
+        return SourceChoice(
+            "debian",
+            suite=entry.suite,
+            package=entry.package,
+            ref=entry.version,
+            upstream_alone=known is not None and known.upstream_alone,
+        )
     if source.kind in ("archive", "folder", "bundle"):
         where = source.url or source.path or ""
         decided.choices.append(Choice("source", f"{source.kind} {where}", "the recipe says so"))
@@ -136,7 +144,17 @@ def decide_patches(
         version = versions.get(patch.project)
         if version and _applies(patch, version, recipe.board or "", cuda, compiler, source.kind):
             content = facts.patch_content(patch)
-            chosen.append(PatchChoice(patch.file, patch.project, 1, content, patch.why))
+            chosen.append(
+                PatchChoice(
+                    patch.file,
+                    patch.project,
+                    1,
+                    content,
+                    patch.why,
+                    patch.unless or "",
+                    patch.only_with or "",
+                )
+            )
             decided.choices.append(
                 Choice(
                     f"patch {patch.project}",

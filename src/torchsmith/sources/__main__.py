@@ -54,7 +54,7 @@ def main() -> int:
     for name, value in brought.evidence.items():
         print(f"  {name}: {value}")
     for note in brought.notes:
-        print(f"  note: {note}")
+        print(f"warning: {note}")
     return 0
 
 

@@ -240,8 +240,8 @@ def fetch_debian(
     """Bring a source package of a suite, every file of it vouched for by the suite's signature.
 
     `choice.ref` is the upstream version, empty for whatever the suite has. Mirrors do not
-    always have every file they list: without Debian's part, upstream's is taken alone, and
-    said so.
+    always have every file they list: without Debian's part, upstream's is taken alone where
+    `choice.upstream_alone` says that it will do, and said so.
     """
     for what, name in (("suite", choice.suite), ("source package", choice.package)):
         if not _NAME.fullmatch(name):
@@ -259,16 +259,20 @@ def fetch_debian(
         try:
             files[file.name] = fetch.get(file, f"{package.folder}/{file.name}")
         except NotServedError:
+            if file.name.endswith(".dsc"):
+                fetch.notes.append(f"{file.name} is listed but not served")
+                continue
+            part = _DEBIAN_PART.search(file.name)
             has_orig = any(_ORIG.search(other.name) for other in package.files)
-            optional = file.name.endswith(".dsc") or (has_orig and _DEBIAN_PART.search(file.name))
-            if not optional:
+            if not (part and has_orig and choice.upstream_alone):
+                because = ", and its source cannot be built without" if part and has_orig else ""
                 raise NotServedError(
-                    f"Debian {choice.suite} lists {file.name}, but no mirror serves it",
+                    f"Debian {choice.suite} lists {file.name}, but no mirror serves it{because}",
                     f"{_offered(choice.package)} Or source.kind = 'git'.",
                 ) from None
             fetch.notes.append(
-                f"{file.name} is listed but not served"
-                + ("" if file.name.endswith(".dsc") else ": Debian's patch series is not applied")
+                f"{file.name} is listed but not served: upstream's part is taken alone,"
+                " Debian's patch series is not applied"
             )
     try:
         patches = _unpack(package, files, destination, progress)

@@ -18,6 +18,7 @@ from torchsmith.sources.folder import fetch_folder
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.models import FetchedSource, Progress, quiet
 from torchsmith.sources.sdist import fetch_sdist
+from torchsmith.sources.tree import tree_hash
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
 
@@ -35,7 +36,12 @@ def fetch(
             raise SourceError(f"{destination} is not empty: a source needs a folder of its own")
         cache.mkdir(parents=True, exist_ok=True)
         try:
-            return _dispatch(choice, destination, cache, progress)
+            brought = _dispatch(choice, destination, cache, progress)
+            if choice.files:
+                _keep(destination, choice.files)
+                evidence = {**brought.evidence, "tree": tree_hash(destination)}
+                brought = dataclasses.replace(brought, evidence=evidence)
+            return brought
         except BaseException:
             emptied(destination)
             raise
@@ -45,6 +51,21 @@ def fetch(
             f"the source could not be written: {error.strerror or error}{where}",
             "Check the room left on the disk and the rights on the folder.",
         ) from error
+
+
+def _keep(tree: Path, names: tuple[str, ...]) -> None:
+    """Keep these files of a tree and nothing else."""
+    kept: dict[str, bytes] = {}
+    for name in names:
+        file = tree / name
+        # Not through a link: what is named is what is kept.
+        if not file.is_file() or file.resolve() != tree.resolve() / name:
+            raise SourceError(f"the source has no file {name!r}")
+        kept[name] = file.read_bytes()
+    emptied(tree)
+    for name, content in kept.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(content)
 
 
 def _dispatch(

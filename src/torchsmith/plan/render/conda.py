@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torchsmith.facts.ranges import release
 from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH, gencode
-from torchsmith.plan.sources import patch_files
+from torchsmith.plan.patching import patch_files
 from torchsmith.plan.torch import build_env
 from torchsmith.resolve.models import MagmaChoice, Resolution
 
@@ -246,7 +246,12 @@ def _git_source(resolution: Resolution, patches: list[str]) -> list[Yaml]:
 def _patches(
     files: dict[str, bytes], folder: str, resolution: Resolution, project: str
 ) -> list[str]:
-    mine = tuple(patch for patch in resolution.patches if patch.project == project)
+    # Conda's own source is upstream's: what only another form of it needs stays out.
+    mine = tuple(
+        patch
+        for patch in resolution.patches
+        if patch.project == project and not (patch.unless or patch.only_with)
+    )
     named = {f"patches/{name}": content for name, content in patch_files(mine).items()}
     files.update({f"{folder}/{name}": content for name, content in named.items()})
     return list(named)

@@ -1,0 +1,105 @@
+"""A release Debian has is built from its source as the facts say, with or without its patches."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from torchsmith.facts.files import shipped
+from torchsmith.facts.models import DebianBuild
+from torchsmith.host.models import Host
+from torchsmith.plan.build import make_plan
+from torchsmith.plan.models import Plan
+from torchsmith.recipe.load import parse_recipe
+from torchsmith.recipe.matrix import expand
+from torchsmith.resolve.models import Resolution, SourceChoice
+from torchsmith.resolve.resolve import resolve
+from torchsmith.sources import SourceError, fetch
+
+pytestmark = pytest.mark.unit
+
+FACTS = shipped()
+HOST = Host(platform="linux-x86_64", system="debian-12")
+
+
+def planned(torch: str, suite: str) -> Plan:
+    text = f'torch = "{torch}"\nsource = {{ kind = "debian", suite = "{suite}" }}\n'
+    recipe = parse_recipe(text + 'profile = "minimal"\ncuda = "none"\npython = "3.11"', "t", None)
+    (variant,) = expand(recipe.recipe)
+    resolution = resolve(variant, FACTS, HOST, {})
+    assert isinstance(resolution, Resolution), resolution
+    return make_plan(recipe.recipe, [resolution], FACTS, "test")
+
+
+@pytest.mark.parametrize("known", FACTS.systems.debian_build, ids=lambda known: known.torch)
+def test_what_is_lent_goes_into_the_tree_and_comes_from_a_package_debian_has(
+    known: DebianBuild,
+) -> None:
+    offered = {(item.suite, item.package, item.version) for item in FACTS.systems.debian}
+    for item in known.vendored:
+        assert (item.suite, item.package, item.version) in offered
+        for name in (item.path, item.file):
+            path = PurePosixPath(name)
+            assert not path.is_absolute()
+            assert ".." not in path.parts
+    assert len({item.path for item in known.vendored}) == len(known.vendored)
+
+
+@pytest.mark.parametrize("known", FACTS.systems.debian_build, ids=lambda known: known.torch)
+def test_each_package_is_named_once_in_order(known: DebianBuild) -> None:
+    assert known.apt == sorted(set(known.apt))
+
+
+def test_1_13_comes_with_the_files_it_lacks_and_the_patches_that_stand_in_for_debians() -> None:
+    plan = planned("1.13.1", "bookworm")
+    fetch_torch, lent, patch = (step for step in plan.steps if step.kind in ("fetch", "patch"))
+    assert fetch_torch.source is not None
+    assert fetch_torch.source.upstream_alone
+    assert lent.source is not None
+    assert len(lent.source.files) == 2
+    assert patch.needs == (fetch_torch.id, lent.id)
+    (resolution,) = plan.variants
+    conditional = {item.name for item in resolution.patches if item.unless}
+    assert conditional == {"torch-1.13-fmt-9.patch", "torch-1.13-system-libraries.patch"}
+    assert dict(resolution.env)["USE_SYSTEM_LIBS"] == "1"
+    assert "libfmt-dev" in resolution.apt
+    assert not any("is not known" in item.message for item in resolution.cautions)
+
+
+def test_2_6_is_not_built_without_debians_part() -> None:
+    plan = planned("2.6.0", "trixie")
+    (only,) = (step for step in plan.steps if step.kind == "fetch")
+    assert only.source is not None
+    assert not only.source.upstream_alone
+    assert not any("--tar-only" in line for line in only.commands)
+
+
+def test_the_files_wanted_of_a_source_are_all_that_is_kept(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    (origin / "a/b").mkdir(parents=True)
+    (origin / "a/b/wanted.h").write_text("wanted")
+    (origin / "a/other.h").write_text("other")
+    choice = SourceChoice("folder", path=str(origin), files=("a/b/wanted.h",))
+    brought = fetch(choice, tmp_path / "tree", cache=tmp_path / "cache")
+    kept = [path for path in (tmp_path / "tree").rglob("*") if path.is_file()]
+    assert [path.relative_to(tmp_path / "tree").as_posix() for path in kept] == ["a/b/wanted.h"]
+    again = fetch(SourceChoice("folder", path=str(tmp_path / "tree")), tmp_path / "t",
+                  cache=tmp_path / "cache")  # fmt: skip
+    assert brought.evidence["tree"] == again.evidence["tree"]
+
+
+@pytest.mark.parametrize("name", ["missing.h", "../outside.h", "link.h", "linked/x.h"])
+def test_a_wanted_file_that_is_not_a_file_of_the_source_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    origin = tmp_path / "origin"
+    (origin / "real").mkdir(parents=True)
+    (origin / "real/x.h").write_text("x")
+    (origin / "link.h").symlink_to("real/x.h")
+    (origin / "linked").symlink_to("real")
+    (tmp_path / "outside.h").write_text("outside")
+    choice = SourceChoice("folder", path=str(origin), files=(name,))
+    with pytest.raises(SourceError, match="has no file"):
+        fetch(choice, tmp_path / "tree", cache=tmp_path / "cache")
+    assert not any((tmp_path / "tree").iterdir())
