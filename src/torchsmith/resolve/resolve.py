@@ -174,6 +174,7 @@ class _Attempt:
             cudnn=(recipe.cuda.cudnn or "") if self.cudnn else "",
             compiler=(self.compiler.kind, self.compiler.version) if recipe.build.compiler else None,
             companions=asked_companions(self.facts, recipe, self.release.version),
+            unmatched=recipe.companions.unmatched,
             board=board.name if board else "",
             jetpack=target.jetpack.version if target.jetpack and recipe.jetpack else "",
             system=recipe.system or (target.system if not board else ""),
