@@ -21,6 +21,7 @@ from torchsmith.resolve.build import (
     cpu_flags,
     debian_build,
     has_cmake_wheels,
+    needs_cmake,
     span_of,
 )
 from torchsmith.resolve.build_rules import find_system
@@ -296,6 +297,7 @@ class _Attempt:
                 torch,
                 self.python,
                 [*(frontend.requires if frontend else []), *recipe.build.pip],
+                cmake=needs_cmake(recipe),
             ),
             frontend=frontend.command if frontend else "setup.py",
             cmake_only=frontend.cmake_only if frontend else False,
