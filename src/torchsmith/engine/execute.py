@@ -12,13 +12,14 @@ from torchsmith.engine.entry import Entry, MissingOutputError
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.locks import Lock, key_lock
 from torchsmith.engine.process import Guard, Outcome, Stop, run_script
+from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.schedule import acts_outside, keeps_nothing
 from torchsmith.engine.secrets import Redactor
 from torchsmith.engine.shell import step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import DiskFullError, InterruptedRunError, StepFailed
+from torchsmith.errors import DiskFullError, InterruptedRunError, ProofFailed, StepFailed
 from torchsmith.plan.models import Step
 
 
@@ -164,6 +165,8 @@ class Executor:
             self._recorder.note(step, "interrupted", log=log, outcome=outcome)
             self._recorder.emit(events.StepInterrupted(step=step.id, title=step.title))
             self.heed_stop()
+        if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
+            raise self._disproved(step, proof, log, outcome)
         failure = self._failure(step, describe_exit(outcome.status), log, outcome)
         if ran_out_of_room(failure.excerpt):
             needed = step.cost.disk_mb * 1_000_000 or None
@@ -174,12 +177,23 @@ class Executor:
 
     def _failure(self, step: Step, reason: str, log: Path, outcome: Outcome) -> StepFailed:
         excerpt = explain_log(log)
-        failure = StepFailed(step.id, step.title, reason, excerpt, str(log))
+        return self._told(step, StepFailed(step.id, step.title, reason, excerpt, str(log)), outcome)
+
+    def _disproved(self, step: Step, proof: Proof, log: Path, outcome: Outcome) -> StepFailed:
+        failure = ProofFailed(step.id, step.title, proof.failed, str(proof.report), str(log))
+        return self._told(step, failure, outcome)
+
+    def _told(self, step: Step, failure: StepFailed, outcome: Outcome) -> StepFailed:
+        log = Path(failure.log)
         with contextlib.suppress(DiskFullError):
             self._recorder.note(step, "failed", log=log, error=failure.message, outcome=outcome)
             self._recorder.emit(
                 events.StepFailed(
-                    step=step.id, title=step.title, reason=reason, excerpt=excerpt, log=str(log)
+                    step=step.id,
+                    title=step.title,
+                    reason=failure.reason,
+                    excerpt=failure.excerpt,
+                    log=failure.log,
                 )
             )
         return failure

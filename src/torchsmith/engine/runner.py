@@ -125,6 +125,7 @@ class _Run:
         self.by_id = {step.id: step for step in steps}
         self.reads = readings(steps)
         self.needs = closures(steps)
+        self.only = only
         self.finals = final_steps(steps, only)
         self.executor = executor
         self.recorder = recorder
@@ -182,7 +183,8 @@ class _Run:
                 self.recorder.emit(events.StepSkipped(step=step.id, title=step.title))
         for step in self.steps:
             roots = self.work.placed_roots(step, untouched=False) if step.id in self.finals else ()
-            if roots:
+            # A report lies beside the wheel it is about, and is no result by itself.
+            if roots and (step.expects is None or step.id in (self.only or ())):
                 self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
 
     def _keep_ready(self, *steps: Step) -> None:

@@ -75,13 +75,24 @@ def step_environment(
 
 
 def _commands(step: Step, cache: Path) -> tuple[str, ...]:
-    """A step's own commands; a source is brought by what knows to resume and to check it."""
-    if step.source is None:
-        return step.commands
-    into = shlex.quote(step.outputs[0])
-    program = shlex.join([sys.executable, "-m", "torchsmith.sources", step.outputs[0], str(cache)])
-    choice = msgspec.json.encode(step.source).decode()
-    return (f"rm -rf {into}", f"{program} <<'END_OF_SOURCE'\n{choice}\nEND_OF_SOURCE")
+    """A step's own commands, or what does the same and more.
+
+    A source is brought by what knows to resume and to check it; a wheel is proven by what knows
+    everything that is expected of it.
+    """
+    if step.source is not None:
+        into = shlex.quote(step.outputs[0])
+        program = ("torchsmith.sources", step.outputs[0], str(cache))
+        return (f"rm -rf {into}", _told(program, step.source))
+    if step.expects is not None:
+        return (_told(("torchsmith.verify",), step.expects),)
+    return step.commands
+
+
+def _told(program: tuple[str, ...], what: msgspec.Struct) -> str:
+    """A module of ours, run with a value on its standard input."""
+    words = shlex.join([sys.executable, "-m", *program])
+    return f"{words} <<'END_OF_INPUT'\n{msgspec.json.encode(what).decode()}\nEND_OF_INPUT"
 
 
 def step_script(step: Step, cache: Path) -> str:

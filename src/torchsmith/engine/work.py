@@ -20,6 +20,7 @@ from torchsmith.engine.entry import find_outputs, inside
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import remove, signature
 from torchsmith.plan.models import Step
+from torchsmith.plan.torch import reports
 
 
 def plain_name(text: str) -> str:
@@ -133,3 +134,6 @@ class WorkFolder:
             path = self.path / root
             if inside(root) and (trees or path.is_symlink() or not path.is_dir()):
                 remove(path)
+                # A report must not stay when the wheel it is about goes.
+                for report in reports(root):
+                    (self.path / report).unlink(missing_ok=True)

@@ -5,13 +5,23 @@ from __future__ import annotations
 import re
 import shlex
 
+from msgspec.structs import replace
+
 from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
+from torchsmith.plan.expects import Expects, expected_companion, expected_extension
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import fresh_copy, in_work, sh, unless
 from torchsmith.plan.sources import folder_commands, git_commands
 from torchsmith.plan.toolkit import toolkit_step
-from torchsmith.plan.torch import build_env, fresh_venv, layered_venv, loader_env, search_path
+from torchsmith.plan.torch import (
+    build_env,
+    fresh_venv,
+    layered_venv,
+    loader_env,
+    reports,
+    search_path,
+)
 from torchsmith.resolve.models import CompanionChoice, ExtensionChoice, Resolution
 
 _CHECKS = {
@@ -81,7 +91,9 @@ def companion_steps(
         outputs=(pattern,),
         cost=compile_cost(facts, companion.name, resolution),
     )
-    return [compile_step, _verify(resolution, companion.name, compile_step, environ, torch)]
+    expects = expected_companion(resolution, companion)
+    verify = _verify(resolution, companion.name, expects, compile_step, environ, torch)
+    return [compile_step, verify]
 
 
 def _before(resolution: Resolution, environ: Step, torch: Step | None) -> tuple[str, ...]:
@@ -94,7 +106,12 @@ def _one_wheel(dist: str, prefix: str, name: str) -> str:
 
 
 def _verify(
-    resolution: Resolution, name: str, compiled: Step, environ: Step, torch: Step | None
+    resolution: Resolution,
+    name: str,
+    expects: Expects,
+    compiled: Step,
+    environ: Step,
+    torch: Step | None,
 ) -> Step:
     variant = resolution.variant
     folder = f"verify/{variant}/{name}"
@@ -123,7 +140,15 @@ def _verify(
             f"cd {folder}",
             f"bin/python -c {shlex.quote(_check(name))}",
         ),
-        outputs=(folder,),
+        outputs=reports(compiled.outputs[0]),
+        expects=replace(
+            expects,
+            wheel=compiled.outputs[0],
+            beside=(torch.outputs[0],) if torch else (),
+            environment=below,
+            layered=torch is None,
+            folder=folder,
+        ),
         cost=Cost(core_seconds=20, disk_mb=100, basis="an installation"),
     )
 
@@ -183,7 +208,9 @@ def extension_steps(
         outputs=(f"{dist}/{prefix}*.whl",),
         cost=compile_cost(facts, extension.name, resolution),
     )
-    return [*steps, compile_step, _verify(resolution, extension.name, compile_step, environ, torch)]
+    expects = expected_extension(resolution, extension, (module_of(extension.name),))
+    verify = _verify(resolution, extension.name, expects, compile_step, environ, torch)
+    return [*steps, compile_step, verify]
 
 
 def _fetch_extension(extension: ExtensionChoice) -> Step | None:

@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
+from torchsmith.plan.expects import Expects
 from torchsmith.resolve.models import Resolution, SourceChoice
 
 Kind = Literal[
@@ -45,7 +47,9 @@ class Step(Struct, frozen=True):
     runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a
     value that starts with `@/` is a path in the work folder. `secrets` names variables that
     must be set when it runs and whose values appear nowhere. A fetch carries the `source` it
-    brings: what runs the plan may bring it in a better way than its commands do.
+    brings: what runs the plan may bring it in a better way than its commands do. So does a
+    verify with what it `expects`: its commands try what can be tried without torchsmith, which
+    itself proves all of it and leaves the reports that are the step's outputs.
     """
 
     id: str
@@ -64,6 +68,7 @@ class Step(Struct, frozen=True):
     outputs: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     source: SourceChoice | None = None
+    expects: Expects | None = None
     cost: Cost = Cost()
     details: tuple[tuple[str, str], ...] = ()
     key: str = ""
@@ -120,6 +125,10 @@ def step_key(
         "commands": _without_variant(step, step.commands),
         "outputs": _without_variant(step, step.outputs),
     }
+    if step.expects is not None:
+        subject["expects"] = json.loads(
+            _neutral(step, json.dumps(to_builtins(replace(step.expects, variant=""))))
+        )
     return digest(json.dumps(subject, sort_keys=True, separators=(",", ":")).encode())
 
 
