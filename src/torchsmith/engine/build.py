@@ -143,6 +143,7 @@ def build(
                 fresh=fresh,
                 recipe=recipe,
                 host=host,
+                cores=governor.cores,
             )
     finally:
         journal.close()

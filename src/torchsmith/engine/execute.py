@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torchsmith.engine import events
+from torchsmith.engine.dates import build_date
 from torchsmith.engine.disk import free_bytes, room
 from torchsmith.engine.entry import Entry, MissingOutputError
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
@@ -36,6 +37,7 @@ class Executor:
         stop: Stop,
         *,
         fresh: bool,
+        fetches: Mapping[str, Step],
     ) -> None:
         self.store = store
         self.work = work
@@ -46,6 +48,7 @@ class Executor:
         self._secrets = secrets
         self._stop = stop
         self._fresh = fresh
+        self._fetches = fetches
         self._logs = store.root / "logs" / recorder.run
 
     def entry(self, step: Step) -> Entry | None:
@@ -100,6 +103,8 @@ class Executor:
         resume = self.resumes(step)
         if not outside:
             self.work.clear(step, trees=not resume)
+        if resume:
+            self.work.clear_staging(step)
         log = self._logs / f"{plain_name(step.id)}.log"
         with room(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
@@ -149,10 +154,14 @@ class Executor:
 
         folder = self.work.path / step.folder
         folder.mkdir(parents=True, exist_ok=True)
+        compiles = step.kind == "compile"
+        date = build_date(step, self._fetches, self.store, self.work) if compiles else None
         return run_script(
             self.work.write_script(step, step_script(step, self.store.root / "downloads")),
             folder,
-            step_environment(step, self.work.path, self._base, self._secrets, resume=resume),
+            step_environment(
+                step, self.work.path, self._base, self._secrets, resume=resume, date=date
+            ),
             log,
             redactor=self.redactor,
             on_line=on_line,

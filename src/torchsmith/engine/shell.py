@@ -54,9 +54,18 @@ def inherited_environment(variables: Mapping[str, str] | None = None) -> dict[st
 
 
 def step_environment(
-    step: Step, work: Path, base: Mapping[str, str], secrets: frozenset[str], *, resume: bool
+    step: Step,
+    work: Path,
+    base: Mapping[str, str],
+    secrets: frozenset[str],
+    *,
+    resume: bool,
+    date: int | None = None,
 ) -> dict[str, str]:
-    """The environment a step runs in; of the plan's secrets it sees only its own."""
+    """The environment a step runs in; of the plan's secrets it sees only its own.
+
+    With `date`, what it makes has the same bytes whenever it is made.
+    """
     env = {name: value for name, value in base.items() if name not in secrets - set(step.secrets)}
     env.pop("TORCHSMITH_RESUME", None)
     env["WORK"] = str(work)
@@ -64,6 +73,10 @@ def step_environment(
     # Programs must say "error:" in the language it is looked for in, and sort one way.
     env["LC_ALL"] = "C.UTF-8"
     env["PYTHONUNBUFFERED"] = "1"
+    if date is not None:
+        # https://reproducible-builds.org/specs/source-date-epoch/; wheel and gcc heed it.
+        env["SOURCE_DATE_EPOCH"] = str(date)
+        env["PYTHONHASHSEED"] = "0"
     if step.path:
         folders = [str(work / folder) for folder in step.path]
         env["PATH"] = ":".join([*folders, env.get("PATH", os.defpath)])

@@ -137,3 +137,15 @@ class WorkFolder:
                 # A report must not stay when the wheel it is about goes.
                 for report in reports(root):
                     (self.path / report).unlink(missing_ok=True)
+
+    def clear_staging(self, step: Step) -> None:
+        """Remove what setuptools had gathered for a wheel when a compilation was stopped.
+
+        It takes a file that is there for a whole one, also where a copy was cut short. Objects
+        and libraries lie elsewhere (build/temp.*, CMake's folders) and stay.
+        """
+        tree = self.path / "build" / step.variant / step.project / "build"
+        if step.variant and step.project:
+            for pattern in ("lib.*", "bdist.*"):
+                for path in tree.glob(pattern):
+                    remove(path)

@@ -199,8 +199,8 @@ def extension_steps(
         env=tuple(env.items()),
         path=companion_path(resolution, environ),
         commands=(
-            f"rm -rf {build} {dist}/{prefix}*.whl",
-            *([f"mkdir -p {build}", f"cp -a {steps[0].outputs[0]}/. {build}"] if steps else []),
+            f"rm -f {dist}/{prefix}*.whl",
+            *([fresh_copy(steps[0].outputs[0], build)] if steps else []),
             f"{' '.join(wheel)} --wheel-dir {in_work(dist)} "
             + (f"./{build}" if steps else shlex.quote(extension.sdist)),
             _one_wheel(dist, prefix, extension.name),

@@ -57,6 +57,7 @@ class Expects(Struct, frozen=True, omit_defaults=True):
 def expected(resolution: Resolution) -> Expects:
     """What a resolution expects of its torch."""
     published = resolution.use == "wheel"
+    ours = resolution.use == "source"
     cuda = resolution.cuda
     archs: list[str] = []
     if cuda is not None:
@@ -66,7 +67,7 @@ def expected(resolution: Resolution) -> Expects:
         version=resolution.torch if published else resolution.version,
         python=resolution.python,
         # NAME-VERSION-PYTHON-ABI-PLATFORM.whl; a published wheel's is its publisher's.
-        tag="" if published else resolution.wheel.removesuffix(".whl").split("-", 2)[2],
+        tag=resolution.wheel.removesuffix(".whl").split("-", 2)[2] if ours else "",
         variant=resolution.variant,
         published=published,
         cuda=cuda.version if cuda else "",
@@ -110,8 +111,8 @@ def expected_extension(
 
 def _decided(resolution: Resolution) -> tuple[str, ...]:
     start = "feature "
-    # A profile is a wish about what we build; a published wheel knows nothing of it.
-    whose = ("the recipe",) if resolution.use == "wheel" else ("the recipe", "profile")
+    # A profile is a wish about what we build; another's torch knows nothing of it.
+    whose = ("the recipe", "profile") if resolution.use == "source" else ("the recipe",)
     return tuple(
         choice.subject.removeprefix(start)
         for choice in resolution.choices

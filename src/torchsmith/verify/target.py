@@ -219,7 +219,8 @@ def _install(
     if options.layered:
         below = site_packages(str(creator.parent.parent.absolute()), short)
         lying = Path(site_packages(str(folder), short)) / "below.pth"
-        lying.write_text(f"{below}\n", encoding="utf-8")
+        # Not the bare path: the one below may itself lie on another, by such a file.
+        lying.write_text(f"import site; site.addsitedir({below!r})\n", encoding="utf-8")
     install = [str(folder / "bin/python"), "-I", "-m", "pip", "install", "--quiet"]
     install += ["--disable-pip-version-check", "--no-input"]
     if options.find_links:
