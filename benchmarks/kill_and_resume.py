@@ -2,7 +2,7 @@
 
     python benchmarks/kill_and_resume.py --seed 7
 
-Builds a real C++ extension of eight files against the published torch through `torchsmith
+Builds a real C++ extension of eight files against a published torch through `torchsmith
 build`: once undisturbed; then again from nothing, where torchsmith and everything it started
 get SIGKILL five times, each at a random moment of the compilation. Held against each other are
 the compiles that were begun and the bytes of the two wheels: what was finished when the build
@@ -36,7 +36,7 @@ LATEST = FILES - JOBS - 1
 COMPILE = "compile-small-small"
 RECIPE = """\
 name = "small"
-torch = {{ release = "{torch}", use = "wheel" }}
+torch = {{ release = "{torch}", {use} }}
 python = "host"
 
 [[companions.extension]]
@@ -59,7 +59,8 @@ setup(
 )
 """
 PART = """\
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/relu.h>
 at::Tensor part_{number}(const at::Tensor& x) {{ return at::relu(x + {number}) * 2; }}
 """
 MODULE = """\
@@ -94,6 +95,7 @@ class Bench:
 
     folder: Path
     torch: str
+    environment: Path | None
     say: Callable[[str], None]
     flags: list[str] = field(default_factory=list)
 
@@ -119,7 +121,10 @@ class Bench:
         compiler = self.folder / "g++"
         compiler.write_text(COMPILER.replace("@BEGUN@", str(self.begun_file)), encoding="utf-8")
         compiler.chmod(0o755)
-        recipe = RECIPE.format(torch=self.torch, compiler=compiler)
+        use = 'use = "wheel"'
+        if self.environment is not None:
+            use = f'use = "installed", environment = "{self.environment}"'
+        recipe = RECIPE.format(torch=self.torch, use=use, compiler=compiler)
         (self.folder / "project/recipe.toml").write_text(recipe, encoding="utf-8")
         (sources / "setup.py").write_text(SETUP, encoding="utf-8")
         (sources / "small/__init__.py").write_text("", encoding="utf-8")
@@ -275,11 +280,11 @@ def accel_flags() -> list[str]:
     return ["--no-accel"] if "--no-accel" in said.stdout else []
 
 
-def run(folder: Path, seed: int, torch: str, kills: int, say: Callable[[str], None]) -> None:
+def run(bench: Bench, seed: int, kills: int) -> None:
     """Do all of it in an empty folder; raises where something is not as it should be."""
+    say = bench.say
     chance = random.Random(seed)
     say(f"seed {seed}")
-    bench = Bench(folder, torch, say, accel_flags())
     bench.write_project()
     bench.finish("environment-small")
     seconds = bench.finish(COMPILE)
@@ -306,13 +311,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10_000))
     parser.add_argument("--torch", default="2.13.0", help="the published release built against")
+    parser.add_argument(
+        "--environment", type=Path, help="where that torch is installed; else pip brings it"
+    )
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="an empty folder, which stays")
     given = parser.parse_args()
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="kill-and-resume-"))).absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    environment = given.environment.absolute() if given.environment else None
+    bench = Bench(
+        folder, given.torch, environment, lambda text: print(text, flush=True), accel_flags()
+    )
     try:
-        run(folder, given.seed, given.torch, given.kills, lambda text: print(text, flush=True))
+        run(bench, given.seed, given.kills)
     except BenchmarkError as error:
         print(f"error: {error}\n  {folder} has what was built.", file=sys.stderr)
         return 1

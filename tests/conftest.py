@@ -1,45 +1,39 @@
-"""The published torch that tests with real tools share."""
+"""What tests of every kind share: the published torch, installed once for all of them."""
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-# The CPU build on every platform: PyPI's own wheel for x86_64 brings gigabytes of CUDA.
-PUBLISHED = "2.13.0+cpu"
-_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
-
-def pip(python: Path | str, *arguments: str) -> None:
-    """Run pip; PyTorch's own index is asked where the configured ones do not have it."""
-    command = [str(python), "-m", "pip", *arguments]
-    first = subprocess.run(command, capture_output=True, text=True, check=False)
-    if first.returncode:
-        more = [*command, "--extra-index-url", _CPU_INDEX]
-        again = subprocess.run(more, capture_output=True, text=True, check=False)
-        assert again.returncode == 0, first.stderr + again.stderr
-
-
-@pytest.fixture(scope="session")
-def published_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of the published torch."""
-    folder = tmp_path_factory.mktemp("published-wheel")
-    pip(
-        sys.executable,
-        *("download", "--quiet", "--no-deps", "--dest", str(folder), f"torch=={PUBLISHED}"),
-    )
-    (wheel,) = folder.glob("torch-*.whl")
-    return wheel
+# Small and without CUDA on AArch64; on x86-64 PyPI's wheel has CUDA 12.4 in it, and runs without.
+PUBLISHED_TORCH = "2.6.0"
 
 
 @pytest.fixture(scope="session")
 def published_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the published torch and what extensions are built with."""
-    folder = tmp_path_factory.mktemp("published-torch") / "env"
-    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-    tools = ("numpy", "setuptools", "wheel", "ninja")
-    pip(folder / "bin/python", "install", "--quiet", f"torch=={PUBLISHED}", *tools)
+    """An environment with the published torch, as pip brings it here. Nobody writes into it."""
+    folder = tmp_path_factory.mktemp("published") / "env"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    install = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*install, f"torch=={PUBLISHED_TORCH}", "numpy"], check=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def published_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The published torch as a file."""
+    folder = tmp_path_factory.mktemp("wheel")
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    subprocess.run([*download, f"torch=={PUBLISHED_TORCH}"], check=True, cwd=folder)
+    (path,) = folder.glob("torch-*.whl")
+    return path
+
+
+@pytest.fixture(scope="session")
+def published_is_small() -> bool:
+    """Whether the published wheel comes without CUDA here."""
+    return platform.machine() == "aarch64"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Sequence
+from email.parser import HeaderParser
 from pathlib import Path
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.conftest import PUBLISHED
+from tests.conftest import PUBLISHED_TORCH
 
 from torchsmith.engine import events
 from torchsmith.engine.journal import Journal
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.integration
 Planned = tuple[Plan, Recipe]
 RECIPE = f"""
 name = "published"
-torch = "{PUBLISHED.partition("+")[0]}"
+torch = "{PUBLISHED_TORCH.partition("+")[0]}"
 python = "{sys.version_info.major}.{sys.version_info.minor}"
 cuda = "none"
 """
@@ -39,14 +41,31 @@ cuda = "none"
 class Bench:
     """A store and a work folder in which the step is run on the published wheel."""
 
-    def __init__(self, place: Path, wheel: Path, plan: Plan) -> None:
+    def __init__(self, place: Path, wheel: Path, environment: Path, plan: Plan) -> None:
         self.place = place
         self.wheel = wheel
+        self.environment = environment
         self.resolution = plan.variants[0]
         self.told: list[events.Event] = []
+        # Which label and which CUDA the publisher gave it differs by platform. Some were given
+        # a name that promises more than they keep; as they were built they are called by WHEEL.
+        with zipfile.ZipFile(wheel) as archive:
+            text = archive.read("torch/version.py").decode()
+            (about,) = [name for name in archive.namelist() if name.endswith(".dist-info/WHEEL")]
+            built = HeaderParser().parsestr(archive.read(about).decode())
+        self.name = "-".join([*wheel.name.split("-")[:2], f"{built['Tag']}.whl"])
+        said: dict[str, object] = {}
+        exec(text, said)
+        self.version = str(said["__version__"])
+        self.cuda = str(said["cuda"] or "")
 
-    def plan(self, decided: Sequence[tuple[str, Mode]], version: str = PUBLISHED) -> Plan:
-        """A wheel that appears instead of being compiled, and the real verify step."""
+    def plan(
+        self, decided: Sequence[tuple[str, Mode]], version: str = "", *, fresh: bool = False
+    ) -> Plan:
+        """A wheel that appears instead of being compiled, and the real verify step.
+
+        Not `fresh`, the environment lies on the one in which this very torch is installed.
+        """
         environment = Step(
             id="environment",
             kind="environment",
@@ -58,17 +77,20 @@ class Bench:
             id="compile",
             kind="compile",
             title="Compile",
-            commands=("mkdir -p dist/published", f"cp '{self.wheel}' dist/published/"),
-            outputs=(f"dist/published/{self.wheel.name}",),
+            commands=("mkdir -p dist/published", f"cp '{self.wheel}' dist/published/{self.name}"),
+            outputs=(f"dist/published/{self.name}",),
         )
         verify = verify_step(self.resolution, compiled, environment)
         assert verify.expects is not None
         expects = replace(
             verify.expects,
-            version=version,
+            version=version or self.version,
+            cuda=self.cuda,
             features=tuple(decided),
             decided=tuple(name for name, _ in decided),
         )
+        if not fresh:
+            expects = replace(expects, environment=str(self.environment), layered=True)
         steps = (environment, compiled, replace(verify, expects=expects))
         return with_keys(Plan("published", (self.resolution,), steps), {})
 
@@ -88,7 +110,7 @@ class Bench:
 
     @property
     def document(self) -> Path:
-        return self.place / "work/dist/published" / f"{self.wheel.name}.verify.json"
+        return self.place / "work/dist/published" / f"{self.name}.verify.json"
 
     @property
     def report(self) -> Report:
@@ -99,22 +121,24 @@ class Bench:
 def bench(
     tmp_path_factory: pytest.TempPathFactory,
     published_wheel: Path,
+    published_torch: Path,
     planned: Callable[[str | Path], Planned],
 ) -> Bench:
-    return Bench(tmp_path_factory.mktemp("bench"), published_wheel, planned(RECIPE)[0])
+    place = tmp_path_factory.mktemp("bench")
+    return Bench(place, published_wheel, published_torch, planned(RECIPE)[0])
 
 
 def test_a_wheel_that_is_what_was_asked_for_is_proven_and_its_report_kept(bench: Bench) -> None:
-    plan = bench.plan([("openmp", "on"), ("distributed", "on"), ("rocm", "off")])
+    plan = bench.plan([("openmp", "on"), ("distributed", "on"), ("rocm", "off")], fresh=True)
     result = bench.run(plan)
     assert result.steps[plan.steps[-1].id] == "done"
     # The wheel is the result; its reports lie beside it.
-    assert [path.name for path in result.artifacts["compile"]] == [bench.wheel.name]
+    assert [path.name for path in result.artifacts["compile"]] == [bench.name]
     assert list(result.artifacts) == ["compile"]
     report = bench.report
     assert report.failed == ()
-    assert report.torch == PUBLISHED
-    assert list(report.wheels) == [bench.wheel.name]
+    assert report.torch == bench.version
+    assert list(report.wheels) == [bench.name]
     proven = {check.name: check.status for check in report.checks}
     for name in (
         *("record", "tag", "tag asked for", "extension names", "extension name", "version"),

@@ -64,8 +64,9 @@ def verify(
 
     asked: list[Expects] = []
     if recipe or preset:
-        here = wishes.host_for(None, brief=True)
-        found = planning.resolutions(wishes.loaded(recipe, preset, {}), here, json=False)
+        loaded = wishes.loaded(recipe, preset, {})
+        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+        found = planning.resolutions(loaded, here, json=False)
         asked = [expected(item) for item in found]
     made = prove(
         target,

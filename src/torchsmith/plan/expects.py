@@ -23,7 +23,8 @@ class Expects(Struct, frozen=True, omit_defaults=True):
     `decided` names the features somebody decided about: the others are as the release or the
     platform has them. `published` says that the torch is not ours: its label is its
     publisher's. `system_libraries` says that it was asked to use the system's. `decodes` are
-    the image formats torchvision must read; `imports` the modules an extension must have.
+    the image formats torchvision must read; `imports` the modules an extension must have;
+    `check` is a line of Python that must run.
 
     The rest is for a step of a plan, as paths of its work folder: the `wheel` (a pattern where
     its whole name is the build's choice), those installed `beside` it, the `environment` whose
@@ -46,6 +47,7 @@ class Expects(Struct, frozen=True, omit_defaults=True):
     companions: tuple[tuple[str, str], ...] = ()
     decodes: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
+    check: str = ""
     wheel: str = ""
     beside: tuple[str, ...] = ()
     environment: str = ""
@@ -90,6 +92,7 @@ def expected_companion(resolution: Resolution, companion: CompanionChoice) -> Ex
         variant=resolution.variant,
         published=resolution.use == "wheel",
         cuda=resolution.cuda.version if resolution.cuda else "",
+        decodes=tuple(item.name for item in companion.formats),
         system_libraries=True,
     )
 

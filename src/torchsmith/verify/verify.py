@@ -105,7 +105,8 @@ def _used(
         say("using it")
         names = dict.fromkeys((*imports, *(companion.imports if companion else ())))
         only = ("companions",) if companion else ()
-        probed = probe(environment, tuple(names), options.timeout, only)
+        check = companion.check if companion else ""
+        probed = probe(environment, tuple(names), options.timeout, only, check)
         checks += probed.checks
     facts = probed.facts
     versions = {name: item.version for name, item in installed.items()}
