@@ -99,6 +99,21 @@ class StepFailed(TorchsmithError):  # noqa: N818 - the event, said as one
         )
 
 
+class ProofFailed(StepFailed):
+    """What a step had to prove does not hold: the wheel is not what was asked for."""
+
+    exit_code = 9
+
+    def __init__(
+        self, step: str, title: str, failed: Sequence[str], report: str, log: str = ""
+    ) -> None:
+        count = len(failed)
+        reason = f"{count} check{'' if count == 1 else 's'} failed"
+        super().__init__(step, title, reason, failed, log)
+        self.report = report
+        self.hint = f"The report {report} says what was looked at, and what cures it."
+
+
 class DiskFullError(TorchsmithError):
     """There was no room left; nothing half-written can be seen."""
 

@@ -188,3 +188,18 @@ def test_fresh_interpreters_write_the_same_bytes() -> None:
         for seed in ("1", "2")
     }
     assert prints == {fingerprint() + "\n"}
+
+
+def test_what_a_verification_expects_is_in_its_key_and_changes_no_other() -> None:
+    verify = next(step for step in PLAN.steps if (step.kind, step.project) == ("verify", "torch"))
+    assert verify.expects is not None
+    other = replace(verify.expects, version="0")
+    assert changed(verify.id, expects=other) == dependants(PLAN, verify.id)
+    # Its variant's name says only where things lie.
+    assert changed(verify.id, expects=replace(verify.expects, variant="another")) == set()
+
+
+def test_renderings_try_a_wheel_without_torchsmith() -> None:
+    script = render_script(PLAN, "test")
+    assert "torchsmith.verify" not in script
+    assert "x.mm(x)" in script

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchsmith.verify.buildconfig import archs_of, parse_config
+from torchsmith.verify.buildconfig import archs_of, foreign_paths, parse_config
 
 pytestmark = pytest.mark.unit
 
@@ -104,3 +104,17 @@ def test_cudnn_is_read_where_it_is_written_right() -> None:
 def test_text_that_says_nothing_gives_nothing(text: str) -> None:
     assert parse_config(text).compiler == ""
     assert parse_config(text).setting("cuda") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("CXX_COMPILER=/opt/rh/gcc-toolset-11/root/usr/bin/c++, CXX_FLAGS= -O2", ()),
+        ("CXX_COMPILER=/usr/bin/c++, CXX_FLAGS=-I/usr/include -fPIC", ()),
+        ("CXX_COMPILER=/home/me/gcc/bin/g++, X=1", ("/home/me/gcc/bin/g++",)),
+        ("CXX_FLAGS=-ffile-prefix-map=/build/work/torch=. -O2", ("/build/work/torch=.",)),
+        ("CXX_FLAGS= -isystem /root/include -I/build/worked", ("/root/include",)),
+    ],
+)
+def test_a_path_of_the_building_person_is_found(text: str, found: tuple[str, ...]) -> None:
+    assert foreign_paths(text, ["/build/work"]) == found

@@ -8,7 +8,7 @@ import struct
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from torchsmith.resolve.models import Arch, CudaChoice
+from torchsmith.plan.expects import Expects
 from torchsmith.verify.binary import Library, read_bytes
 from torchsmith.verify.checks import Check
 from torchsmith.verify.fatbin import gpu_code
@@ -17,7 +17,7 @@ from torchsmith.verify.gpucode import judge_gpu_code
 pytestmark = pytest.mark.unit
 
 PTX, CUBIN = 1, 2
-ASKED = CudaChoice("13.0", "13.0", "system", (Arch("9.0"),))
+ASKED = Expects(cuda="13.0", archs=("sm_90",), arch_list="9.0")
 
 
 def entry(kind: int, arch: int, flags: int = 0x11, payload: int = 24, more: int = 0) -> bytes:
@@ -102,14 +102,14 @@ def test_what_cannot_be_read_is_said_and_the_library_is_still_judged(
     assert (check.status, check.name) == ("warn", "ops")
 
 
-def judged(name: str, *found: str, asked: CudaChoice | None = ASKED) -> Check:
+def judged(name: str, *found: str, asked: Expects | None = ASKED) -> Check:
     (check,) = judge_gpu_code(name, [Library("a.so", gpu=found), Library("b.so")], asked)
     return check
 
 
 def test_exactly_what_was_asked_for_passes() -> None:
     assert judged("ops", "sm_90").status == "pass"
-    with_ptx = CudaChoice("13.0", "13.0", "system", (Arch("8.0"), Arch("9.0", ptx=True)))
+    with_ptx = Expects(cuda="13.0", archs=("sm_80", "sm_90", "compute_90"))
     assert judged("ops", "sm_80", "sm_90", "compute_90", asked=with_ptx).status == "pass"
 
 

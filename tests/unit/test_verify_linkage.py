@@ -160,3 +160,27 @@ def test_a_broken_library_is_reported_not_raised(content: bytes) -> None:
     assert found is not None
     assert found.broken
     assert judged("readable", found).status == "fail"
+
+
+def test_the_systems_libraries_are_no_leak_where_they_were_asked_for() -> None:
+    one = library(needed=("libprotobuf.so.32", "libopenblas.so.0"))
+    system = frozenset({"libprotobuf.so.32", "libopenblas.so.0"})
+    assert judged("needed libraries", one, system=system).status == "warn"
+    asked = judged("needed libraries", one, system=system, declared=True)
+    assert asked.status == "pass"
+    named = judged("system libraries", one, system=system, declared=True)
+    assert named.found == "libopenblas.so.0 libprotobuf.so.32"
+    # A manylinux tag promises that none is needed, and one nobody has is lost all the same.
+    assert judged("needed libraries", one, system=system, declared=True, glibc="2.28").status == (
+        "fail"
+    )
+    assert judged("needed libraries", one, declared=True).status == "fail"
+
+
+def test_a_cuda_toolkit_lends_its_own_libraries_and_no_others() -> None:
+    lent = frozenset({"libcudart.so.13", "libmine.so.1"})
+    cuda = library(needed=("libcudart.so.13",))
+    assert judged("needed libraries", cuda, toolkit=lent).status == "pass"
+    assert judged("toolkit libraries", cuda, toolkit=lent).found == "libcudart.so.13"
+    mine = library(needed=("libmine.so.1",))
+    assert judged("needed libraries", mine, toolkit=lent).status == "fail"

@@ -71,6 +71,8 @@ class _Lines:
                 self.line(f"!  {event.message}")
             case _ if self.quiet:
                 return
+            case events.RunExpected():
+                self.expected(event)
             case events.StepStarted():
                 again = "goes on: " if event.resumed else ""
                 self.line(f"   {again}{event.title}")
@@ -83,6 +85,19 @@ class _Lines:
                 self.progress(event)
             case events.RunFinished() if event.status == "done":
                 self.line(f"done in {duration(event.seconds)}")
+
+    def expected(self, event: events.RunExpected) -> None:
+        """What will be done and how long that takes, before any of it is."""
+        if not event.steps:
+            self.line("nothing to be run: every result is in the store")
+            return
+        count = len(event.steps)
+        self.line(
+            f"{count} step{'' if count == 1 else 's'} to be run, about {duration(event.seconds)} "
+            f"on {event.cores} cores; stop it with Ctrl-C, the same command goes on"
+        )
+        for item in event.steps:
+            self.line(f"   {duration(item.seconds):>7}  {item.title} ({item.basis})")
 
     def progress(self, event: events.StepProgress) -> None:
         now = time.monotonic()

@@ -11,7 +11,7 @@ import typer
 from torchsmith.cli import wishes
 
 if TYPE_CHECKING:
-    from torchsmith.resolve.models import Resolution
+    from torchsmith.plan.expects import Expects
 
 
 def verify(
@@ -47,25 +47,27 @@ def verify(
         Path | None, typer.Option("--report", help="Also write the report as JSON to this file.")
     ] = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Also keep it beside each wheel, as WHEEL.verify.json.")
+        bool, typer.Option("--save", help="Also keep it beside each wheel, as JSON and as text.")
     ] = False,
 ) -> None:
     """Prove that a wheel or an environment is a torch that works, and the one asked for.
 
-    Ends with 0 if every check passed, 7 if one failed.
+    Ends with 0 if every check passed, 9 if one failed.
     """
     from torchsmith.cli import planning
+    from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
-    from torchsmith.verify.report import as_json, beside, lines
+    from torchsmith.verify.report import as_json, keep_beside, lines
     from torchsmith.verify.report import keep as keep_report
     from torchsmith.verify.target import Options
     from torchsmith.verify.verify import verify as prove
 
-    asked: list[Resolution] = []
+    asked: list[Expects] = []
     if recipe or preset:
         loaded = wishes.loaded(recipe, preset, {})
         here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
-        asked = planning.resolutions(loaded, here, json=False)
+        found = planning.resolutions(loaded, here, json=False)
+        asked = [expected(item) for item in found]
     made = prove(
         target,
         options=Options(
@@ -83,7 +85,7 @@ def verify(
         keep_report(made, report)
     for path in target if save else ():
         if path.suffix == ".whl":
-            keep_report(made, beside(path))
+            keep_beside(made, path)
     if json:
         sys.stdout.write(as_json(made).decode())
     else:

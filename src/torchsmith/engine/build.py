@@ -177,6 +177,7 @@ def build(
                 fresh=fresh,
                 recipe=recipe,
                 host=host,
+                cores=governor.cores,
             )
     finally:
         journal.close()

@@ -31,6 +31,26 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepExpectation:
+    """How long a step is expected to take, and what that rests on."""
+
+    step: str
+    title: str
+    seconds: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExpected(Event):
+    """What will be done and how long that takes, told before the first step."""
+
+    run: str
+    cores: int
+    seconds: float
+    steps: tuple[StepExpectation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting(Event):
     """Another torchsmith holds what is wanted: `step` is empty when it is the work folder."""
 

@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torchsmith.engine import events
+from torchsmith.engine.dates import build_date
 from torchsmith.engine.disk import free_bytes, room
 from torchsmith.engine.entry import Entry, MissingOutputError
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.locks import Lock, key_lock
 from torchsmith.engine.process import Guard, Outcome, Stop, run_script
+from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.schedule import acts_outside, keeps_nothing
 from torchsmith.engine.secrets import Redactor
 from torchsmith.engine.shell import step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import DiskFullError, InterruptedRunError, StepFailed
+from torchsmith.errors import DiskFullError, InterruptedRunError, ProofFailed, StepFailed
 from torchsmith.plan.models import Step
 
 
@@ -35,6 +37,7 @@ class Executor:
         stop: Stop,
         *,
         fresh: bool,
+        fetches: Mapping[str, Step],
     ) -> None:
         self.store = store
         self.work = work
@@ -45,6 +48,7 @@ class Executor:
         self._secrets = secrets
         self._stop = stop
         self._fresh = fresh
+        self._fetches = fetches
         self._logs = store.root / "logs" / recorder.run
 
     def entry(self, step: Step) -> Entry | None:
@@ -99,6 +103,8 @@ class Executor:
         resume = self.resumes(step)
         if not outside:
             self.work.clear(step, trees=not resume)
+        if resume:
+            self.work.clear_staging(step)
         log = self._logs / f"{plain_name(step.id)}.log"
         with room(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
@@ -152,10 +158,14 @@ class Executor:
 
         folder = self.work.path / step.folder
         folder.mkdir(parents=True, exist_ok=True)
+        compiles = step.kind == "compile"
+        date = build_date(step, self._fetches, self.store, self.work) if compiles else None
         return run_script(
             self.work.write_script(step, step_script(step, self.store.root / "downloads")),
             folder,
-            step_environment(step, self.work.path, self._base, self._secrets, resume=resume),
+            step_environment(
+                step, self.work.path, self._base, self._secrets, resume=resume, date=date
+            ),
             log,
             redactor=self.redactor,
             on_line=on_line,
@@ -168,6 +178,8 @@ class Executor:
             self._recorder.note(step, "interrupted", log=log, outcome=outcome)
             self._recorder.emit(events.StepInterrupted(step=step.id, title=step.title))
             self.heed_stop()
+        if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
+            raise self._disproved(step, proof, log, outcome)
         failure = self._failure(step, describe_exit(outcome.status), log, outcome)
         if ran_out_of_room(failure.excerpt):
             needed = step.cost.disk_mb * 1_000_000 or None
@@ -178,12 +190,23 @@ class Executor:
 
     def _failure(self, step: Step, reason: str, log: Path, outcome: Outcome) -> StepFailed:
         excerpt = explain_log(log)
-        failure = StepFailed(step.id, step.title, reason, excerpt, str(log))
+        return self._told(step, StepFailed(step.id, step.title, reason, excerpt, str(log)), outcome)
+
+    def _disproved(self, step: Step, proof: Proof, log: Path, outcome: Outcome) -> StepFailed:
+        failure = ProofFailed(step.id, step.title, proof.failed, str(proof.report), str(log))
+        return self._told(step, failure, outcome)
+
+    def _told(self, step: Step, failure: StepFailed, outcome: Outcome) -> StepFailed:
+        log = Path(failure.log)
         with contextlib.suppress(DiskFullError):
             self._recorder.note(step, "failed", log=log, error=failure.message, outcome=outcome)
             self._recorder.emit(
                 events.StepFailed(
-                    step=step.id, title=step.title, reason=reason, excerpt=excerpt, log=str(log)
+                    step=step.id,
+                    title=step.title,
+                    reason=failure.reason,
+                    excerpt=failure.excerpt,
+                    log=failure.log,
                 )
             )
         return failure

@@ -93,6 +93,21 @@ def _born(pid: int) -> str:
         return ""
 
 
+def _left(row: sqlite3.Row, status: str) -> bool:
+    """Whether a run that never ended has no process any more (on this machine)."""
+    here = status == "running" and row["node"] == platform.node()
+    return bool(here and _born(row["pid"]) != row["born"])
+
+
+def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
+    status = row["status"]
+    if gone and status in ("running", "waiting"):
+        status = "interrupted"
+    first = (row["run"], row["step"], row["key"], row["title"], status)
+    times = (row["started"], row["ended"], row["cpu_seconds"], row["peak_rss"])
+    return StepRecord(*first, *times, row["log"], row["error"])
+
+
 class Journal:
     """The record of all runs."""
 
@@ -221,9 +236,7 @@ class Journal:
             )
 
     def _gone(self, row: sqlite3.Row) -> bool:
-        """Whether a run that never ended has no process any more (on this machine)."""
-        here = row["status"] == "running" and row["node"] == platform.node()
-        return bool(here and _born(row["pid"]) != row["born"])
+        return _left(row, row["status"])
 
     def runs(self, limit: int = 50) -> list[RunRecord]:
         """The latest runs, newest first."""
@@ -253,15 +266,19 @@ class Journal:
                 "SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,)
             ).fetchall()
         gone = owner is not None and self._gone(owner)
-        records: list[StepRecord] = []
-        for row in rows:
-            status = row["status"]
-            if gone and status in ("running", "waiting"):
-                status = "interrupted"
-            first = (row["run"], row["step"], row["key"], row["title"], status)
-            times = (row["started"], row["ended"], row["cpu_seconds"], row["peak_rss"])
-            records.append(StepRecord(*first, *times, row["log"], row["error"]))
-        return records
+        return [_step_record(row, gone=gone) for row in rows]
+
+    def earlier(self, plan: str, step: str, key: str, limit: int = 20) -> list[StepRecord]:
+        """The times a step was begun: with this key, or by this name in this plan; newest first."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT steps.*, runs.status AS run_status, node, pid, born FROM steps"
+                " JOIN runs ON runs.id = steps.run WHERE steps.started IS NOT NULL"
+                " AND (steps.key = ? OR (steps.step = ? AND runs.plan = ?))"
+                " ORDER BY steps.started DESC LIMIT ?",
+                (key, step, plan, limit),
+            ).fetchall()
+        return [_step_record(row, gone=_left(row, row["run_status"])) for row in rows]
 
     def events(self, run: str) -> list[dict[str, object]]:
         """What happened in a run, in order."""

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 from torchsmith.engine import events
+from torchsmith.engine.expected import Known
 from torchsmith.engine.journal import Journal, StepStatus
 from torchsmith.engine.process import Outcome
 from torchsmith.plan.models import Step
@@ -58,3 +59,10 @@ class Recorder:
         """Tell that a step's result was there."""
         self.note(step, "cached")
         self.emit(events.StepCached(step=step.id, title=step.title))
+
+    def earlier(self, plan: str, step: Step) -> Known:
+        """What the journal tells of a step."""
+        found = self._journal.earlier(plan, step.id, step.key)
+        found = [record for record in found if record.run != self.run]
+        same = [record for record in found if record.key == step.key]
+        return Known(same, [record for record in found if record.key != step.key])

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.engine import events
+from torchsmith.engine.dates import origins
 from torchsmith.engine.disk import room
 from torchsmith.engine.execute import Executor
+from torchsmith.engine.expected import expectation, share_left
 from torchsmith.engine.journal import Journal, RunStatus, StepStatus
 from torchsmith.engine.process import Guard, Stop
 from torchsmith.engine.recorder import Recorder
@@ -30,6 +32,7 @@ from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, UsageError
+from torchsmith.host.limits import read_cores
 from torchsmith.plan.models import Plan, Step
 
 _AT_ONCE = 4
@@ -64,13 +67,14 @@ def run_plan(
     recipe: str = "",
     host: str = "",
     stop: Stop | None = None,
+    cores: int | None = None,
 ) -> RunResult:
     """Do what is left to do of a plan.
 
     `environment` is taken as given; without it the caller's is used, less what would change a
     build unseen. `fresh` starts interrupted compilations over. `recipe` and `host` are words
-    for the journal. Raises StepFailed, DiskFullError or InterruptedRunError; the same
-    call then goes on.
+    for the journal; `cores` is what compilations may use, for saying how long they take.
+    Raises StepFailed, DiskFullError or InterruptedRunError; the same call then goes on.
     """
     steps = choose(plan, only)
     base = inherited_environment() if environment is None else dict(environment)
@@ -79,9 +83,16 @@ def run_plan(
     secrets = frozenset(name for step in plan.steps for name in step.secrets)
     recorder = Recorder(journal, journal.begin(plan.name, recipe, host), on_event)
     executor = Executor(
-        store.reporting(recorder.warn), folder, recorder, base, secrets, stop, fresh=fresh
+        store.reporting(recorder.warn),
+        folder,
+        recorder,
+        base,
+        secrets,
+        stop,
+        fresh=fresh,
+        fetches=origins(steps),
     )
-    run = _Run(plan, steps, only, executor, recorder, base)
+    run = _Run(plan, steps, only, executor, recorder, base, cores or read_cores())
     began = time.monotonic()
     status: RunStatus = "failed"
     error = ""
@@ -119,12 +130,15 @@ class _Run:
         executor: Executor,
         recorder: Recorder,
         base: Mapping[str, str],
+        cores: int,
     ) -> None:
         self.plan = plan
+        self.cores = cores
         self.steps = steps
         self.by_id = {step.id: step for step in steps}
         self.reads = readings(steps)
         self.needs = closures(steps)
+        self.only = only
         self.finals = final_steps(steps, only)
         self.executor = executor
         self.recorder = recorder
@@ -162,6 +176,7 @@ class _Run:
                 to_run=order,
             )
         )
+        self._say_how_long(chosen)
         self.work.write_files(self.plan.files)
         queue = list(self.steps)
         while queue:
@@ -182,8 +197,26 @@ class _Run:
                 self.recorder.emit(events.StepSkipped(step=step.id, title=step.title))
         for step in self.steps:
             roots = self.work.placed_roots(step, untouched=False) if step.id in self.finals else ()
-            if roots:
+            # A report lies beside the wheel it is about, and is no result by itself.
+            if roots and (step.expects is None or step.id in (self.only or ())):
                 self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
+
+    def _say_how_long(self, chosen: frozenset[str]) -> None:
+        """Tell what will be done and how long that takes, before any of it is."""
+        expected: list[events.StepExpectation] = []
+        for step in self.steps:
+            if step.id in chosen:
+                known = self.recorder.earlier(self.plan.name, step)
+                share = share_left(known.same) if self.executor.resumes(step) else 1.0
+                expected.append(expectation(step, self.cores, known, share))
+        self.recorder.emit(
+            events.RunExpected(
+                run=self.recorder.run,
+                cores=self.cores,
+                seconds=sum(item.seconds for item in expected),
+                steps=tuple(expected),
+            )
+        )
 
     def _keep_ready(self, *steps: Step) -> None:
         for step in steps:

@@ -120,6 +120,7 @@ def final_steps(steps: Sequence[Step], only: Collection[str] | None) -> frozense
         for step in steps
         if (only is not None and step.id in only)
         or step.kind in _RESULTS
+        or step.expects is not None
         or (step.id not in needed and step.kind != "verify")
     )
 

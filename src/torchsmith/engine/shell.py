@@ -54,9 +54,18 @@ def inherited_environment(variables: Mapping[str, str] | None = None) -> dict[st
 
 
 def step_environment(
-    step: Step, work: Path, base: Mapping[str, str], secrets: frozenset[str], *, resume: bool
+    step: Step,
+    work: Path,
+    base: Mapping[str, str],
+    secrets: frozenset[str],
+    *,
+    resume: bool,
+    date: int | None = None,
 ) -> dict[str, str]:
-    """The environment a step runs in; of the plan's secrets it sees only its own."""
+    """The environment a step runs in; of the plan's secrets it sees only its own.
+
+    With `date`, what it makes has the same bytes whenever it is made.
+    """
     env = {name: value for name, value in base.items() if name not in secrets - set(step.secrets)}
     env.pop("TORCHSMITH_RESUME", None)
     env["WORK"] = str(work)
@@ -64,6 +73,10 @@ def step_environment(
     # Programs must say "error:" in the language it is looked for in, and sort one way.
     env["LC_ALL"] = "C.UTF-8"
     env["PYTHONUNBUFFERED"] = "1"
+    if date is not None:
+        # https://reproducible-builds.org/specs/source-date-epoch/; wheel and gcc heed it.
+        env["SOURCE_DATE_EPOCH"] = str(date)
+        env["PYTHONHASHSEED"] = "0"
     folders = [str(work / folder) for folder in step.path]
     # Programs that stand before those of the step's own environment.
     if shims := env.get("TORCHSMITH_SHIMS"):
@@ -78,13 +91,24 @@ def step_environment(
 
 
 def _commands(step: Step, cache: Path) -> tuple[str, ...]:
-    """A step's own commands; a source is brought by what knows to resume and to check it."""
-    if step.source is None:
-        return step.commands
-    into = shlex.quote(step.outputs[0])
-    program = shlex.join([sys.executable, "-m", "torchsmith.sources", step.outputs[0], str(cache)])
-    choice = msgspec.json.encode(step.source).decode()
-    return (f"rm -rf {into}", f"{program} <<'END_OF_SOURCE'\n{choice}\nEND_OF_SOURCE")
+    """A step's own commands, or what does the same and more.
+
+    A source is brought by what knows to resume and to check it; a wheel is proven by what knows
+    everything that is expected of it.
+    """
+    if step.source is not None:
+        into = shlex.quote(step.outputs[0])
+        program = ("torchsmith.sources", step.outputs[0], str(cache))
+        return (f"rm -rf {into}", _told(program, step.source))
+    if step.expects is not None:
+        return (_told(("torchsmith.verify",), step.expects),)
+    return step.commands
+
+
+def _told(program: tuple[str, ...], what: msgspec.Struct) -> str:
+    """A module of ours, run with a value on its standard input."""
+    words = shlex.join([sys.executable, "-m", *program])
+    return f"{words} <<'END_OF_INPUT'\n{msgspec.json.encode(what).decode()}\nEND_OF_INPUT"
 
 
 def step_script(step: Step, cache: Path) -> str:

@@ -20,6 +20,7 @@ from torchsmith.engine.entry import find_outputs, inside
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import remove, signature
 from torchsmith.plan.models import Step
+from torchsmith.plan.torch import reports
 
 
 def plain_name(text: str) -> str:
@@ -133,3 +134,18 @@ class WorkFolder:
             path = self.path / root
             if inside(root) and (trees or path.is_symlink() or not path.is_dir()):
                 remove(path)
+                # A report must not stay when the wheel it is about goes.
+                for report in reports(root):
+                    (self.path / report).unlink(missing_ok=True)
+
+    def clear_staging(self, step: Step) -> None:
+        """Remove what setuptools had gathered for a wheel when a compilation was stopped.
+
+        It takes a file that is there for a whole one, also where a copy was cut short. Objects
+        and libraries lie elsewhere (build/temp.*, CMake's folders) and stay.
+        """
+        tree = self.path / "build" / step.variant / step.project / "build"
+        if step.variant and step.project:
+            for pattern in ("lib.*", "bdist.*"):
+                for path in tree.glob(pattern):
+                    remove(path)

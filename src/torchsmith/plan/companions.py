@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 
+from msgspec.structs import replace
+
 from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
+from torchsmith.plan.expects import Expects, expected_companion, expected_extension
 from torchsmith.plan.formats import (
     VISION_CHECK,
     formats_are_read,
@@ -22,6 +25,7 @@ from torchsmith.plan.torch import (
     fresh_venv,
     layered_venv,
     loader_env,
+    reports,
     search_path,
     venv_on,
 )
@@ -110,7 +114,11 @@ def companion_steps(
         cost=compile_cost(facts, companion.name, resolution),
     )
     check = "; ".join([_CHECKS[companion.name], *formats_are_read(companion)])
-    return [compile_step, _verify(resolution, companion.name, check, compile_step, environ, torch)]
+    expects = expected_companion(resolution, companion)
+    return [
+        compile_step,
+        _verify(resolution, companion.name, check, expects, compile_step, environ, torch),
+    ]
 
 
 def _before(resolution: Resolution, environ: Step, torch: Step | None) -> tuple[str, ...]:
@@ -126,6 +134,7 @@ def _verify(
     resolution: Resolution,
     name: str,
     check: str,
+    expects: Expects,
     compiled: Step,
     environ: Step,
     torch: Step | None,
@@ -160,7 +169,16 @@ def _verify(
             f"cd {folder}",
             f"bin/python -c {shlex.quote(check)}",
         ),
-        outputs=(folder,),
+        outputs=reports(compiled.outputs[0]),
+        expects=replace(
+            expects,
+            check=check,
+            wheel=compiled.outputs[0],
+            beside=(torch.outputs[0],) if torch else (),
+            environment=below,
+            layered=torch is None,
+            folder=folder,
+        ),
         pip=(*(("numpy",) if torch else ()), *_REQUIRED.get(name, ())),
         cost=Cost(core_seconds=20, disk_mb=100, basis="an installation"),
     )
@@ -203,9 +221,8 @@ def extension_steps(
         env=tuple(env.items()),
         path=companion_path(resolution, environ),
         commands=(
-            f"rm -rf {build} {dist}/{prefix}*.whl",
-            f"mkdir -p {build}",
-            f"cp -a {fetch.outputs[0]}/. {build}",
+            f"rm -f {dist}/{prefix}*.whl",
+            fresh_copy(fetch.outputs[0], build),
             "python -m pip wheel --quiet --no-deps --no-build-isolation "
             f"--wheel-dir {in_work(dist)} ./{build}",
             _one_wheel(dist, prefix, extension.name),
@@ -215,10 +232,11 @@ def extension_steps(
     )
     # torch first: an extension's own library leaves finding libtorch to it.
     check = f"import torch; {extension.check or f'import {module}'}"
+    expects = expected_extension(resolution, extension, () if extension.check else (module,))
     return [
         fetch,
         compile_step,
-        _verify(resolution, extension.name, check, compile_step, environ, torch),
+        _verify(resolution, extension.name, check, expects, compile_step, environ, torch),
     ]
 
 

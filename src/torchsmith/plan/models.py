@@ -8,8 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
+from torchsmith.plan.expects import Expects
 from torchsmith.resolve.models import Resolution, SourceChoice
 
 Kind = Literal[
@@ -47,6 +49,8 @@ class Step(Struct, frozen=True):
     must be set when it runs and whose values appear nowhere. `pip` names what its commands ask
     pip for, so that it can be had beforehand where there is no network later. A fetch carries
     the `source` it brings: what runs the plan may bring it in a better way than its commands do.
+    So does a verify with what it `expects`: its commands try what can be tried without
+    torchsmith, which itself proves all of it and leaves the reports that are the step's outputs.
     """
 
     id: str
@@ -66,6 +70,7 @@ class Step(Struct, frozen=True):
     secrets: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
     source: SourceChoice | None = None
+    expects: Expects | None = None
     cost: Cost = Cost()
     details: tuple[tuple[str, str], ...] = ()
     key: str = ""
@@ -122,6 +127,10 @@ def step_key(
         "commands": _without_variant(step, step.commands),
         "outputs": _without_variant(step, step.outputs),
     }
+    if step.expects is not None:
+        subject["expects"] = json.loads(
+            _neutral(step, json.dumps(to_builtins(replace(step.expects, variant=""))))
+        )
     return digest(json.dumps(subject, sort_keys=True, separators=(",", ":")).encode())
 
 

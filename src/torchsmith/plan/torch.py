@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import shlex
 
+from msgspec.structs import replace
+
 from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
+from torchsmith.plan.expects import expected
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import fresh_copy, in_work, needs_program, sh, unless
 from torchsmith.plan.toolkit import toolkit_folder, toolkit_step
@@ -284,7 +287,7 @@ def loader_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
 
 
 def verify_step(resolution: Resolution, compiled: Step, environ: Step) -> Step:
-    """Install the wheel into a fresh environment and use it."""
+    """Install the wheel into a fresh environment and prove that it is what was asked for."""
     variant = resolution.variant
     folder = f"verify/{variant}/torch"
     wheel = compiled.outputs[0]
@@ -314,7 +317,7 @@ def verify_step(resolution: Resolution, compiled: Step, environ: Step) -> Step:
         id=f"verify-torch-{variant}",
         kind="verify",
         title=f"Verify {resolution.wheel}",
-        why="installed into a fresh environment: version, _C naming, autograd, architectures",
+        why="installed into a fresh environment: features, linking, architectures, results",
         project="torch",
         variant=variant,
         needs=(environ.id, compiled.id),
@@ -326,6 +329,14 @@ def verify_step(resolution: Resolution, compiled: Step, environ: Step) -> Step:
             f"cd {folder}",
             f"bin/python -c {shlex.quote(program)}",
         ),
-        outputs=(folder,),
-        cost=Cost(core_seconds=60, disk_mb=2500, basis="an installation"),
+        outputs=reports(wheel),
+        expects=replace(
+            expected(resolution), wheel=wheel, environment=environ.outputs[0], folder=folder
+        ),
+        cost=Cost(core_seconds=90, disk_mb=2500, basis="an installation"),
     )
+
+
+def reports(wheel: str) -> tuple[str, str]:
+    """Where the reports on a wheel lie: beside it."""
+    return f"{wheel}.verify.json", f"{wheel}.verify.txt"

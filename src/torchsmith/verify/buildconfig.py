@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -101,6 +101,18 @@ def _settings(text: str) -> dict[str, str]:
     return {
         name: value.strip() for name, _, value in (pair.partition("=") for pair in pairs) if name
     }
+
+
+# A path begins where none goes on: /opt/rh/gcc-toolset-11/root/usr is nobody's home.
+_PATH = re.compile(r"(?<![\w./+~@%-])/[^\s,;:\"'\\]+")
+_HOMES = ("/home/", "/root/", "/Users/")
+
+
+def foreign_paths(text: str, places: Sequence[str] = ()) -> tuple[str, ...]:
+    """The paths a text names that lie in somebody's home or in one of these folders."""
+    starts = (*_HOMES, *(f"{place.rstrip('/')}/" for place in places if place.strip("/")))
+    found = [match[0] for match in _PATH.finditer(text) if f"{match[0]}/".startswith(starts)]
+    return tuple(dict.fromkeys(found))
 
 
 def archs_of(flags: str) -> tuple[str, ...]:

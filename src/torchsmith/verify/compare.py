@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from packaging.version import InvalidVersion, Version
 
-from torchsmith.facts.models import Mode
-from torchsmith.resolve.models import Resolution
+from torchsmith.plan.expects import Expects
 from torchsmith.verify.binary import Library
 from torchsmith.verify.checks import Check, Status, holds
 from torchsmith.verify.probing import TorchFacts
@@ -23,12 +22,13 @@ _LIBRARIES = {
     "ucc": "libucc",
     "numa": "libnuma",
     "gloo": "libgloo",
+    "cuda runtime": "libcudart",
 }
 
 
-def matching(resolutions: Sequence[Resolution], version: str, python: str) -> Resolution | None:
+def matching(variants: Sequence[Expects], version: str, python: str) -> Expects | None:
     """Return the variant a torch is most likely meant to be: by Python, then by version."""
-    fitting = list(resolutions)
+    fitting = list(variants)
     for test in (
         lambda item: f"{python}.".startswith(f"{item.python}."),
         lambda item: item.version == version,
@@ -39,31 +39,55 @@ def matching(resolutions: Sequence[Resolution], version: str, python: str) -> Re
 
 
 def compare(
-    asked: Resolution,
+    asked: Expects,
     facts: TorchFacts,
     python: str,
     libraries: Sequence[Library],
     installed: Mapping[str, str],
+    tags: Collection[str] = (),
 ) -> list[Check]:
-    """Every point of a resolution that can be seen in the result.
+    """Every point of what is expected of a torch that can be seen in it.
 
-    `libraries` are torch's own; `installed` holds the versions of what lies beside it.
+    `libraries` are torch's own; `installed` holds the versions of what lies beside it; `tags`
+    are those of its wheel, where it is one.
     """
     return [
         _version(asked, facts),
-        holds(
-            GROUP,
-            "python",
-            f"{python}.".startswith(f"{asked.python}."),
-            found=python,
-            wanted=asked.python,
-            cure="verify with a Python of that release, or build for this one",
-        ),
+        *_tag(asked, tags),
+        _python(asked, python),
         *_cuda(asked, facts),
         *_features(asked, facts),
         *_linking(asked, facts, libraries),
         *_companions(asked, installed),
     ]
+
+
+def compare_companion(
+    asked: Expects, python: str, installed: Mapping[str, str], tried: Sequence[Check]
+) -> list[Check]:
+    """Every point of what is expected of a library built against torch.
+
+    `tried` is what came of using it.
+    """
+    checks = [_python(asked, python)]
+    if asked.version:
+        checks += _companion(asked.package, asked.version, installed.get(asked.package))
+    for kind in asked.decodes:
+        seen = next((check for check in tried if check.name == f"decode {kind}"), None)
+        right = seen is not None and seen.status == "pass"
+        said = "not tried" if seen is None else seen.detail or seen.found or seen.status
+        cure = f"its headers were not found when it was compiled: install lib{kind}'s -dev package"
+        checks.append(
+            holds(
+                GROUP,
+                f"reads {kind}",
+                right,
+                found="yes" if right else said.strip().rpartition("\n")[2],
+                wanted=f"torchvision.io reads {kind}",
+                cure=cure,
+            )
+        )
+    return checks
 
 
 def _public(version: str) -> str:
@@ -73,33 +97,65 @@ def _public(version: str) -> str:
         return version.partition("+")[0]
 
 
-def _version(asked: Resolution, facts: TorchFacts) -> Check:
-    # A published wheel has a label of its publisher's choosing.
-    published = asked.use == "wheel"  # an installed one was read, label and all
-    wanted = asked.torch if published else asked.version
-    found = _public(facts.version) if published else facts.version
+def _version(asked: Expects, facts: TorchFacts) -> Check:
+    found = _public(facts.version) if asked.published else facts.version
     cure = "PYTORCH_BUILD_VERSION was not set for this build, or it is another wheel"
-    return holds(GROUP, "version", found == wanted, found=facts.version, wanted=wanted, cure=cure)
+    return holds(
+        GROUP,
+        "version",
+        found == asked.version,
+        found=facts.version,
+        wanted=asked.version,
+        cure=cure,
+    )
 
 
-def _cuda(asked: Resolution, facts: TorchFacts) -> Iterator[Check]:
-    wanted = asked.cuda
+def _tag(asked: Expects, tags: Collection[str]) -> Iterator[Check]:
+    if not asked.tag or not tags:
+        return
+    right = any(_same_tag(asked.tag, tag) for tag in tags)
+    cure = "it was built with another Python, or for another machine"
+    found = ", ".join(sorted(tags))
+    yield holds(GROUP, "tag asked for", right, found=found, wanted=asked.tag, cure=cure)
+
+
+def _same_tag(asked: str, found: str) -> bool:
+    """Python, ABI and machine are the same; linux_x86_64 may have become manylinux_2_28_x86_64."""
+    if asked == found:
+        return True
+    python, _, platform = asked.rpartition("-")
+    have, _, repaired = found.rpartition("-")
+    machine = platform.removeprefix("linux_")
+    return have == python and repaired.startswith("manylinux") and repaired.endswith(f"_{machine}")
+
+
+def _python(asked: Expects, python: str) -> Check:
+    return holds(
+        GROUP,
+        "python",
+        f"{python}.".startswith(f"{asked.python}."),
+        found=python,
+        wanted=asked.python,
+        cure="verify with a Python of that release, or build for this one",
+    )
+
+
+def _cuda(asked: Expects, facts: TorchFacts) -> Iterator[Check]:
     found = facts.cuda or "none"
-    if wanted is None:
+    if not asked.cuda:
         cure = "USE_CUDA=0, and build again"
         yield holds(GROUP, "cuda", facts.cuda is None, found=found, wanted="none", cure=cure)
         return
-    right = f"{found}.".startswith(f"{wanted.version}.")
+    right = f"{found}.".startswith(f"{asked.cuda}.")
     cure = "CUDA_HOME pointed to another toolkit when it was configured"
-    yield holds(GROUP, "cuda", right, found=found, wanted=wanted.version, cure=cure)
+    yield holds(GROUP, "cuda", right, found=found, wanted=asked.cuda, cure=cure)
     if facts.cuda is None:
         return
-    due = [f"sm_{arch.number}" for arch in wanted.archs]
-    due += [f"compute_{arch.number}" for arch in wanted.archs if arch.ptx]
+    due = asked.archs
     have = facts.compiled_for
     missing = [name for name in due if name not in have]
     extra = [name for name in have if name not in due]
-    cure = f"TORCH_CUDA_ARCH_LIST={wanted.arch_list!r}, and build again"
+    cure = f"TORCH_CUDA_ARCH_LIST={asked.arch_list!r}, and build again"
     listed = " ".join(have) or "none"
     if missing:
         yield Check(GROUP, "architectures", "fail", listed, " ".join(due), cure=cure)
@@ -109,20 +165,8 @@ def _cuda(asked: Resolution, facts: TorchFacts) -> Iterator[Check]:
         yield Check(GROUP, "architectures", "pass", listed)
 
 
-def decided(asked: Resolution) -> frozenset[str]:
-    """Features somebody decided about: the others are as the release or the platform has them."""
-    start = "feature "
-    # A profile is a wish about what we build; a published wheel knows nothing of it.
-    whose = ("the recipe",) if asked.use != "source" else ("the recipe", "profile")
-    return frozenset(
-        choice.subject.removeprefix(start)
-        for choice in asked.choices
-        if choice.subject.startswith(start) and choice.reason.startswith(whose)
-    )
-
-
-def _features(asked: Resolution, facts: TorchFacts) -> Iterator[Check]:
-    firm = decided(asked)
+def _features(asked: Expects, facts: TorchFacts) -> Iterator[Check]:
+    firm = asked.decided
     for name, mode in asked.features:
         there = facts.has(name)
         title = f"feature {name}"
@@ -142,40 +186,35 @@ def _features(asked: Resolution, facts: TorchFacts) -> Iterator[Check]:
             yield Check(GROUP, title, "fail", found, mode, cure=cure)
 
 
-def _linking(asked: Resolution, facts: TorchFacts, libraries: Sequence[Library]) -> Iterator[Check]:
+def _linking(asked: Expects, facts: TorchFacts, libraries: Sequence[Library]) -> Iterator[Check]:
     if not libraries:
         return
     needed = {name for library in libraries for name in library.needed}
-    modes: list[tuple[str, str, Mode]] = [
-        (name, _LIBRARIES[name], mode) for name, mode in asked.features if name in _LIBRARIES
-    ]
-    if asked.cuda is not None and facts.cuda:
-        state = asked.feature("static_cuda")
-        modes.append(("cuda runtime", "libcudart", "static" if state == "on" else "on"))
-    for name, start, mode in modes:
-        dynamic = sorted(item for item in needed if item.startswith(start))
-        title = f"linking of {name}"
-        if mode == "static":
-            cure = f"a static {name} was not found when it was configured"
-            yield holds(
-                GROUP,
-                title,
-                not dynamic,
-                found=", ".join(dynamic) or "static",
-                wanted="static",
-                cure=cure,
-            )
-        elif mode == "system":
-            # A system's library may be a static one.
-            status: Status = "pass" if dynamic else "warn"
-            yield Check(GROUP, title, status, ", ".join(dynamic) or "static", "the system's")
-
-
-def _companions(asked: Resolution, installed: Mapping[str, str]) -> Iterator[Check]:
-    for companion in asked.companions:
-        found = installed.get(companion.package)
-        if found is None:
-            yield Check(GROUP, companion.package, "absent", "not among what is verified")
+    for name, way in asked.linking:
+        if name == "cuda runtime" and not facts.cuda:
             continue
-        right = _public(found) == _public(companion.version)
-        yield holds(GROUP, companion.package, right, found=found, wanted=companion.version)
+        dynamic = sorted(item for item in needed if item.startswith(_LIBRARIES[name]))
+        title = f"linking of {name}"
+        found = ", ".join(dynamic) or "static"
+        if way == "static":
+            cure = f"a static {name} was not found when it was configured"
+            yield holds(GROUP, title, not dynamic, found=found, wanted="static", cure=cure)
+        else:
+            # A system's library may be a static one, and so may what nobody decided about.
+            status: Status = "pass" if dynamic else "warn"
+            wanted = "the system's" if way == "system" else "a shared library"
+            yield Check(GROUP, title, status, found, wanted)
+
+
+def _companions(asked: Expects, installed: Mapping[str, str]) -> Iterator[Check]:
+    for package, version in asked.companions:
+        found = installed.get(package)
+        if found is None:
+            yield Check(GROUP, package, "absent", "not among what is verified")
+        else:
+            yield from _companion(package, version, found)
+
+
+def _companion(package: str, version: str, found: str | None) -> Iterator[Check]:
+    right = found is not None and _public(found) == _public(version)
+    yield holds(GROUP, package, right, found=found or "not installed", wanted=version)

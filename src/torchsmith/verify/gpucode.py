@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torchsmith.resolve.models import CudaChoice
+from torchsmith.plan.expects import Expects
 from torchsmith.verify.binary import Library
 from torchsmith.verify.checks import Check, Status, few
 from torchsmith.verify.fatbin import order
@@ -13,15 +13,8 @@ GROUP = "GPU code"
 _HAVE_SOME = ("torch", "torchvision")
 
 
-def due(cuda: CudaChoice) -> tuple[str, ...]:
-    """What a build for these GPUs should hold, as nvcc names it."""
-    names = {f"sm_{arch.number}" for arch in cuda.archs}
-    names |= {f"compute_{arch.number}" for arch in cuda.archs if arch.ptx}
-    return tuple(sorted(names, key=order))
-
-
 def judge_gpu_code(
-    name: str, libraries: Sequence[Library], asked: CudaChoice | None = None
+    name: str, libraries: Sequence[Library], asked: Expects | None = None
 ) -> Iterator[Check]:
     """Say which GPUs a package has code for; with `asked`, whether it is those and no others.
 
@@ -41,7 +34,7 @@ def judge_gpu_code(
         if holding:
             yield Check(GROUP, name, "info", f"{there}, in {few([i.name for i in holding])}")
         return
-    wanted = due(asked)
+    wanted = sorted(asked.archs, key=order)
     missing = [code for code in wanted if code not in found]
     extra = [code for code in found if code not in wanted]
     cure = f"TORCH_CUDA_ARCH_LIST={asked.arch_list!r}, and build again"

@@ -47,7 +47,8 @@ class Surroundings(Struct, frozen=True):
 
     `requires` are the names of the distributions they ask for, `installed` those that are
     there, `present` the names of libraries in the same environment, `system` those the
-    machine's loader finds.
+    machine's loader finds, `toolkit` those of a CUDA toolkit it was built against. `declared`
+    says that using the system's libraries was asked for.
     `glibc` is the one a manylinux tag promises to do with, empty where nothing is promised.
     """
 
@@ -55,6 +56,8 @@ class Surroundings(Struct, frozen=True):
     installed: frozenset[str] = frozenset()
     present: frozenset[str] = frozenset()
     system: frozenset[str] = frozenset()
+    toolkit: frozenset[str] = frozenset()
+    declared: bool = False
     glibc: str = ""
     prefix: str = ""
 
@@ -122,12 +125,17 @@ def _needed(libraries: Sequence[Library], around: Surroundings) -> Iterator[Chec
     inside = {name for library in libraries for name in (library.name, library.soname)}
     here: dict[str, str] = {}
     nowhere: dict[str, str] = {}
+    toolkit: set[str] = set()
     base = baseline()
     for library in libraries:
         for name in library.needed:
             if name in inside or name in around.present or name in base.system | base.driver:
                 continue
-            if _promised(base.bringer(name), around):
+            bringer = base.bringer(name)
+            if _promised(bringer, around):
+                continue
+            if name in around.toolkit and bringer.startswith("nvidia-"):
+                toolkit.add(name)
                 continue
             (here if name in around.system else nowhere).setdefault(name, library.path)
     lost = [f"{name} (for {path})" for name, path in nowhere.items()]
@@ -139,12 +147,18 @@ def _needed(libraries: Sequence[Library], around: Surroundings) -> Iterator[Chec
     elif lent and around.glibc:
         cure = "auditwheel repair; a manylinux tag promises that nothing else is needed"
         yield Check(GROUP, "needed libraries", "fail", few(lent), wanted, cure=cure)
-    elif lent:
+    elif lent and not around.declared:
         cure = "other machines need these packages too; auditwheel repair packs them in"
         yield Check(GROUP, "needed libraries", "warn", few(lent), wanted, cure=cure)
     else:
         count = len({name for library in libraries for name in library.needed})
         yield Check(GROUP, "needed libraries", "pass", f"all {count} are accounted for")
+        if lent:
+            names = " ".join(sorted(here))
+            yield Check(GROUP, "system libraries", "info", names, detail="the system's, as asked")
+    if toolkit:
+        names = " ".join(sorted(toolkit))
+        yield Check(GROUP, "toolkit libraries", "info", names, detail="of the CUDA toolkit")
 
 
 def _promised(bringer: str, around: Surroundings) -> bool:

@@ -69,9 +69,21 @@ class Probed(Struct, frozen=True):
     checks: tuple[Check, ...] = ()
 
 
-def probe(environment: Environment, imports: Sequence[str], timeout: float) -> Probed:
-    """Use the torch of an environment; what goes wrong becomes a check that fails."""
-    wishes = json.dumps({"imports": list(imports), "timeout": timeout})
+def probe(
+    environment: Environment,
+    imports: Sequence[str],
+    timeout: float,
+    only: Sequence[str] = (),
+    check: str = "",
+) -> Probed:
+    """Use the torch of an environment; what goes wrong becomes a check that fails.
+
+    `only` names the files of the probe whose checks are wanted, by default all of them; `check`
+    is a line of Python that has to run as well.
+    """
+    wishes = json.dumps(
+        {"imports": list(imports), "timeout": timeout, "only": list(only), "check": check}
+    )
     argv = [str(environment.python), "-I", str(Path(script.__file__)), wishes]
     # Away from where we stand: `import torch` must find the installed one.
     with tempfile.TemporaryDirectory(prefix="torchsmith-probe-") as folder:

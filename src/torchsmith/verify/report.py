@@ -21,7 +21,8 @@ _MARKS: dict[Status, str] = {"pass": "ok", "fail": "x", "warn": "!", "absent": "
 class Report(Struct, frozen=True):
     """Everything that was looked at, in order.
 
-    `features` holds what the torch has and lacks: None where it cannot be told.
+    `features` holds what the torch has and lacks: None where it cannot be told. `wheels` has
+    the sha256 of each wheel it is about.
     """
 
     subjects: tuple[str, ...]
@@ -32,6 +33,7 @@ class Report(Struct, frozen=True):
     variant: str = ""
     features: Mapping[str, bool | None] = {}
     archs: tuple[str, ...] = ()
+    wheels: Mapping[str, str] = {}
     environment: str = ""
 
     @property
@@ -123,14 +125,23 @@ def beside(artifact: Path) -> Path:
     return artifact.with_name(f"{artifact.name}.verify.json")
 
 
+def as_text(report: Report) -> bytes:
+    """The report to be read by people, with nothing left out."""
+    return ("\n".join(lines(report, everything=True)) + "\n").encode()
+
+
 def keep(report: Report, path: Path) -> None:
-    """Write a report so that a reader sees the old one or the new one, never half."""
+    """Write a report so that a reader sees the old one or the new one, never half.
+
+    A name that ends in .txt gets the text, any other the JSON document.
+    """
+    content = as_text(report) if path.suffix == ".txt" else as_json(report)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(as_json(report))
+                file.write(content)
             Path(name).chmod(0o644)
             Path(name).replace(path)
         except BaseException:
@@ -140,3 +151,12 @@ def keep(report: Report, path: Path) -> None:
         raise OutputError(
             f"{path} cannot be written: {error.strerror}", "Choose another place with --report."
         ) from None
+
+
+def keep_beside(report: Report, artifact: Path) -> tuple[Path, Path]:
+    """Keep a report next to the wheel it is about, as JSON and as text."""
+    document = beside(artifact)
+    text = document.with_suffix(".txt")
+    keep(report, document)
+    keep(report, text)
+    return document, text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 from packaging.tags import Tag
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from torchsmith.errors import HostError, UsageError
@@ -23,7 +24,7 @@ from torchsmith.facts.ranges import release
 from torchsmith.host.models import Python
 from torchsmith.host.probe import Programs
 from torchsmith.host.system import read_platform, read_pythons
-from torchsmith.plan.torch import fresh_venv
+from torchsmith.plan.torch import fresh_venv, site_packages
 from torchsmith.verify.wheelfile import Wheel
 
 _ASK = (
@@ -53,9 +54,17 @@ class Environment(Struct, frozen=True):
 
 
 class Options(Struct, frozen=True):
-    """How wheels are tried. `find_links` also forbids asking an index."""
+    """How wheels are tried. `find_links` also forbids asking an index.
+
+    `folder` is where the fresh environment is made, by default a temporary one; with `layered`
+    it lies on top of the one whose Python is named, which stays as it is. `beside` are wheels
+    that are installed too and not looked at.
+    """
 
     python: str = ""
+    folder: Path | None = None
+    layered: bool = False
+    beside: tuple[Path, ...] = ()
     deps: bool = True
     find_links: str = ""
     keep: bool = False
@@ -169,7 +178,13 @@ def fresh_environment(
     It is removed at the end, however that comes, unless it is to be kept.
     """
     creator = choose_python(wheels, options.python, read_pythons(Programs(os.environ)))
-    folder = Path(tempfile.mkdtemp(prefix="torchsmith-verify-"))
+    if options.folder is None:
+        folder = Path(tempfile.mkdtemp(prefix="torchsmith-verify-"))
+    else:
+        folder = options.folder.absolute()
+        # What a killed attempt left is of no use.
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
     try:
         version = read_environment(creator).version
         say(f"installing into a fresh environment of Python {version}")
@@ -188,6 +203,9 @@ def _install(
     short = ".".join(version.split(".")[:2])
     temporary = folder.with_name("tmp")
     commands = fresh_venv(str(creator), str(folder), short)
+    if options.layered:
+        # Without pip: the one below serves.
+        commands = [shlex.join([str(creator), "-m", "venv", "--without-pip", str(folder)])]
     if options.find_links or not options.deps:
         # The old Python's pip has to do: a newer one would come from an index.
         commands = [command for command in commands if " pip install " not in command]
@@ -198,13 +216,18 @@ def _install(
                 f"{creator} cannot make an environment: {_last(done)}",
                 f"Debian and Ubuntu have its venv module in python{short}-venv.",
             )
+    if options.layered:
+        below = site_packages(str(creator.parent.parent.absolute()), short)
+        lying = Path(site_packages(str(folder), short)) / "below.pth"
+        # Not the bare path: the one below may itself lie on another, by such a file.
+        lying.write_text(f"import site; site.addsitedir({below!r})\n", encoding="utf-8")
     install = [str(folder / "bin/python"), "-I", "-m", "pip", "install", "--quiet"]
     install += ["--disable-pip-version-check", "--no-input"]
     if options.find_links:
         install += ["--no-index", "--find-links", options.find_links]
-    names = [str(wheel.path.absolute()) for wheel in wheels]
+    names = [str(path.absolute()) for path in (*options.beside, *(item.path for item in wheels))]
     if options.deps:
-        names.append(_numpy(wheels))
+        names.append(_numpy(wheels, options.beside))
     else:
         install.append("--no-deps")
     done = _quietly([*install, *names], temporary)
@@ -212,12 +235,19 @@ def _install(
     return environment, "" if done.returncode == 0 else done.stderr.strip() or "pip failed"
 
 
-def _numpy(wheels: Sequence[Wheel]) -> str:
+def _numpy(wheels: Sequence[Wheel], beside: Sequence[Path]) -> str:
     """Torch does not require NumPy; its bridge cannot be tried without."""
-    torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
+    known = {wheel.name: wheel.version for wheel in wheels}
+    known |= {str(name): str(version) for name, version in map(_named, beside)}
+    torch = known.get("torch", "")
     # Compiled against NumPy 1 until 2.2, it does not understand arrays of NumPy 2.
     # https://github.com/pytorch/pytorch/issues/107302
     return "numpy<2" if torch and Version(torch).release[:2] < (2, 3) else "numpy"
+
+
+def _named(wheel: Path) -> tuple[str, Version]:
+    name, version, _, _ = parse_wheel_filename(wheel.name)
+    return name, version
 
 
 def _quietly(argv: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:

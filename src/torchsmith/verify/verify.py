@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -12,10 +14,11 @@ from packaging.utils import canonicalize_name
 
 from torchsmith import __version__
 from torchsmith.host.probe import run
-from torchsmith.resolve.models import Resolution
+from torchsmith.plan.expects import Expects
 from torchsmith.verify.binary import Library, below, looks_shared, read_files
-from torchsmith.verify.checks import Check
-from torchsmith.verify.compare import compare, matching
+from torchsmith.verify.buildconfig import foreign_paths
+from torchsmith.verify.checks import Check, Status, few
+from torchsmith.verify.compare import compare, compare_companion, matching
 from torchsmith.verify.gpucode import judge_gpu_code
 from torchsmith.verify.linkage import Surroundings, judge
 from torchsmith.verify.probing import Probed, probe
@@ -45,10 +48,14 @@ def verify(
     paths: Sequence[Path],
     *,
     options: Options = _DEFAULTS,
-    asked: Sequence[Resolution] = (),
+    asked: Sequence[Expects] = (),
     say: Say = lambda text: None,
 ) -> Report:
-    """Prove that wheels or an environment are a torch that works, and the one asked for."""
+    """Prove that wheels or an environment are a torch that works, and the one asked for.
+
+    Where all that is asked is about a library built against torch, that is used, and of torch
+    only what it needs.
+    """
     wheel_paths, folder = sort_targets(paths)
     subjects = tuple(str(path) for path in paths)
     if folder is not None:
@@ -58,9 +65,10 @@ def verify(
     wheels = [read_wheel(path) for path in wheel_paths]
     unusable = [wheel for wheel in wheels if not wheel.installable]
     if not options.run or unusable:
-        checks = [*_wheel_checks(wheels, None)]
+        checks = [*_wheel_checks(wheels, None, asked)]
         torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
-        checks += _gpu_code({wheel.name: wheel.libraries for wheel in wheels}, asked, torch, "")
+        parts = {wheel.name: wheel.libraries for wheel in wheels}
+        checks += _gpu_code(parts, _companion(asked) or matching(asked, torch, ""))
         if unusable:
             checks.append(Check("python", "installation", "absent", "", detail="not tried"))
         return Report(subjects, __version__, tuple(checks), torch=torch)
@@ -68,7 +76,7 @@ def verify(
         if complaint:
             last = complaint.rpartition("\n")[2]
             failed = Check("python", "installation", "fail", last, detail=complaint[-2000:])
-            checks = [*_wheel_checks(wheels, None), failed]
+            checks = [*_wheel_checks(wheels, None, asked), failed]
             return Report(subjects, __version__, tuple(checks), python=environment.version)
         return _used(subjects, wheels, environment, options, asked, say)
 
@@ -78,13 +86,13 @@ def _used(
     wheels: Sequence[Wheel],
     environment: Environment,
     options: Options,
-    asked: Sequence[Resolution],
+    asked: Sequence[Expects],
     say: Say,
 ) -> Report:
     installed = environment.installed()
     parts: Mapping[str, Sequence[Library]]
     if wheels:
-        checks = [*_wheel_checks(wheels, environment)]
+        checks = [*_wheel_checks(wheels, environment, asked)]
         parts = {wheel.name: wheel.libraries for wheel in wheels}
         libraries = [item for wheel in wheels if wheel.name == "torch" for item in wheel.libraries]
         imports = [
@@ -97,36 +105,66 @@ def _used(
         say("reading its libraries")
         checks, parts, imports = _environment_checks(environment, installed)
         libraries = list(parts.get(_TORCH, ()))
+    companion = _companion(asked)
     probed = Probed()
     if options.run:
         say("using it")
-        probed = probe(environment, imports, options.timeout)
+        names = dict.fromkeys((*imports, *(companion.imports if companion else ())))
+        only = ("companions",) if companion else ()
+        check = companion.check if companion else ""
+        probed = probe(environment, tuple(names), options.timeout, only, check)
         checks += probed.checks
     facts = probed.facts
-    checks += _gpu_code(parts, asked, facts.version, environment.version)
-    resolution = matching(asked, facts.version, environment.version)
-    if resolution is not None and facts.version:
-        versions = {name: item.version for name, item in installed.items()}
-        checks += compare(resolution, facts, environment.version, libraries, versions)
+    versions = {name: item.version for name, item in installed.items()}
+    expects = companion or matching(asked, facts.version, environment.version)
+    checks += _gpu_code(parts, expects)
+    if companion is not None:
+        checks += compare_companion(companion, environment.version, versions, probed.checks)
+    elif facts.version:
+        checks.append(_own_account(facts.config, expects))
+        if expects is not None:
+            tags = {str(tag) for item in wheels if item.name == "torch" for tag in item.tags}
+            python = environment.version
+            checks += compare(expects, facts, python, libraries, versions, tags)
     return Report(
         subjects=subjects,
         torchsmith=__version__,
         checks=tuple(checks),
         torch=facts.version,
         python=environment.version,
-        variant=resolution.variant if resolution else "",
+        variant=expects.variant if expects else "",
         features={name: facts.has(name) for name in facts.features},
         archs=facts.compiled_for,
+        wheels={wheel.path.name: file_hash(wheel.path) for wheel in wheels},
         environment=str(environment.prefix) if options.keep or not wheels else "",
     )
 
 
-def _wheel_checks(wheels: Sequence[Wheel], environment: Environment | None) -> Iterator[Check]:
+def _own_account(config: str, expects: Expects | None) -> Check:
+    """Whether what a torch says of its build names somebody's folders."""
+    places = [str(Path.home())]
+    if expects is not None and expects.folder:
+        # The folder a plan is run in, which is where its steps are run.
+        places.append(str(Path.cwd()))
+    found = foreign_paths(config, places)
+    if not found:
+        return Check("libraries", "paths in its build settings", "pass", "none of a person's")
+    ours = expects is not None and not expects.published
+    status: Status = "fail" if ours else "warn"
+    cure = "set that path by a variable of the build, not in CFLAGS; or -ffile-prefix-map"
+    wanted = "no path of the building machine's users"
+    return Check("libraries", "paths in its build settings", status, few(found), wanted, cure=cure)
+
+
+def _wheel_checks(
+    wheels: Sequence[Wheel], environment: Environment | None, asked: Sequence[Expects]
+) -> Iterator[Check]:
     present = {name for wheel in wheels for item in wheel.libraries for name in _names(item)}
     installed = environment.installed() if environment is not None else {}
     if environment is not None:
         present |= _present(environment, installed)
     system = system_libraries()
+    toolkit = _lent()
     torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
     if not torch and _TORCH in installed:
         torch = installed[_TORCH].version
@@ -139,6 +177,8 @@ def _wheel_checks(wheels: Sequence[Wheel], environment: Environment | None) -> I
                 installed=together,
                 present=frozenset(present),
                 system=system,
+                toolkit=toolkit,
+                declared=any(item.system_libraries for item in asked),
                 glibc=wheel.glibc,
             )
             found += judge(wheel.libraries, around)
@@ -149,24 +189,22 @@ def _wheel_checks(wheels: Sequence[Wheel], environment: Environment | None) -> I
             yield msgspec.structs.replace(check, group=f"{check.group}{several}")
 
 
-def _gpu_code(
-    parts: Mapping[str, Sequence[Library]], asked: Sequence[Resolution], torch: str, python: str
-) -> Iterator[Check]:
+def _companion(asked: Sequence[Expects]) -> Expects | None:
+    return next((item for item in asked if item.package != _TORCH), None)
+
+
+def _gpu_code(parts: Mapping[str, Sequence[Library]], expects: Expects | None) -> Iterator[Check]:
     """The GPU code in each package, held against the GPUs asked for where a recipe builds it."""
-    resolution = matching(asked, torch, python)
-    built = _built(resolution) if resolution is not None else frozenset()
     for name, libraries in parts.items():
         # What others built is for the GPUs they chose.
-        wanted = resolution.cuda if resolution is not None and name in built else None
-        yield from judge_gpu_code(name, libraries, wanted)
+        ours = expects is not None and name in expects.built
+        yield from judge_gpu_code(name, libraries, expects if ours else None)
 
 
-def _built(resolution: Resolution) -> frozenset[str]:
-    """The distributions a variant builds."""
-    names = [companion.package for companion in resolution.companions]
-    names += [item.sdist.partition("==")[0] or item.name for item in resolution.extensions]
-    names += [_TORCH] if resolution.use == "source" else []
-    return frozenset(map(canonicalize_name, names))
+def file_hash(path: Path) -> str:
+    """A file's sha256: a report is about these bytes and no others."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _names(library: Library) -> Iterator[str]:
@@ -254,8 +292,26 @@ def _unrecorded(environment: Environment) -> tuple[Library, ...]:
 
 
 def system_libraries() -> frozenset[str]:
-    """Names the machine's loader finds."""
+    """Names the machine's loader finds; not in a person's own folder, which no other has."""
+    home = f"{Path.home()}/"
     for program in ("ldconfig", "/sbin/ldconfig"):
         if said := run([program, "-p"]):
-            return frozenset(line.split()[0] for line in said.splitlines()[1:] if line.split())
+            lines = [line for line in said.splitlines()[1:] if line.split()]
+            return frozenset(
+                line.split()[0]
+                for line in lines
+                if not line.rpartition("=> ")[2].strip().startswith(home)
+            )
     return frozenset()
+
+
+def _lent() -> frozenset[str]:
+    """Names in the folders the loader was told to look in: a CUDA toolkit that was assembled."""
+    folders = [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    return frozenset(
+        path.name
+        for folder in folders
+        if folder.is_dir()
+        for path in folder.iterdir()
+        if looks_shared(path.name)
+    )

@@ -82,6 +82,11 @@ def tokens() -> None:
     assert found[-1] == ".", found
 
 
+def line(text: str) -> None:
+    """Run a line of Python that the recipe or the plan gives, in a namespace of its own."""
+    exec(compile(text, "the check", "exec"), {"__name__": "__main__"})
+
+
 def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
     """What is installed beside torch; `imports` names further modules to try."""
     listed = []  # type: list[tuple[str, str, Any]]
@@ -104,4 +109,7 @@ def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
     for name in others:
         if name not in family:
             listed.append(("extensions", "import " + name, lambda name=name: imported(name)))
+    check = wishes.get("check", "")  # type: str
+    if check:
+        listed.append(("extensions", "its own check", lambda: line(check)))
     return listed

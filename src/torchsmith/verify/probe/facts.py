@@ -62,7 +62,8 @@ def features(torch: Any) -> "dict[str, Any]":
         "cuda": cuda,
         "rocm": getattr(torch.version, "hip", None) is not None,
         "cudnn": ask(lambda: hasattr(c, "_cudnn"), lambda: bool(c.has_cudnn)),
-        "magma": ask(lambda: bool(torch.cuda.has_magma), lambda: bool(c.has_magma)),
+        # Before 2.1 torch.cuda.has_magma is False until a GPU was used; the text always tells.
+        "magma": ask(lambda: bool(c._has_magma), lambda: "Magma " in c._show_config()),
         "lapack": ask(lambda: bool(c.has_lapack), lambda: bool(c._has_lapack)),
         "mkl": ask(lambda: backend("mkl"), lambda: bool(c.has_mkl)),
         "mkldnn": ask(lambda: backend("mkldnn"), lambda: bool(c.has_mkldnn)),

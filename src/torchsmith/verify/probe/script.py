@@ -216,7 +216,8 @@ def probe(wishes: "dict[str, Any]") -> "dict[str, Any]":
     record("python", "import torch", imported)
     facts = {}  # type: dict[str, Any]
     listed = []  # type: list[tuple[str, str, Any]]
-    for name in ("behaviour", "gpu", "companions"):
+    only = wishes.get("only") or ("behaviour", "gpu", "companions")
+    for name in only:
         listed += load(name).checks(wishes)
     if imported["status"] == "fail":
         for group, name, _ in listed:

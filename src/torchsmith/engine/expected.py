@@ -1,0 +1,97 @@
+"""How long what is left of a plan is expected to take, before any of it is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsmith.engine.events import Progress, StepExpectation
+from torchsmith.engine.journal import StepRecord
+from torchsmith.plan.models import Step
+
+# The end of a log tells how far its compilation came.
+_TAIL = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier runs tell of a step, newest first.
+
+    `same` are its runs with the same key, whose work this one repeats; `like` those of the same
+    name in the same plan, whose inputs were others.
+    """
+
+    same: Sequence[StepRecord] = ()
+    like: Sequence[StepRecord] = ()
+
+
+def expectation(step: Step, cores: int, known: Known, share: float = 1.0) -> StepExpectation:
+    """One step's expected time: as it took before, or as the facts estimate.
+
+    `share` is how much of it is still to be done, of a compilation that was stopped.
+    """
+    for records, basis in ((known.same, "as it took before"), (known.like, "as one like it took")):
+        for record in records:
+            seconds = _took(record)
+            if record.status == "done" and seconds is not None and not _resumed(record, known.same):
+                return _said(step, seconds * share, basis, share)
+    basis = step.cost.basis or "unknown"
+    # Only compilations use every core.
+    seconds = step.cost.core_seconds / (max(1, cores) if step.kind == "compile" else 1)
+    return _said(step, seconds * share, basis, share)
+
+
+def _said(step: Step, seconds: float, basis: str, share: float) -> StepExpectation:
+    gone_on = f"{basis}; {1 - share:.0%} is done" if share < 1 else basis
+    return StepExpectation(step=step.id, title=step.title, seconds=seconds, basis=gone_on)
+
+
+def _took(record: StepRecord) -> float | None:
+    if record.started is None or record.ended is None:
+        return None
+    return max(0.0, record.ended - record.started)
+
+
+def _resumed(record: StepRecord, same: Iterable[StepRecord]) -> bool:
+    """Whether a run went on with what an earlier one had begun: its time is not the whole's."""
+    return any(
+        other.status in ("interrupted", "failed")
+        and other.key == record.key
+        and (other.started or 0) < (record.started or 0)
+        for other in same
+    )
+
+
+def share_left(same: Sequence[StepRecord]) -> float:
+    """The share of a stopped compilation that is left, by the logs of its attempts.
+
+    Ninja counts from one in every attempt, and only what that one has to do: the first total is
+    the whole, and the last attempt's rest is what is left.
+    """
+    whole = 0
+    rest: int | None = None
+    for record in sorted(same, key=lambda item: item.started or 0):
+        if record.status == "done" or not record.log:
+            continue
+        came = _last_count(Path(record.log))
+        if came is not None:
+            done, total = came
+            whole = max(whole, total)
+            rest = total - done
+    return rest / whole if rest is not None and whole else 1.0
+
+
+def _last_count(log: Path) -> tuple[int, int] | None:
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    progress = Progress("")
+    for line in reversed(lines):
+        if (found := progress.read(line)) is not None:
+            return found.done, found.total
+    return None

@@ -1,0 +1,167 @@
+"""What a wheel has to prove: a resolution, as far as it can be seen in what was built."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+from packaging.utils import canonicalize_name
+
+from torchsmith.facts.models import Mode
+from torchsmith.resolve.models import CompanionChoice, ExtensionChoice, Resolution
+
+Linking = Literal["static", "system", "dynamic"]
+
+# Features whose library can be linked either way.
+_LINKED = ("nccl", "cudnn", "cupti", "mkl", "mpi", "ucc", "numa", "gloo")
+# To be raised when more is proven: what was proven by less is then proven again.
+PROOF = 1
+
+
+class Expects(Struct, frozen=True, omit_defaults=True):
+    """What is expected of one wheel, or of an environment that holds it.
+
+    `decided` names the features somebody decided about: the others are as the release or the
+    platform has them. `built` names the distributions that are made here, which have code for the
+    GPUs asked for and no others. `published` says that the torch is not ours: its label is its
+    publisher's. `system_libraries` says that it was asked to use the system's. `decodes` are
+    the image formats torchvision must read; `imports` the modules an extension must have;
+    `check` is a line of Python that must run.
+
+    The rest is for a step of a plan, as paths of its work folder: the `wheel` (a pattern where
+    its whole name is the build's choice), those installed `beside` it, the `environment` whose
+    Python is used, whether the fresh one lies on top of that one, and its `folder`.
+    """
+
+    package: str = "torch"
+    version: str = ""
+    python: str = ""
+    tag: str = ""
+    variant: str = ""
+    published: bool = False
+    cuda: str = ""
+    archs: tuple[str, ...] = ()
+    arch_list: str = ""
+    features: tuple[tuple[str, Mode], ...] = ()
+    decided: tuple[str, ...] = ()
+    linking: tuple[tuple[str, Linking], ...] = ()
+    system_libraries: bool = False
+    companions: tuple[tuple[str, str], ...] = ()
+    built: tuple[str, ...] = ()
+    decodes: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    check: str = ""
+    wheel: str = ""
+    beside: tuple[str, ...] = ()
+    environment: str = ""
+    layered: bool = False
+    folder: str = ""
+    proof: int = PROOF
+
+
+def expected(resolution: Resolution) -> Expects:
+    """What a resolution expects of its torch."""
+    published = resolution.use == "wheel"
+    ours = resolution.use == "source"
+    return Expects(
+        version=resolution.torch if published else resolution.version,
+        python=resolution.python,
+        # NAME-VERSION-PYTHON-ABI-PLATFORM.whl; a published wheel's is its publisher's.
+        tag=resolution.wheel.removesuffix(".whl").split("-", 2)[2] if ours else "",
+        variant=resolution.variant,
+        published=published,
+        cuda=resolution.cuda.version if resolution.cuda else "",
+        archs=_archs(resolution),
+        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
+        features=resolution.features,
+        decided=_decided(resolution),
+        linking=_linking(resolution),
+        system_libraries=_takes_the_systems(resolution),
+        companions=tuple((item.package, item.version) for item in resolution.companions),
+        built=_built(resolution),
+    )
+
+
+def expected_companion(resolution: Resolution, companion: CompanionChoice) -> Expects:
+    """What is expected of a companion built against this torch."""
+    return Expects(
+        package=companion.package,
+        version=companion.version,
+        python=resolution.python,
+        variant=resolution.variant,
+        published=resolution.use == "wheel",
+        cuda=resolution.cuda.version if resolution.cuda else "",
+        archs=_archs(resolution),
+        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
+        built=(canonicalize_name(companion.package),),
+        decodes=tuple(item.name for item in companion.formats),
+        system_libraries=True,
+    )
+
+
+def expected_extension(
+    resolution: Resolution, extension: ExtensionChoice, imports: tuple[str, ...]
+) -> Expects:
+    """What is expected of a library of the recipe's own choosing."""
+    return Expects(
+        package=extension.name,
+        python=resolution.python,
+        variant=resolution.variant,
+        published=resolution.use == "wheel",
+        cuda=resolution.cuda.version if resolution.cuda else "",
+        archs=_archs(resolution),
+        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
+        built=(_distribution(extension),),
+        imports=imports,
+        system_libraries=True,
+    )
+
+
+def _archs(resolution: Resolution) -> tuple[str, ...]:
+    """The GPU code that is due, as nvcc names it."""
+    if resolution.cuda is None:
+        return ()
+    archs = resolution.cuda.archs
+    return (
+        *(f"sm_{arch.number}" for arch in archs),
+        *(f"compute_{arch.number}" for arch in archs if arch.ptx),
+    )
+
+
+def _built(resolution: Resolution) -> tuple[str, ...]:
+    names = [str(canonicalize_name(item.package)) for item in resolution.companions]
+    names += [_distribution(extension) for extension in resolution.extensions]
+    return (*(["torch"] if resolution.use == "source" else []), *names)
+
+
+def _distribution(extension: ExtensionChoice) -> str:
+    return canonicalize_name(extension.sdist.partition("==")[0] or extension.name)
+
+
+def _decided(resolution: Resolution) -> tuple[str, ...]:
+    start = "feature "
+    # A profile is a wish about what we build; another's torch knows nothing of it.
+    whose = ("the recipe", "profile") if resolution.use == "source" else ("the recipe",)
+    return tuple(
+        choice.subject.removeprefix(start)
+        for choice in resolution.choices
+        if choice.subject.startswith(start) and choice.reason.startswith(whose)
+    )
+
+
+def _linking(resolution: Resolution) -> tuple[tuple[str, Linking], ...]:
+    found: list[tuple[str, Linking]] = []
+    for name, mode in resolution.features:
+        if name in _LINKED and mode in ("static", "system"):
+            found.append((name, "static" if mode == "static" else "system"))
+    if resolution.cuda is not None:
+        static = resolution.feature("static_cuda") == "on"
+        found.append(("cuda runtime", "static" if static else "dynamic"))
+    return tuple(found)
+
+
+def _takes_the_systems(resolution: Resolution) -> bool:
+    # Debian's source comes without the libraries PyTorch bundles.
+    return resolution.source.kind == "debian" or any(
+        mode == "system" for _, mode in resolution.features
+    )

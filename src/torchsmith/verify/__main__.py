@@ -1,0 +1,74 @@
+"""The proof of one step of a plan.
+
+    python -m torchsmith.verify < EXPECTS
+
+The engine writes this line into a verify step's script instead of the step's own commands,
+which try only what can be tried without torchsmith. It runs in the plan's work folder; what is
+expected comes as JSON on standard input. The reports are left beside the wheel.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from torchsmith.errors import TorchsmithError
+from torchsmith.plan.expects import Expects
+from torchsmith.verify.errors import VerificationError
+from torchsmith.verify.report import Report, from_json, keep_beside, lines
+from torchsmith.verify.report import as_json as report_json
+from torchsmith.verify.target import Options
+from torchsmith.verify.verify import verify
+
+
+def found(pattern: str) -> Path:
+    """Return the one file a path of the work folder stands for."""
+    path = Path(pattern)
+    matches = [path] if path.is_file() else sorted(Path().glob(pattern))
+    if len(matches) != 1:
+        said = ", ".join(map(str, matches)) or "none"
+        raise VerificationError(
+            f"one wheel was to be verified as {pattern}, and there is {said}",
+            "Remove what does not belong there, then run the same command again.",
+        )
+    return matches[0]
+
+
+def without(report: Report, place: str) -> Report:
+    """The report with no path of the work folder in it: it is true of the wheel anywhere."""
+    text = report_json(report).decode()
+    return from_json(text.replace(msgspec.json.encode(place).decode()[1:-1], "$WORK").encode())
+
+
+def prove(expects: Expects) -> Report:
+    """Prove one wheel of a plan, in the current folder."""
+    wheel = found(expects.wheel)
+    options = Options(
+        python=f"{expects.environment}/bin/python",
+        folder=Path(expects.folder),
+        layered=expects.layered,
+        beside=tuple(map(found, expects.beside)),
+    )
+    made = verify(
+        [wheel], options=options, asked=[expects], say=lambda text: print(text, flush=True)
+    )
+    made = without(msgspec.structs.replace(made, subjects=(wheel.name,)), str(Path.cwd()))
+    keep_beside(made, wheel)
+    return made
+
+
+def main() -> int:
+    """Prove what is expected on standard input; the exit code says what came of it."""
+    try:
+        made = prove(msgspec.json.decode(sys.stdin.buffer.read(), type=Expects))
+    except TorchsmithError as error:
+        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
+        return error.exit_code
+    print("\n".join(lines(made, everything=True)), flush=True)
+    return VerificationError.exit_code if made.rating == "fail" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
