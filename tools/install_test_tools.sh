@@ -14,6 +14,7 @@ lacks make make
 lacks curl curl
 if [ "${1:-}" != --basic ]; then
   lacks shellcheck shellcheck
+  lacks ccache ccache
   lacks gpgv gpgv
   lacks gpg gnupg
   lacks dpkg-source dpkg-dev

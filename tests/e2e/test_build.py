@@ -3,72 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import PUBLISHED_TORCH
+from tests.e2e.conftest import CODE, Torchsmith
 
 pytestmark = pytest.mark.e2e
 
 RECIPE = """
 name = "tiny"
-torch = { release = "2.13.0", use = "wheel" }
+torch = {{ release = "{release}", use = "installed", environment = "{environment}" }}
 python = "host"
 
 [[companions.extension]]
 name = "tiny"
 folder = "tiny"
 """
-SETUP = """
-from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
-
-setup(
-    name="tiny",
-    version="1.0",
-    packages=["tiny"],
-    ext_modules=[CppExtension("tiny._C", ["tiny.cpp"])],
-    cmdclass={"build_ext": BuildExtension},
-)
-"""
-CODE = """
-#include <torch/extension.h>
-at::Tensor twice(const at::Tensor& x) { return x * 2; }
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("twice", &twice); }
-"""
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("project")
-    (folder / "recipe.toml").write_text(RECIPE, encoding="utf-8")
-    package = folder / "tiny" / "tiny"
-    package.mkdir(parents=True)
-    (folder / "tiny" / "setup.py").write_text(SETUP, encoding="utf-8")
-    (folder / "tiny" / "tiny.cpp").write_text(CODE, encoding="utf-8")
-    (package / "__init__.py").write_text(
-        "import torch\nfrom tiny._C import twice\n", encoding="utf-8"
-    )
-    return folder
-
-
-def torchsmith(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in the project, its store beside it."""
-    environment = {**os.environ, "TORCHSMITH_STORE": str(project.parent / "store")}
-    return subprocess.run(
-        [sys.executable, "-m", "torchsmith", *arguments],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=900,
-    )
-
-
-def test_a_build_gives_a_working_wheel_and_never_builds_twice(project: Path) -> None:
+def test_a_build_gives_a_working_wheel_and_never_builds_twice(
+    tiny: Path, torchsmith: Torchsmith, published_torch: Path
+) -> None:
+    project = tiny
+    text = RECIPE.format(release=PUBLISHED_TORCH, environment=published_torch)
+    (project / "recipe.toml").write_text(text, encoding="utf-8")
     broken = project / "tiny" / "tiny.cpp"
     broken.write_text(CODE.replace("x * 2", "y * 2"), encoding="utf-8")
     failed = torchsmith(project, "build")

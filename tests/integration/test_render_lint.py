@@ -56,12 +56,18 @@ source = {{ kind = "archive", path = "in/torch.tar.gz", sha256 = "{"a" * 64}" }}
     "folder": """
 torch = "2.6.0"
 source = { kind = "folder", path = "/srv/pytorch" }
-[companions]
-extension = [
-  { name = "near", folder = "ext/near" },
-  { name = "torch-scatter", sdist = "torch-scatter==2.1.2", env = { FLAGS = "-O2 'x y'" } },
-  { name = "far", git = { url = "https://example.org/far.git", ref = "main" } },
-]
+[[companions.extension]]
+name = "near"
+folder = "ext/near"
+[[companions.extension]]
+name = "torch-scatter"
+sdist = "torch-scatter==2.1.2"
+sha256 = "69b3aa435f2424ac6a1bfb6ff702da6eb73b33ca0db38fb26989c74159258e47"
+env = { FLAGS = "-O2 'x y'" }
+check = "import torch_scatter as s; assert s.__version__ == '2.1.2'"
+[[companions.extension]]
+name = "far"
+git = { url = "https://example.org/far.git", ref = "main" }
 """,
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from torchsmith.engine.build import without_acceleration
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.plan.build import make_plan
@@ -134,6 +135,17 @@ def test_a_name_that_is_also_a_word_of_the_commands_changes_no_key() -> None:
         for name in ("lab", "bin", "torch", "env", "3")
     ]
     assert all(other == keys[0] for other in keys)
+
+
+def test_compiling_every_file_by_itself_is_another_result_than_in_batches() -> None:
+    plan = planned(RECIPE)
+    stock = without_acceleration(plan)
+    differ = {
+        one.id for one, other in zip(plan.steps, stock.steps, strict=True) if one.key != other.key
+    }
+    compiled = {step.id for step in plan.steps if step.kind == "compile"}
+    assert compiled
+    assert differ == compiled.union(*(dependants(plan, identity) for identity in compiled))
 
 
 def test_every_step_comes_after_what_it_needs() -> None:

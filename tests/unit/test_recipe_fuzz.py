@@ -235,7 +235,7 @@ IMAGE = st.fixed_dictionaries(
 )
 EXTENSION = st.sampled_from(
     [
-        {"name": "a", "sdist": "a==1"},
+        {"name": "a", "sdist": "a==1", "sha256": "0" * 64, "check": "import a"},
         {"name": "b", "git": {"url": "https://a/b", "ref": "main"}},
         {"name": "c", "folder": "c"},
     ]

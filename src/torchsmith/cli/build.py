@@ -40,7 +40,7 @@ def build(
     json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
     store: StoreFolder = None,
     bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="Take every source out of this file.")
+        Path | None, typer.Option("--bundle", help="Take everything out of this file.")
     ] = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     *,
@@ -52,12 +52,15 @@ def build(
     """
     import sys
     from dataclasses import replace
+    from functools import partial
 
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import from_bundle, keyed, waiting, without_acceleration
+    from torchsmith.engine.preflight import ensure_formats
     from torchsmith.engine.store import Store, default_root
+    from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
     from torchsmith.facts.files import shipped
     from torchsmith.recipe.values import size_bytes
@@ -71,6 +74,7 @@ def build(
         if said:
             print(f"!  {said}", file=sys.stderr)
             loaded = replace(loaded, recipe=chosen)
+    here = wishes.with_torches(here, loaded)
     project = Path(loaded.path).parent
     plan = planning.make(loaded, here, json=json)
     if no_accel:
@@ -89,10 +93,12 @@ def build(
 
         show_dry_run(plan, waiting(plan, root, work), here.cores)
         return
-    here_built = (item for item in plan.variants if not item.container)
+    here_built = [item for item in plan.variants if not item.container]
     ensure_packages(
         list(dict.fromkeys(name for item in here_built for name in item.apt)), install=install_deps
     )
+    ensure_formats(here_built, partial(ensure_packages, install=install_deps))
+    wheels = unpack(bundle, root) if bundle is not None else None
     with display(plan, json=json, quiet=quiet) as shown:
         result = run(
             plan,
@@ -101,6 +107,7 @@ def build(
             work=work,
             only=step,
             fresh=fresh,
+            wheels=wheels,
             jobs=jobs or wanted.jobs,
             memory=budget,
             recipe=loaded.path,

@@ -23,7 +23,9 @@ def bundle(
     *,
     given: dict[str, object],
 ) -> None:
-    """Write one file with every source and patch a recipe needs, for a machine with no network.
+    """Write one file with all a recipe needs from elsewhere, for a machine with no network.
+
+    Sources, patches, and the Python packages of the build, the published torch among them.
 
     There: torchsmith build RECIPE --bundle FILE.
     """
@@ -34,7 +36,7 @@ def bundle(
     from torchsmith.engine.store import Store
 
     loaded = wishes.loaded(recipe, preset, given)
-    here = wishes.host_for(None, brief=True)
+    here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     project = Path(loaded.path).parent
     plan = keyed(planning.make(loaded, here, json=False), project)
     with display(plan, json=False, quiet=quiet) as shown:

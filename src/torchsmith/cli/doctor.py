@@ -31,7 +31,10 @@ def doctor(
     resolution = None
     needs = Needs()
     if recipe is not None or preset is not None:
-        made = planning.make(wishes.loaded(recipe, preset, {}), here, json=json, some=True)
+        loaded = wishes.loaded(recipe, preset, {})
+        if host is None:
+            here = wishes.with_torches(here, loaded)
+        made = planning.make(loaded, here, json=json, some=True)
         resolution = made.variants[0]
         needs = Needs(
             memory_mb=max((step.cost.memory_mb for step in made.steps), default=0),

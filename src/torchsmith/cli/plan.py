@@ -42,6 +42,8 @@ def plan(
 
         loaded = wishes.loaded(recipe, preset, given)
         here = machine.result()
+    if host is None:
+        here = wishes.with_torches(here, loaded)
     made = planning.make(loaded, here, json=json)
     if render is not None:
         _render(made, loaded, render, output)

@@ -63,8 +63,9 @@ def verify(
 
     asked: list[Resolution] = []
     if recipe or preset:
-        here = wishes.host_for(None, brief=True)
-        asked = planning.resolutions(wishes.loaded(recipe, preset, {}), here, json=False)
+        loaded = wishes.loaded(recipe, preset, {})
+        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+        asked = planning.resolutions(loaded, here, json=False)
     made = prove(
         target,
         options=Options(

@@ -111,6 +111,26 @@ def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) ->
     return parse_recipe(compose(given), "the command line", None)
 
 
+def with_torches(host: Host, loaded: LoadedRecipe) -> Host:
+    """This machine with the installed torches a recipe means to use, if it means to."""
+    import os
+
+    from torchsmith.recipe.matrix import expand
+
+    project = Path(loaded.path).parent
+    wanted = [
+        (str(project / torch.environment) if torch.environment else "", variant.python)
+        for variant in expand(loaded.recipe)
+        if (torch := variant.recipe.torch).use == "installed"
+    ]
+    if not wanted:
+        return host
+    from torchsmith.host.probe import Programs
+    from torchsmith.host.torch import read_torches
+
+    return host.model_copy(update={"torches": read_torches(Programs(os.environ), wanted)})
+
+
 def host_for(path: Path | None, *, brief: bool = False) -> Host:
     """This machine, or the one a file describes."""
     import json

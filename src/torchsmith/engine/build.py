@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
+from torchsmith.engine.wheels import TREE, gather, offline
 from torchsmith.errors import UsageError
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
+from torchsmith.sources.sdist import required
 from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.accel import SWITCH, acceleration
 from torchsmith.toolchain.cache import compiler_cache
@@ -65,7 +68,7 @@ def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str
 
 
 def _tree_name(step: Step) -> str:
-    return step.outputs[0].removeprefix("sources/")
+    return step.outputs[0].removeprefix("sources/").replace("/", "-")
 
 
 def from_bundle(plan: Plan, bundle: Path) -> Plan:
@@ -96,15 +99,23 @@ def bundle(
     project: Path,
     on_event: OnEvent = lambda _: None,
 ) -> Manifest:
-    """Bring every source of a plan and write them, with its patches, into one file."""
+    """Bring every source and Python package of a plan; write them, with patches, into one file."""
     fetches = [step for step in plan.steps if step.source is not None]
-    if not fetches:
-        raise UsageError("this plan fetches no source", "There is nothing to put into a bundle.")
-    brought = build(
-        plan, store, project=project, only=[step.id for step in fetches], on_event=on_event
-    )
-    entries = {_tree_name(step): brought.work / step.outputs[0] for step in fetches}
-    return write_bundle(entries, plan.files, destination, plan=plan.name)
+    entries: dict[str, Path] = {}
+    if fetches:
+        brought = build(
+            plan, store, project=project, only=[step.id for step in fetches], on_event=on_event
+        )
+        entries = {_tree_name(step): brought.work / step.outputs[0] for step in fetches}
+    more = [line for tree in entries.values() for line in required(tree)]
+    with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".wheels-") as place:
+        if gather(plan, Path(place), more):
+            entries[TREE] = Path(place)
+        if not entries:
+            raise UsageError(
+                "this plan fetches no source", "There is nothing to put into a bundle."
+            )
+        return write_bundle(entries, plan.files, destination, plan=plan.name)
 
 
 def build(
@@ -115,6 +126,7 @@ def build(
     work: Path | None = None,
     only: Sequence[str] | None = None,
     fresh: bool = False,
+    wheels: Path | None = None,
     jobs: int | None = None,
     memory: int | None = None,
     recipe: str = "",
@@ -124,8 +136,9 @@ def build(
 ) -> RunResult:
     """Do what is left to do of a plan, its compilers held to a memory budget.
 
-    `project` is the recipe's folder, which some steps read; `jobs` and `memory` bound the
-    compilers, by default every core and the memory there is.
+    `project` is the recipe's folder, which some steps read; `wheels` is a folder that is all
+    pip may take packages from; `jobs` and `memory` bound the compilers, by default every core
+    and the memory there is.
     """
     plan = keyed(plan, project)
     place = work or default_work(store, plan)
@@ -146,6 +159,8 @@ def build(
             # A fixed number of jobs ends the sharing of slots between files that wait for
             # memory and files that do not.
             environment.pop("MAX_JOBS", None)
+            if wheels is not None:
+                environment = offline(environment, wheels)
             return run_plan(
                 plan,
                 store,

@@ -157,12 +157,29 @@ class CompanionRelease(Fact, frozen=True, kw_only=True):
     sha256: Sha256 | None = None
 
 
+class CompanionFormat(Fact, frozen=True, kw_only=True):
+    """A kind of file a companion can be built to read, and what its build looks for."""
+
+    project: Literal["vision", "audio", "text"]
+    name: str
+    releases: Range
+    header: str
+    # A program it asks where the library lies; empty if it asks none.
+    program: str = ""
+    # A function of the library that only a build with it calls.
+    symbol: str
+    # The variable of its setup.py.
+    switch: str
+    apt: str
+
+
 class CompanionsFile(_Model, frozen=True, kw_only=True):
     """``companions.toml``."""
 
     sources: dict[str, Source]
     project: list[CompanionProject]
     release: list[CompanionRelease]
+    format: list[CompanionFormat] = []
 
 
 # ----------------------------------------------------------------------------- cuda.toml

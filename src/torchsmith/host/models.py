@@ -37,6 +37,22 @@ class Python(_Model):
     headers: bool = Field(description="Whether Python.h is there, without which nothing compiles.")
 
 
+class InstalledTorch(_Model):
+    """A torch that lies in the environment of some Python, and is used where it lies."""
+
+    version: str = Field(description="In full, e.g. 2.6.0+cu124.")
+    cuda: str = Field("", description="The CUDA it was built with; empty for none.")
+    python: Version
+    path: str = Field(description="The interpreter as it was named: a venv's own.")
+    module: str = Field(description="The folder of the module torch.")
+    packages: tuple[str, ...] = Field(
+        (), description="The folders this Python keeps its packages in."
+    )
+    evidence: tuple[str, ...] = Field(
+        (), description="Files of it that are different for any other torch."
+    )
+
+
 class Compiler(_Model):
     """A C compiler and the C++ compiler that goes with it."""
 
@@ -104,6 +120,9 @@ class Host(_Model):
     cpu_name: str = ""
 
     pythons: tuple[Python, ...] = Field((), description="The one running torchsmith comes first.")
+    torches: tuple[InstalledTorch, ...] = Field(
+        (), description="Looked for where a recipe uses an installed one."
+    )
     compilers: tuple[Compiler, ...] = Field((), description="The default of each kind comes first.")
     tools: dict[str, Tool] = Field(
         default_factory=dict,

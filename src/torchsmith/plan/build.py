@@ -18,7 +18,7 @@ from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.models import PatchChoice, Resolution
+from torchsmith.resolve.models import CompanionChoice, PatchChoice, Resolution
 
 
 class _Collector:
@@ -56,14 +56,27 @@ def _patched(collector: _Collector, resolution: Resolution, fetch: Step, project
 
 
 def _debian_companion(
-    facts: Facts, resolution: Resolution, name: str, version: str
+    facts: Facts, companion: CompanionChoice, suite: str = ""
 ) -> tuple[str, str] | None:
-    if resolution.source.kind != "debian":
-        return None
+    """The suite and source package of a companion's release, in this suite or in any."""
     for item in facts.systems.debian:
-        if (item.project, item.version, item.suite) == (name, version, resolution.source.suite):
+        if (item.project, item.version) == (companion.name, companion.version) and suite in (
+            "",
+            item.suite,
+        ):
             return item.suite, item.package
     return None
+
+
+def _fetch_companion(
+    facts: Facts, recipe: Recipe, resolution: Resolution, companion: CompanionChoice
+) -> Step:
+    source = resolution.source
+    if source.kind == "debian" and (there := _debian_companion(facts, companion, source.suite)):
+        return fetch_companion(companion, there)
+    # Unlike torch's, a companion's build is the same for both sources.
+    instead = _debian_companion(facts, companion) if recipe.source.kind == "auto" else None
+    return fetch_companion(companion, instead=instead or ("", ""))
 
 
 def _magma(collector: _Collector, resolution: Resolution) -> list[Step]:
@@ -108,8 +121,7 @@ def _variant(
                 environ = torch_environment(resolution, environ, torch)
         collector.add(environ, toolkit_step(resolution))
         for companion in resolution.companions:
-            debian = _debian_companion(facts, resolution, companion.name, companion.version)
-            fetch = fetch_companion(companion, debian)
+            fetch = _fetch_companion(facts, recipe, resolution, companion)
             tree = _patched(collector, resolution, fetch, companion.name)
             made = companion_steps(facts, resolution, companion, tree, environ, torch)
             collector.add(*made)

@@ -7,20 +7,40 @@ import shlex
 
 from torchsmith.facts.files import Facts
 from torchsmith.plan.costs import compile_cost
+from torchsmith.plan.formats import (
+    VISION_CHECK,
+    formats_are_read,
+    formats_can_be_built,
+    formats_were_built,
+)
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import fresh_copy, in_work, sh, unless
-from torchsmith.plan.sources import folder_commands, git_commands
+from torchsmith.plan.sources import folder_commands, git_commands, sdist_commands
 from torchsmith.plan.toolkit import toolkit_step
-from torchsmith.plan.torch import build_env, fresh_venv, layered_venv, loader_env, search_path
-from torchsmith.resolve.models import CompanionChoice, ExtensionChoice, Resolution
+from torchsmith.plan.torch import (
+    build_env,
+    fresh_venv,
+    layered_venv,
+    loader_env,
+    search_path,
+    venv_on,
+)
+from torchsmith.resolve.models import (
+    CompanionChoice,
+    ExtensionChoice,
+    Resolution,
+    SourceChoice,
+)
 
 _CHECKS = {
-    "vision": "import torch, torchvision; "
-    "boxes = torch.tensor([[0., 0., 2., 2.], [0., 0., 2., 2.1]]); "
-    "assert len(torchvision.ops.nms(boxes, torch.tensor([.9, .8]), .5)) == 1",
+    "vision": VISION_CHECK,
     "audio": "import torchaudio",
     "text": "import torchtext",
 }
+
+
+# What their wheels require besides torch: https://github.com/pytorch/vision/blob/v0.21.0/setup.py
+_REQUIRED = {"vision": ("numpy", "pillow>=5.3.0,!=8.3.*")}
 
 
 def companion_env(
@@ -31,9 +51,15 @@ def companion_env(
     for name in ("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER"):
         env.pop(name, None)
     label = resolution.version.partition("+")[2]
+    if resolution.installed is not None and resolution.cuda is None:
+        # The installed torch's label may promise a CUDA that this build has not.
+        label = ""
     env["BUILD_VERSION"] = companion.version + (f"+{label}" if label else "")
     # Companions write this into Requires-Dist: the wheel then asks for exactly this torch.
     env["PYTORCH_VERSION"] = resolution.version
+    env.update(companion.switches)
+    # The recipe's own wins.
+    env.update((name, value) for name, value in resolution.env if name in dict(companion.switches))
     if resolution.cuda is not None:
         # Their setup.py otherwise looks for a GPU on the building machine.
         env["FORCE_CUDA"] = "1"
@@ -72,16 +98,19 @@ def companion_steps(
         env=companion_env(resolution, companion),
         path=companion_path(resolution, environ),
         commands=(
+            *formats_can_be_built(resolution, companion),
             fresh_copy(source.outputs[0], folder),
             f"rm -f {pattern}",
             f"cd {folder}",
             f"python setup.py bdist_wheel --dist-dir {in_work(dist)}",
             _one_wheel(dist, f"{companion.package}-{companion.version}", companion.package),
+            *formats_were_built(companion, pattern),
         ),
         outputs=(pattern,),
         cost=compile_cost(facts, companion.name, resolution),
     )
-    return [compile_step, _verify(resolution, companion.name, compile_step, environ, torch)]
+    check = "; ".join([_CHECKS[companion.name], *formats_are_read(companion)])
+    return [compile_step, _verify(resolution, companion.name, check, compile_step, environ, torch)]
 
 
 def _before(resolution: Resolution, environ: Step, torch: Step | None) -> tuple[str, ...]:
@@ -94,13 +123,21 @@ def _one_wheel(dist: str, prefix: str, name: str) -> str:
 
 
 def _verify(
-    resolution: Resolution, name: str, compiled: Step, environ: Step, torch: Step | None
+    resolution: Resolution,
+    name: str,
+    check: str,
+    compiled: Step,
+    environ: Step,
+    torch: Step | None,
 ) -> Step:
     variant = resolution.variant
     folder = f"verify/{variant}/{name}"
     below = environ.outputs[0]
     python = (f"{folder}/bin/python", "-m", "pip", "install", "--quiet")
-    if torch is None:
+    if resolution.installed is not None:
+        made = venv_on(resolution.installed, folder, resolution.python)
+        wheels = compiled.outputs[0]
+    elif torch is None:
         # The published torch is large: use it where it lies.
         made = layered_venv(below, folder, resolution.python)
         wheels = compiled.outputs[0]
@@ -121,16 +158,12 @@ def _verify(
             f"{sh(*python)} {wheels}",
             # Away from the sources: the import must find the installed one.
             f"cd {folder}",
-            f"bin/python -c {shlex.quote(_check(name))}",
+            f"bin/python -c {shlex.quote(check)}",
         ),
         outputs=(folder,),
+        pip=(*(("numpy",) if torch else ()), *_REQUIRED.get(name, ())),
         cost=Cost(core_seconds=20, disk_mb=100, basis="an installation"),
     )
-
-
-def _check(name: str) -> str:
-    # torch first: an extension's own library leaves finding libtorch to it.
-    return _CHECKS.get(name, f"import torch, {module_of(name)}")
 
 
 def module_of(name: str) -> str:
@@ -154,14 +187,10 @@ def extension_steps(
     if resolution.cuda is not None:
         env["FORCE_CUDA"] = "1"
     env.update(extension.env)
-    steps: list[Step] = []
-    if fetch := _fetch_extension(extension):
-        steps.append(fetch)
-    wheel = ["python -m pip wheel --quiet --no-deps --no-build-isolation"]
-    if extension.sdist:
-        # The wheel on PyPI, if any, was built against another torch.
-        wheel.append("--no-binary :all: --no-cache-dir")
-    prefix = f"{module_of(extension.name)}-"
+    fetch = _fetch_extension(extension)
+    # As wheels are named: by the project, whatever the plan calls it.
+    module = module_of(extension.sdist.partition("==")[0] or extension.name)
+    prefix = f"{module}-"
     build = f"build/{variant}/{extension.name}"
     compile_step = Step(
         id=f"compile-{extension.name}-{variant}",
@@ -170,33 +199,46 @@ def extension_steps(
         why=f"from {extension.sdist or extension.git_url or extension.folder}",
         project=extension.name,
         variant=variant,
-        needs=(*(step.id for step in steps), *_before(resolution, environ, torch)),
+        needs=(fetch.id, *_before(resolution, environ, torch)),
         env=tuple(env.items()),
         path=companion_path(resolution, environ),
         commands=(
             f"rm -rf {build} {dist}/{prefix}*.whl",
-            *([f"mkdir -p {build}", f"cp -a {steps[0].outputs[0]}/. {build}"] if steps else []),
-            f"{' '.join(wheel)} --wheel-dir {in_work(dist)} "
-            + (f"./{build}" if steps else shlex.quote(extension.sdist)),
+            f"mkdir -p {build}",
+            f"cp -a {fetch.outputs[0]}/. {build}",
+            "python -m pip wheel --quiet --no-deps --no-build-isolation "
+            f"--wheel-dir {in_work(dist)} ./{build}",
             _one_wheel(dist, prefix, extension.name),
         ),
         outputs=(f"{dist}/{prefix}*.whl",),
         cost=compile_cost(facts, extension.name, resolution),
     )
-    return [*steps, compile_step, _verify(resolution, extension.name, compile_step, environ, torch)]
+    # torch first: an extension's own library leaves finding libtorch to it.
+    check = f"import torch; {extension.check or f'import {module}'}"
+    return [
+        fetch,
+        compile_step,
+        _verify(resolution, extension.name, check, compile_step, environ, torch),
+    ]
 
 
-def _fetch_extension(extension: ExtensionChoice) -> Step | None:
-    """Its source, brought once for every variant; an sdist is pip's own business."""
+def _fetch_extension(extension: ExtensionChoice) -> Step:
+    """Its source, brought once for every variant."""
     folder = f"sources/extension/{extension.name}"
+    source: SourceChoice | None = None
     if extension.git_url:
         why = f"{extension.git_url} at {extension.git_ref}"
         commands = git_commands(folder, extension.git_url, (), extension.git_ref, "")
+        source = SourceChoice("git", url=extension.git_url, ref=extension.git_ref)
     elif extension.folder:
+        # With the recipe, wherever that goes: no bundle needs it.
         why = f"the folder {extension.folder} beside the recipe"
         commands = folder_commands(folder, extension.folder)
     else:
-        return None
+        project, _, version = extension.sdist.partition("==")
+        why = f"the source archive of {project} {version} on PyPI"
+        commands = sdist_commands(folder, project, extension.sha256)
+        source = SourceChoice("sdist", package=project, ref=version, sha256=extension.sha256)
     return Step(
         id=f"fetch-extension-{extension.name}",
         kind="fetch",
@@ -206,5 +248,6 @@ def _fetch_extension(extension: ExtensionChoice) -> Step | None:
         reads=(extension.folder,) if extension.folder else (),
         commands=tuple(commands),
         outputs=(folder,),
+        source=source,
         cost=Cost(core_seconds=5, disk_mb=100, basis="a shallow clone"),
     )

@@ -44,8 +44,9 @@ class Step(Struct, frozen=True):
     own folder, whose absolute path is `$PROJECT`: their content is not in the plan, so whoever
     runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a
     value that starts with `@/` is a path in the work folder. `secrets` names variables that
-    must be set when it runs and whose values appear nowhere. A fetch carries the `source` it
-    brings: what runs the plan may bring it in a better way than its commands do.
+    must be set when it runs and whose values appear nowhere. `pip` names what its commands ask
+    pip for, so that it can be had beforehand where there is no network later. A fetch carries
+    the `source` it brings: what runs the plan may bring it in a better way than its commands do.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Step(Struct, frozen=True):
     commands: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
     source: SourceChoice | None = None
     cost: Cost = Cost()
     details: tuple[tuple[str, str], ...] = ()

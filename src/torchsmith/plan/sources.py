@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from msgspec.structs import replace
 
 from torchsmith.plan.models import Cost, Step, digest
 from torchsmith.plan.shell import in_project, needs_program, plain_name, sh, unless
 from torchsmith.resolve.models import CompanionChoice, Resolution, SourceChoice
 
+PYPI = "https://pypi.org/simple"
 DEBIAN_MIRROR = "https://deb.debian.org/debian"
 DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -134,6 +137,29 @@ def archive_commands(folder: str, url: str, path: str, sha256: str) -> list[str]
     ]
 
 
+def sdist_commands(folder: str, project: str, sha256: str) -> list[str]:
+    """A source archive found in a package index by its hash; nothing in it is run."""
+    # As PEP 503 writes a project's name in the address of its page.
+    page = re.sub(r"[-_.]+", "-", project).lower()
+    file = f"downloads/{sha256[:12]}-{page}.tar.gz"
+    curl = "curl --fail --silent --show-error --location --retry 3"
+    return [
+        needs_program("curl", "install curl"),
+        "mkdir -p downloads",
+        f'{curl} --output {file}.html "${{PIP_INDEX_URL:-{PYPI}}}"/{page}/',
+        f'url="$(sed -n \'s/.*href="\\([^"]*\\)#sha256={sha256}".*/\\1/p\' {file}.html)"',
+        unless('test -n "$url"', f"the index has no file of {project} with the sha256 {sha256}"),
+        f'{curl} --output {file} "$url"',
+        unless(
+            f"echo '{sha256}  {file}' | sha256sum --check --status",
+            f"{file} does not have the hash the recipe says",
+        ),
+        sh("rm", "-rf", folder),
+        sh("mkdir", "-p", folder),
+        sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1"),
+    ]
+
+
 def folder_commands(folder: str, path: str) -> list[str]:
     """A copy of a folder, so that building leaves the original as it is."""
     return [
@@ -194,14 +220,31 @@ def fetch_torch(resolution: Resolution) -> Step:
     )
 
 
-def fetch_companion(companion: CompanionChoice, debian: tuple[str, str] | None = None) -> Step:
-    """Bring a companion's source: from git, or from the Debian suite torch came from."""
+def fetch_companion(
+    companion: CompanionChoice,
+    debian: tuple[str, str] | None = None,
+    *,
+    instead: tuple[str, str] = ("", ""),
+) -> Step:
+    """Bring a companion's source: from git, or from the Debian suite torch came from.
+
+    `instead` is the suite and package that serve where git cannot be reached.
+    """
     folder = f"sources/{companion.name}-{companion.version}"
     if debian is None:
         repository = companion.repository.removesuffix(".git") + ".git"
         commands = git_commands(folder, repository, (), companion.tag, companion.commit)
-        source = SourceChoice("git", url=repository, ref=companion.tag, commit=companion.commit)
+        source = SourceChoice(
+            "git",
+            url=repository,
+            ref=companion.tag,
+            commit=companion.commit,
+            suite=instead[0],
+            package=instead[1],
+        )
         why = f"{companion.repository} at {companion.tag}"
+        if instead[0]:
+            why += f"; where it cannot be reached, Debian {instead[0]} has the same release"
     else:
         # Nothing is taken out of a companion's source: without Debian's part it is upstream's.
         source = SourceChoice(

@@ -112,5 +112,6 @@ def toolkit_step(resolution: Resolution) -> Step | None:
         env=(("CC", resolution.compiler.cc),),
         commands=assemble(folder, requirements(resolution, cuda)),
         outputs=(folder,),
+        pip=("pip", *requirements(resolution, cuda)),
         cost=Cost(core_seconds=90, disk_mb=6000, basis="downloads"),
     )

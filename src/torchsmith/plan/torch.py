@@ -9,7 +9,7 @@ from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import fresh_copy, in_work, needs_program, sh, unless
 from torchsmith.plan.toolkit import toolkit_folder, toolkit_step
-from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.models import InstalledChoice, Resolution
 
 
 def env_folder(variant: str) -> str:
@@ -52,11 +52,37 @@ def layered_venv(below: str, folder: str, python: str) -> list[str]:
     ]
 
 
+def venv_on(installed: InstalledChoice, folder: str, python: str) -> list[str]:
+    """An environment that also sees what an installed torch's own has, which stays as it is."""
+    # Not --system-site-packages: made from a venv, that shows the packages of the Python below
+    # it. addsitedir reads the .pth files there, through which a torch in development is found.
+    lines = [f"import site; site.addsitedir({path!r})" for path in installed.packages]
+    below = site_packages(folder, python) + "/below.pth"
+    version = "import torch; print(torch.__version__)"
+    return [
+        unless(
+            f"test -x {sh(installed.python)}",
+            f"{installed.python} is gone: torch {installed.version} was seen in its environment",
+        ),
+        *fresh_venv(installed.python, folder, python),
+        f"printf '%s\\n' {sh(*lines)} > {sh(below)}",
+        unless(
+            f'test "$({sh(f"{folder}/bin/python", "-c", version)})" = {sh(installed.version)}',
+            f"the torch in {installed.module} is not {installed.version} any more, or does not "
+            "start: its own words are above",
+        ),
+    ]
+
+
 def environment(resolution: Resolution) -> Step:
     """The isolated environment a variant is built in."""
     folder = env_folder(resolution.variant)
     python = f"python{resolution.python}"
-    if resolution.python_from == "system":
+    why = "its own, so that nothing of this machine's Python leaks in"
+    if resolution.installed is not None:
+        commands = venv_on(resolution.installed, folder, resolution.python)
+        why = f"on top of the one torch {resolution.version} is installed in, which stays as it is"
+    elif resolution.python_from == "system":
         commands = [
             needs_program(python, f"install it with its venv module (Debian: {python}-venv)"),
             *fresh_venv(python, folder, resolution.python),
@@ -75,11 +101,13 @@ def environment(resolution: Resolution) -> Step:
         id=f"environment-{resolution.variant}",
         kind="environment",
         title=f"Environment: Python {resolution.python}",
-        why="its own, so that nothing of this machine's Python leaks in"
-        + ("; the interpreter comes from uv" if resolution.python_from == "uv" else ""),
+        why=why + ("; the interpreter comes from uv" if resolution.python_from == "uv" else ""),
         variant=resolution.variant,
+        # Another torch in the same place is another environment.
+        reads=resolution.installed.evidence if resolution.installed is not None else (),
         commands=tuple(commands),
         outputs=(folder,),
+        pip=(*filter(None, [last_pip(resolution.python)]), *requires),
         cost=Cost(core_seconds=60, disk_mb=700, basis="downloads"),
         # In an image they are installed; elsewhere somebody has to.
         details=(("system packages", " ".join(resolution.apt)),)

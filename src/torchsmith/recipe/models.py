@@ -28,6 +28,7 @@ from torchsmith.recipe.values import (
     Name,
     OrText,
     PackageVersion,
+    Pin,
     PipRequirement,
     PlatformText,
     ProjectPath,
@@ -63,11 +64,22 @@ class Torch(Section):
         None, description="Version written into the package; default: the release and a label."
     )
     build_number: Annotated[int, Field(ge=0, le=9999)] = Field(0, description="Conda build number.")
-    use: Literal["source", "wheel"] = Field(
+    use: Literal["source", "wheel", "installed"] = Field(
         "source",
-        description="Build torch from source, or take the published wheel and build only the "
-        "companions against it.",
+        description="Build torch from source; or build only the companions, against the "
+        "published wheel or against the torch that is installed already.",
     )
+    environment: SourcePath | None = Field(
+        None,
+        description="With use = 'installed': the folder of the environment that has it. Default: "
+        "the one that is switched on, or the one torchsmith runs in.",
+    )
+
+    @model_validator(mode="after")
+    def _installed_somewhere(self) -> Self:
+        if self.environment and self.use != "installed":
+            raise ValueError("environment belongs to use = 'installed'")
+        return self
 
 
 def _short_torch(value: Any) -> Any:
@@ -149,15 +161,25 @@ class Extension(Section):
     """Any other library built against this torch: by sdist, git repository or folder."""
 
     name: Name
-    sdist: PipRequirement | None = Field(None, description="e.g. torch-scatter==2.1.2")
+    sdist: Pin | None = Field(
+        None, description="A source archive on PyPI, its version pinned: torch-scatter==2.1.2."
+    )
+    sha256: Sha256 | None = Field(None, description="Of the sdist; PyPI shows it with the file.")
     git: GitSource | None = None
     folder: ProjectPath | None = None
     env: dict[EnvName, Line] = Field(default_factory=dict)
+    check: Line | None = Field(
+        None,
+        description="A line of Python that must run when it is installed beside its torch; "
+        "default: import it.",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if sum(source is not None for source in (self.sdist, self.git, self.folder)) != 1:
             raise ValueError("an extension needs exactly one of sdist, git and folder")
+        if bool(self.sdist) != bool(self.sha256):
+            raise ValueError("an sdist needs its sha256, and sha256 belongs to an sdist")
         return self
 
 
@@ -182,11 +204,22 @@ class Companions(Section):
     """Libraries that only work with their matching torch."""
 
     vision: CompanionWish = "none"
+    vision_formats: list[Literal["jpeg", "png"]] = Field(
+        default_factory=list,
+        description="What torchvision must read by itself; checked before and after it is built. "
+        "Default: whatever it finds the libraries of.",
+    )
     audio: CompanionWish = "none"
     text: CompanionWish = "none"
     extension: Annotated[list[Extension], Field(max_length=64), AfterValidator(unique_names)] = (
         Field(default_factory=list)
     )
+
+    @model_validator(mode="after")
+    def _formats_of_something(self) -> Self:
+        if self.vision_formats and self.vision == "none":
+            raise ValueError("vision_formats needs vision")
+        return self
 
 
 class Patch(Section):

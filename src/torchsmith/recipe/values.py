@@ -170,6 +170,13 @@ PipRequirement = Annotated[
         "a pip requirement such as pillow>=9",
     ),
 ]
+Pin = Annotated[
+    str,
+    Form(
+        r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][A-Za-z0-9.+!]*",
+        "a project and its version, such as torch-scatter==2.1.2",
+    ),
+]
 # A dash at the end is how apt-get is told to remove a package.
 AptPackage = Annotated[
     str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchsmith.facts.cuda import archs_of, compiles
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
+from torchsmith.facts.models import CompanionFormat
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import companion_for, companion_releases
 from torchsmith.recipe.gpus import gpu_wish
@@ -19,6 +20,7 @@ from torchsmith.resolve.models import (
     CudaChoice,
     Evidence,
     ExtensionChoice,
+    FormatChoice,
     MagmaChoice,
 )
 from torchsmith.resolve.toolchain import Decided
@@ -49,7 +51,11 @@ def _in_full(facts: Facts, name: str, wish: str, torch: str) -> str:
 
 
 def decide_companions(
-    facts: Facts, asked: tuple[tuple[str, str], ...], torch: str, decided: Decided
+    facts: Facts,
+    recipe: Recipe,
+    asked: tuple[tuple[str, str], ...],
+    torch: str,
+    decided: Decided,
 ) -> tuple[CompanionChoice, ...]:
     """The companions in full, once it is known that they go with torch."""
     chosen: list[CompanionChoice] = []
@@ -78,9 +84,42 @@ def decide_companions(
                 entry.tag,
                 project.repository,
                 entry.commit or "",
+                *_formats(facts, recipe, name, entry.version, decided),
             )
         )
     return tuple(chosen)
+
+
+def _formats(
+    facts: Facts, recipe: Recipe, name: str, version: str, decided: Decided
+) -> tuple[tuple[FormatChoice, ...], tuple[tuple[str, str], ...]]:
+    """What it must read, and the switches that say so; none where nobody said anything."""
+    asked = recipe.companions.vision_formats if name == "vision" else []
+    if not asked:
+        return (), ()
+    known = [item for item in facts.companions.format if item.project == name]
+    for item in known:
+        if item.name in asked and version not in version_range(item.releases):
+            decided.conflicts.append(_no_such_format(facts, item, version))
+    chosen = tuple(
+        FormatChoice(item.name, item.header, item.program, item.symbol, item.apt)
+        for item in known
+        if item.name in asked
+    )
+    return chosen, tuple((item.switch, str(int(item.name in asked))) for item in known)
+
+
+def _no_such_format(facts: Facts, item: CompanionFormat, version: str) -> Conflict:
+    return Conflict(
+        "vision-format",
+        f"torchvision {version} does not read {item.name.upper()} by itself",
+        Evidence(f"asked for: companions.vision_formats with {item.name!r}"),
+        Evidence(
+            f"torchvision {version_range(item.releases)} does",
+            addresses(facts.companions.sources, item),
+        ),
+        "leave companions.vision_formats out: older releases read images through Pillow",
+    )
 
 
 def extension_choices(recipe: Recipe) -> tuple[ExtensionChoice, ...]:
@@ -89,10 +128,12 @@ def extension_choices(recipe: Recipe) -> tuple[ExtensionChoice, ...]:
         ExtensionChoice(
             item.name,
             sdist=item.sdist or "",
+            sha256=item.sha256 or "",
             git_url=item.git.url if item.git else "",
             git_ref=item.git.ref if item.git else "",
             folder=item.folder or "",
             env=tuple(item.env.items()),
+            check=item.check or "",
         )
         for item in recipe.companions.extension
     )

@@ -100,6 +100,16 @@ class CudaChoice(Struct, frozen=True):
         return self.version.replace(".", "")
 
 
+class FormatChoice(Struct, frozen=True):
+    """A kind of file a companion must be able to read, and how to see that it can."""
+
+    name: str
+    header: str
+    program: str
+    symbol: str
+    apt: str
+
+
 class CompanionChoice(Struct, frozen=True):
     """A companion at the release that goes with this torch."""
 
@@ -109,6 +119,9 @@ class CompanionChoice(Struct, frozen=True):
     tag: str
     repository: str
     commit: str = ""
+    formats: tuple[FormatChoice, ...] = ()
+    # Variables of its setup.py.
+    switches: tuple[tuple[str, str], ...] = ()
 
 
 class ExtensionChoice(Struct, frozen=True):
@@ -116,10 +129,12 @@ class ExtensionChoice(Struct, frozen=True):
 
     name: str
     sdist: str = ""
+    sha256: str = ""
     git_url: str = ""
     git_ref: str = ""
     folder: str = ""
     env: tuple[tuple[str, str], ...] = ()
+    check: str = ""
 
 
 class PatchChoice(Struct, frozen=True):
@@ -160,6 +175,17 @@ class SourceChoice(Struct, frozen=True):
     upstream_alone: bool = False
     # The files wanted of the tree; empty: all of it.
     files: tuple[str, ...] = ()
+
+
+class InstalledChoice(Struct, frozen=True):
+    """A torch that is used where it lies: the interpreter it belongs to, and its folders."""
+
+    version: str
+    python: str
+    module: str
+    packages: tuple[str, ...]
+    # Files that are different for any other torch.
+    evidence: tuple[str, ...] = ()
 
 
 class MagmaChoice(Struct, frozen=True):
@@ -212,6 +238,7 @@ class Resolution(Struct, frozen=True):
     conda_build: str
     choices: tuple[Choice, ...]
     cautions: tuple[Caution, ...]
+    installed: InstalledChoice | None = None
 
     def feature(self, name: str) -> Mode | None:
         """How a feature was decided, None if this release does not know it."""

@@ -42,6 +42,7 @@ from torchsmith.resolve.cuda import (
     decide_cudnn,
 )
 from torchsmith.resolve.features import FeatureDecisions, decide_features
+from torchsmith.resolve.installed import decide_installed, find_installed, python_of
 from torchsmith.resolve.models import (
     Caution,
     Change,
@@ -85,8 +86,20 @@ class _Attempt:
         self.target: Target = decide_target(facts, self.recipe, torch, host, self.decided)
         self.cuda = decide_cuda(facts, self.recipe, torch, self.target, host, self.decided)
         settle_system(facts, self.recipe, torch, self.cuda, self.target, self.decided)
-        self.python, self.python_from = decide_python(
-            facts, variant.python, self.target, host, self.decided
+        found = find_installed(self.recipe, variant.python, host)
+        self.python, self.python_from = (
+            (python_of(found), "system")
+            if found is not None
+            else decide_python(facts, variant.python, self.target, host, self.decided)
+        )
+        self.installed = decide_installed(
+            self.recipe,
+            found,
+            torch=torch,
+            python=variant.python,
+            cuda=self.cuda,
+            container=self.target.container,
+            decided=self.decided,
         )
         self.archs = self._decide_archs()
         self.compiler = self._decide_compiler()
@@ -188,6 +201,23 @@ class _Attempt:
                     "a CUDA from `torchsmith facts torch`, or torch.use = 'source'",
                 )
             )
+        if self.recipe.torch.use == "wheel" and not self.cuda and compiled(self.recipe):
+            self._check_published_without_cuda(torch)
+
+    def _check_published_without_cuda(self, torch: str) -> None:
+        """Say that PyPI has no wheel without CUDA for x86-64; what is built against it needs none.
+
+        https://pypi.org/project/torch/2.6.0/#files: its requirements name CUDA for x86_64 alone.
+        """
+        if self.target.platform == "linux-x86_64" and release(torch) >= (1, 0):
+            self.decided.cautions.append(
+                Caution(
+                    f"PyPI's torch {torch} for x86-64 brings CUDA's libraries along, gigabytes of "
+                    "them; what is built against it runs on the CPU all the same",
+                    "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has PyTorch's own "
+                    "wheels without CUDA",
+                )
+            )
 
     def _decide_features(self) -> FeatureDecisions:
         wishes: dict[str, Mode] = dict(self.recipe.features)
@@ -214,7 +244,7 @@ class _Attempt:
         chosen = cuda_choice(
             facts, recipe, torch, self.cuda, self.archs, self.cudnn, target, self.host, decided
         )
-        companions = decide_companions(facts, self.asked.companions, torch, decided)
+        companions = decide_companions(facts, recipe, self.asked.companions, torch, decided)
         magma = decide_magma(facts, recipe, chosen, decided)
         if decided.conflicts:
             return refuse(
@@ -286,6 +316,7 @@ class _Attempt:
             ),
             choices=tuple(decided.choices),
             cautions=tuple(decided.cautions),
+            installed=self.installed,
         )
 
     def _version(self) -> str:
@@ -293,6 +324,8 @@ class _Attempt:
         label = version_label(
             recipe.packages.label, self.cuda, self.archs.archs, explicit=self.archs.explicit
         )
+        if self.installed is not None:
+            return self.installed.version
         if recipe.torch.use == "wheel":
             label = ""
         torch = self.release.version

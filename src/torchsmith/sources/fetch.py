@@ -17,6 +17,7 @@ from torchsmith.sources.errors import SourceError, UnreachableError
 from torchsmith.sources.folder import fetch_folder
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.models import FetchedSource, Progress, quiet
+from torchsmith.sources.sdist import fetch_sdist
 from torchsmith.sources.tree import tree_hash
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
@@ -77,6 +78,8 @@ def _dispatch(
             return fetch_debian(choice, destination, cache=cache, progress=progress)
         case "archive":
             return fetch_archive(choice, destination, cache=cache, progress=progress)
+        case "sdist":
+            return fetch_sdist(choice, destination, cache=cache, progress=progress)
         case "folder":
             return fetch_folder(choice, destination, progress=progress)
         case "bundle":

@@ -75,7 +75,7 @@ def _public(version: str) -> str:
 
 def _version(asked: Resolution, facts: TorchFacts) -> Check:
     # A published wheel has a label of its publisher's choosing.
-    published = asked.use == "wheel"
+    published = asked.use == "wheel"  # an installed one was read, label and all
     wanted = asked.torch if published else asked.version
     found = _public(facts.version) if published else facts.version
     cure = "PYTORCH_BUILD_VERSION was not set for this build, or it is another wheel"
@@ -113,7 +113,7 @@ def decided(asked: Resolution) -> frozenset[str]:
     """Features somebody decided about: the others are as the release or the platform has them."""
     start = "feature "
     # A profile is a wish about what we build; a published wheel knows nothing of it.
-    whose = ("the recipe",) if asked.use == "wheel" else ("the recipe", "profile")
+    whose = ("the recipe",) if asked.use != "source" else ("the recipe", "profile")
     return frozenset(
         choice.subject.removeprefix(start)
         for choice in asked.choices

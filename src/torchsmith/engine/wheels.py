@@ -1,0 +1,116 @@
+"""The Python packages a plan asks pip for: gathered for a bundle, and taken out of one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from torchsmith.engine.store import Store
+from torchsmith.errors import HostError
+from torchsmith.plan.models import Plan
+from torchsmith.plan.torch import fresh_venv
+from torchsmith.resolve.models import Resolution
+from torchsmith.sources.bundle import open_bundle, read_manifest
+
+TREE = "wheels"
+
+
+def requirements(plan: Plan, resolution: Resolution) -> list[tuple[str, ...]]:
+    """What the steps of a variant ask pip for, each step's by itself, as it will ask."""
+    asked = [step.pip for step in plan.of(resolution.variant) if step.pip]
+    return list(dict.fromkeys(asked))
+
+
+def gather(plan: Plan, folder: Path, more: Iterable[str] = ()) -> int:
+    """Put a wheel of every package a plan asks pip for into a folder; how many there are.
+
+    Each variant's own Python chooses them, since wheels are made for one; what has no wheel is
+    built into one here. `more` are requirements of libraries that are yet to be built.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    own = tuple(dict.fromkeys(more))
+    for resolution in plan.variants:
+        asked = requirements(plan, resolution)
+        if resolution.container or not asked:
+            continue
+        with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
+            python = _environment(resolution, Path(place) / "env")
+            for packages in dict.fromkeys((*asked, *([own] if own else []))):
+                _run([python, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder, *packages])
+    return len(list(folder.iterdir()))
+
+
+def _environment(resolution: Resolution, folder: Path) -> Path:
+    if resolution.installed is not None:
+        creator = resolution.installed.python
+    else:
+        creator = f"python{resolution.python}"
+    if resolution.python_from == "uv":
+        _run(["uv", "venv", "--quiet", "--seed", "--python", resolution.python, folder])
+    else:
+        for command in fresh_venv(creator, str(folder), resolution.python):
+            _run(["sh", "-c", command])
+    return folder / "bin/python"
+
+
+def _run(words: list[str | Path]) -> None:
+    try:
+        done = subprocess.run(
+            [str(word) for word in words],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise HostError(f"{words[0]} cannot be run: {error.strerror}", "Install it.") from None
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        why = next((line for line in reversed(said) if "ERROR" in line), said[-1] if said else "")
+        raise HostError(
+            f"the Python packages for the bundle cannot be had: {why or 'pip gives no reason'}",
+            "Check the network and pip's configuration on this machine.",
+        )
+
+
+def unpack(bundle: Path, store: Store) -> Path | None:
+    """The folder of a bundle's Python packages, unpacked once; None if it holds none."""
+    found = read_manifest(bundle).trees.get(TREE)
+    if found is None:
+        return None
+    place = store.root / "downloads" / f"wheels-{found[:16]}"
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=place.parent, prefix=".wheels-"))
+    try:
+        open_bundle(bundle, part, only=TREE)
+        part.chmod(0o755)
+        part.rename(place)
+    except OSError:
+        # Another torchsmith was first: its folder is the same.
+        if not place.is_dir():
+            raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return place
+
+
+def offline(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """An environment in which pip asks no index and reads no configuration but this folder."""
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL")
+    }
+    return {
+        **kept,
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "PIP_CONFIG_FILE": os.devnull,
+    }
