@@ -64,3 +64,12 @@ def test_every_file_at_fault_is_found_in_one_pass() -> None:
 def test_words_that_name_no_file_of_the_batch_find_nothing() -> None:
     said = "{standard input}:12: Error: symbol `f' is already defined\n/s/z.h:1:2: error: no\n"
     assert find_clashes(said, MEMBERS) == ()
+
+
+def test_colours_do_not_hide_a_file() -> None:
+    said = (
+        "In file included from \x1b[01m\x1b[K/b/u.cpp:3\x1b[m\x1b[K:\n"
+        "\x1b[01m\x1b[K/s/b.cpp:4:12:\x1b[m\x1b[K \x1b[01;31m\x1b[Kerror: \x1b[m\x1b[Ktwice\n"
+        "\x1b[01m\x1b[K/s/a.cpp:4:12:\x1b[m\x1b[K \x1b[01;36m\x1b[Knote: \x1b[m\x1b[Kpreviously\n"
+    )
+    assert find_clashes(said, MEMBERS) == (Clash("../b.cpp", "../a.cpp"),)

@@ -193,3 +193,70 @@ def test_another_torch_in_the_same_place_is_built_against_anew(environment: Path
         "compile",
         "verify",
     }
+
+
+def test_its_own_pip_serves_where_it_has_one() -> None:
+    def venv(beside: dict[str, str]) -> str:
+        torch = INSTALLED.model_copy(update={"beside": beside})
+        plan = planned(HERE.model_copy(update={"torches": (torch,)}))
+        step = next(step for step in plan.steps if step.kind == "environment")
+        return next(command for command in step.commands if " venv " in command)
+
+    assert "--without-pip" in venv({"pip": "25.0"})
+    assert "--without-pip" not in venv({"torch": "2.6.0"})
+
+
+def test_programs_whose_packages_lie_below_are_lent(environment: Path, tmp_path: Path) -> None:
+    for name in ("cmake", "ninja"):
+        program = environment / "bin" / name
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    torch = INSTALLED.model_copy(update={"path": str(environment / "bin/python")})
+    plan = planned(HERE.model_copy(update={"torches": (torch,)}))
+    step = next(step for step in plan.steps if step.kind == "environment")
+    mine = tmp_path / step.outputs[0] / "bin"
+    mine.mkdir(parents=True)
+    (mine / "ninja").write_text("pip's own\n")
+    (mine / "ninja").chmod(0o755)
+    subprocess.run(["bash", "-euc", step.commands[-1]], cwd=tmp_path, check=True)
+    assert (mine / "cmake").resolve() == environment / "bin/cmake"
+    assert (mine / "ninja").read_text() == "pip's own\n"
+    subprocess.run(["bash", "-euc", step.commands[-1]], cwd=tmp_path, check=True)
+
+
+def test_what_lies_beside_it_is_listed(environment: Path) -> None:
+    packages = environment / f"lib/python{PYTHON}/site-packages"
+    (packages / "Typing_Extensions-4.16.0.dist-info").mkdir()
+    found = read(environment)
+    assert found is not None
+    assert found.beside == {"typing-extensions": "4.16.0"}
+
+
+def test_cmake_is_brought_only_for_what_may_call_it() -> None:
+    def required(**parts: Any) -> str:
+        (resolution,) = planned(**parts).variants
+        return " ".join(resolution.requires)
+
+    extension = {"name": "ops", "folder": "ops"}
+    assert "cmake" not in required()
+    assert "ninja" in required()
+    assert "cmake" in required(companions={"extension": [extension]})
+    assert "cmake" in required(companions={"audio": "match"})
+    assert "cmake" in required(build={"pip": ["cmake"]})
+
+
+def test_a_release_made_for_another_torch_is_built_only_where_that_is_said() -> None:
+    wish = {"vision": "0.20.1"}
+    assert [item.kind for item in refused(companions=wish).conflicts] == ["companion-torch"]
+    found = outcome(companions={**wish, "unmatched": True})
+    assert isinstance(found, Resolution)
+    (companion,) = found.companions
+    assert companion.version == "0.20.1"
+    (caution,) = [item for item in found.cautions if "0.20.1" in item.message]
+    assert "made for torch 2.5.1, not 2.6.0" in caution.message
+    assert "companions.vision = '0.21.0'" in caution.cure
+
+
+def test_a_release_nobody_knows_is_refused_all_the_same() -> None:
+    wish = {"vision": "0.99.0", "unmatched": True}
+    assert "companion-unknown" in [item.kind for item in refused(companions=wish).conflicts]

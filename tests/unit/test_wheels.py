@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from torchsmith.engine.store import Store
-from torchsmith.engine.wheels import offline, requirements, unpack
+from torchsmith.engine.wheels import offline, platform_tags, requirements, unpack
 from torchsmith.facts.files import shipped
-from torchsmith.host.models import Compiler, Host, Python
+from torchsmith.host.models import Compiler, Host, Libc, Python
 from torchsmith.plan.build import make_plan, with_keys
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.matrix import expand
@@ -123,3 +123,11 @@ def test_an_sdist_says_what_it_requires_besides_torch(tmp_path: Path) -> None:
     )
     assert required(tmp_path) == ["scipy>=1.5"]
     assert required(tmp_path / "no") == []
+
+
+def test_for_another_machine_pip_is_told_of_its_glibc() -> None:
+    ubuntu = HOST.model_copy(update={"libc": Libc(kind="glibc", version="2.39")})
+    names = platform_tags(ubuntu)
+    assert names[0] == "manylinux_2_39_aarch64"
+    assert {"manylinux_2_17_aarch64", "manylinux2014_aarch64"} <= set(names)
+    assert platform_tags(HOST)[0] == "manylinux_2_28_aarch64"

@@ -18,6 +18,10 @@ def bundle(
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
         "sources.bundle"
     ),
+    host: Annotated[
+        Path | None,
+        typer.Option("--host", help="For the machine this file describes (doctor --json)."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
     store: StoreFolder = None,
     *,
@@ -32,14 +36,22 @@ def bundle(
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import bundle as write
-    from torchsmith.engine.build import keyed
     from torchsmith.engine.store import Store
 
     loaded = wishes.loaded(recipe, preset, given)
-    here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+    here = wishes.host_for(host, brief=True)
+    if host is None:
+        here = wishes.with_torches(here, loaded)
     project = Path(loaded.path).parent
-    plan = keyed(planning.make(loaded, here, json=False), project)
+    plan = planning.make(loaded, here, json=False)
     with display(plan, json=False, quiet=quiet) as shown:
-        held = write(plan, Store(store), output, project=project, on_event=shown.event)
+        held = write(
+            plan,
+            Store(store),
+            output,
+            project=project,
+            elsewhere=here if host is not None else None,
+            on_event=shown.event,
+        )
     size = output.stat().st_size / (1 << 20)
     print(f"{output}: {', '.join(sorted(held.trees))} and {len(held.files)} files, {size:.1f} MiB")

@@ -16,6 +16,7 @@ from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.engine.wheels import TREE, gather, offline
 from torchsmith.errors import UsageError
+from torchsmith.host.models import Host
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
 from torchsmith.resolve.models import SourceChoice
@@ -97,19 +98,23 @@ def bundle(
     destination: Path,
     *,
     project: Path,
+    elsewhere: Host | None = None,
     on_event: OnEvent = lambda _: None,
 ) -> Manifest:
-    """Bring every source and Python package of a plan; write them, with patches, into one file."""
-    fetches = [step for step in plan.steps if step.source is not None]
+    """Bring every source and Python package of a plan; write them, with patches, into one file.
+
+    `elsewhere` is the machine the packages are for, if it is not this one.
+    """
+    fetches = tuple(step for step in plan.steps if step.source is not None)
     entries: dict[str, Path] = {}
     if fetches:
-        brought = build(
-            plan, store, project=project, only=[step.id for step in fetches], on_event=on_event
-        )
+        # Nothing else of the plan: it may read files that only the other machine has.
+        sources = replace(plan, steps=fetches)
+        brought = build(sources, store, project=project, on_event=on_event)
         entries = {_tree_name(step): brought.work / step.outputs[0] for step in fetches}
     more = [line for tree in entries.values() for line in required(tree)]
     with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".wheels-") as place:
-        if gather(plan, Path(place), more):
+        if gather(plan, Path(place), more, elsewhere):
             entries[TREE] = Path(place)
         if not entries:
             raise UsageError(

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from torchsmith.engine.store import Store
 from torchsmith.errors import HostError
+from torchsmith.facts.ranges import release
+from torchsmith.host.models import Host
 from torchsmith.plan.models import Plan
 from torchsmith.plan.torch import fresh_venv
 from torchsmith.resolve.models import Resolution
@@ -25,14 +31,20 @@ def requirements(plan: Plan, resolution: Resolution) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(asked))
 
 
-def gather(plan: Plan, folder: Path, more: Iterable[str] = ()) -> int:
+def gather(
+    plan: Plan, folder: Path, more: Iterable[str] = (), elsewhere: Host | None = None
+) -> int:
     """Put a wheel of every package a plan asks pip for into a folder; how many there are.
 
     Each variant's own Python chooses them, since wheels are made for one; what has no wheel is
-    built into one here. `more` are requirements of libraries that are yet to be built.
+    built into one here. `more` are requirements of libraries that are yet to be built. For a
+    machine `elsewhere` they must all exist as wheels, and what it has beside its torch stays out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = tuple(dict.fromkeys(more))
+    if elsewhere is not None:
+        _download(plan, folder, own, elsewhere)
+        return len(list(folder.iterdir()))
     for resolution in plan.variants:
         asked = requirements(plan, resolution)
         if resolution.container or not asked:
@@ -42,6 +54,42 @@ def gather(plan: Plan, folder: Path, more: Iterable[str] = ()) -> int:
             for packages in dict.fromkeys((*asked, *([own] if own else []))):
                 _run([python, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder, *packages])
     return len(list(folder.iterdir()))
+
+
+def _download(plan: Plan, folder: Path, more: tuple[str, ...], elsewhere: Host) -> None:
+    """Take wheels for another machine: its Python cannot be asked, so pip is told about it."""
+    platforms = [word for name in platform_tags(elsewhere) for word in ("--platform", name)]
+    with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
+        python = Path(place) / "bin/python"
+        for resolution in plan.variants:
+            asked = [
+                tuple(text for text in packages if not _is_there(text, resolution))
+                for packages in (*requirements(plan, resolution), more)
+            ]
+            for packages in dict.fromkeys(filter(None, asked)):
+                if not python.exists():
+                    _run([sys.executable, "-m", "venv", place])
+                words = ["-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
+                words += ["--python-version", resolution.python, *platforms]
+                _run([python, *words, "--dest", folder, *packages])
+
+
+def platform_tags(host: Host) -> list[str]:
+    """The platforms of wheels a machine can install, by its glibc: manylinux_2_28_x86_64, …"""
+    machine = host.platform.partition("-")[2]
+    # Without a word on it: Debian 10's, older than which no build of today's torch works on.
+    minor = release(host.libc.version)[1] if host.libc else 28
+    names = [f"manylinux_2_{number}_{machine}" for number in range(minor, 4, -1)]
+    return [*names, *(f"manylinux{year}_{machine}" for year in (2014, 2010, 1))]
+
+
+def _is_there(text: str, resolution: Resolution) -> bool:
+    """Whether a requirement is met by what lies beside an installed torch."""
+    if resolution.installed is None:
+        return False
+    wanted = Requirement(text)
+    found = dict(resolution.installed.beside).get(canonicalize_name(wanted.name))
+    return found is not None and wanted.specifier.contains(found, prereleases=True)
 
 
 def _environment(resolution: Resolution, folder: Path) -> Path:

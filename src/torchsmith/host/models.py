@@ -51,6 +51,9 @@ class InstalledTorch(_Model):
     evidence: tuple[str, ...] = Field(
         (), description="Files of it that are different for any other torch."
     )
+    beside: dict[str, str] = Field(
+        default_factory=dict, description="Distributions in those folders, and their versions."
+    )
 
 
 class Compiler(_Model):

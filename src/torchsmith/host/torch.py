@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from torchsmith.host.models import InstalledTorch
 from torchsmith.host.probe import Programs, first_version, is_executable, read_text
 
@@ -64,7 +66,19 @@ def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
         module=module,
         packages=tuple(packages),
         evidence=tuple(str(path) for path in (about_file, *_records(Path(module)))),
+        beside=_distributions(packages),
     )
+
+
+def _distributions(folders: Iterable[str]) -> dict[str, str]:
+    """What is installed in these folders, by the names of the folders pip keeps its notes in."""
+    found: dict[str, str] = {}
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*.dist-info")):
+            name, _, version = path.stem.rpartition("-")
+            if name:
+                found.setdefault(str(canonicalize_name(name)), version)
+    return found
 
 
 def _records(module: Path) -> list[Path]:

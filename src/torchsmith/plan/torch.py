@@ -59,12 +59,19 @@ def venv_on(installed: InstalledChoice, folder: str, python: str) -> list[str]:
     lines = [f"import site; site.addsitedir({path!r})" for path in installed.packages]
     below = site_packages(folder, python) + "/below.pth"
     version = "import torch; print(torch.__version__)"
+    made = fresh_venv(installed.python, folder, python)
+    if "pip" in dict(installed.beside) and not last_pip(python):
+        # The one below serves; Debian's Pythons have no other without a package of their own.
+        made = [
+            sh("rm", "-rf", folder),
+            sh(installed.python, "-m", "venv", "--without-pip", folder),
+        ]
     return [
         unless(
             f"test -x {sh(installed.python)}",
             f"{installed.python} is gone: torch {installed.version} was seen in its environment",
         ),
-        *fresh_venv(installed.python, folder, python),
+        *made,
         f"printf '%s\\n' {sh(*lines)} > {sh(below)}",
         unless(
             f'test "$({sh(f"{folder}/bin/python", "-c", version)})" = {sh(installed.version)}',
@@ -72,6 +79,16 @@ def venv_on(installed: InstalledChoice, folder: str, python: str) -> list[str]:
             "start: its own words are above",
         ),
     ]
+
+
+def _programs_below(installed: InstalledChoice, folder: str) -> str:
+    """A command that lends programs pip did not install, as their packages lie below already."""
+    bin_ = installed.python.rpartition("/")[0]
+    return (
+        "for program in cmake ninja; do "
+        f'test -x {sh(folder)}/bin/"$program" || ! test -x {sh(bin_)}/"$program" '
+        f'|| ln -s {sh(bin_)}/"$program" {sh(folder)}/bin/; done'
+    )
 
 
 def environment(resolution: Resolution) -> Step:
@@ -97,6 +114,8 @@ def environment(resolution: Resolution) -> Step:
     if resolution.use == "wheel":
         requires.append(f"torch=={resolution.torch}")
     commands.append(sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", *requires))
+    if resolution.installed is not None:
+        commands.append(_programs_below(resolution.installed, folder))
     return Step(
         id=f"environment-{resolution.variant}",
         kind="environment",

@@ -211,6 +211,11 @@ class Companions(Section):
     )
     audio: CompanionWish = "none"
     text: CompanionWish = "none"
+    unmatched: bool = Field(
+        False,
+        description="Build the releases named here against a torch they were not made for; "
+        "whether they compile and work is then for you to see.",
+    )
     extension: Annotated[list[Extension], Field(max_length=64), AfterValidator(unique_names)] = (
         Field(default_factory=list)
     )

@@ -143,7 +143,16 @@ def has_cmake_wheels(python: str) -> bool:
     return release(python) >= (3, 7)
 
 
-def build_requires(facts: Facts, torch: str, python: str, packages: list[str]) -> tuple[str, ...]:
+def needs_cmake(recipe: Recipe) -> bool:
+    """Whether CMake may be called: torchvision alone is built by setuptools and Ninja."""
+    beside = recipe.companions
+    others = beside.audio != "none" or beside.text != "none" or beside.extension
+    return recipe.torch.use == "source" or bool(others)
+
+
+def build_requires(
+    facts: Facts, torch: str, python: str, packages: list[str], *, cmake: bool
+) -> tuple[str, ...]:
     """The Python packages the build needs, as pip requirements."""
     spans = {
         "setuptools": span_of(facts, "setuptools", torch),
@@ -157,8 +166,9 @@ def build_requires(facts: Facts, torch: str, python: str, packages: list[str]) -
     wanted.setdefault("setuptools", requirement("setuptools", version_range(spans["setuptools"])))
     wanted.setdefault("wheel", "wheel")
     if has_cmake_wheels(python):
-        wanted["cmake"] = requirement("cmake", version_range(spans["cmake"]))
         wanted["ninja"] = "ninja"
+        if cmake:
+            wanted["cmake"] = requirement("cmake", version_range(spans["cmake"]))
     else:
         wanted.pop("cmake", None)
         wanted.pop("ninja", None)

@@ -26,6 +26,8 @@ class Combination(Struct, frozen=True):
     cudnn: str = ""
     compiler: tuple[str, str] | None = None
     companions: tuple[tuple[str, str], ...] = ()
+    # Whether a companion may be of a release that was made for another torch.
+    unmatched: bool = False
     board: str = ""
     jetpack: str = ""
     # The distribution built on: asked for, or the board's. Empty: this machine.

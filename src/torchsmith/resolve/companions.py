@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchsmith.facts.cuda import archs_of, compiles
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
-from torchsmith.facts.models import CompanionFormat
+from torchsmith.facts.models import CompanionFormat, CompanionRelease
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import companion_for, companion_releases
 from torchsmith.recipe.gpus import gpu_wish
@@ -67,6 +67,8 @@ def decide_companions(
             else next(i for i in companion_releases(facts, name) if i.version == wish)
         )
         assert entry is not None, name
+        if torch not in version_range(entry.torch):
+            decided.cautions.append(_unmatched(facts, project.package, entry, torch))
         decided.choices.append(
             Choice(
                 project.package,
@@ -88,6 +90,17 @@ def decide_companions(
             )
         )
     return tuple(chosen)
+
+
+def _unmatched(facts: Facts, package: str, entry: CompanionRelease, torch: str) -> Caution:
+    right = companion_for(facts, entry.name, torch)
+    return Caution(
+        f"{package} {entry.version} was made for torch {version_range(entry.torch)}, not {torch}: "
+        "it may not compile, or not work",
+        f"companions.{entry.name} = '{right.version}', the release for torch {torch}"
+        if right
+        else "another torch",
+    )
 
 
 def _formats(

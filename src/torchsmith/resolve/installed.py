@@ -66,7 +66,14 @@ def decide_installed(
     decided.choices.append(
         Choice("torch", found.version, f"installed in {found.module}; it stays as it is")
     )
-    return InstalledChoice(found.version, found.path, found.module, found.packages, found.evidence)
+    return InstalledChoice(
+        found.version,
+        found.path,
+        found.module,
+        found.packages,
+        found.evidence,
+        tuple(found.beside.items()),
+    )
 
 
 def python_of(found: InstalledTorch) -> str:

@@ -186,6 +186,8 @@ class InstalledChoice(Struct, frozen=True):
     packages: tuple[str, ...]
     # Files that are different for any other torch.
     evidence: tuple[str, ...] = ()
+    # Distributions in the same folders, with their versions.
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 class MagmaChoice(Struct, frozen=True):

@@ -21,6 +21,7 @@ from torchsmith.resolve.build import (
     cpu_flags,
     debian_build,
     has_cmake_wheels,
+    needs_cmake,
     span_of,
     vendored_files,
 )
@@ -175,6 +176,7 @@ class _Attempt:
             cudnn=(recipe.cuda.cudnn or "") if self.cudnn else "",
             compiler=(self.compiler.kind, self.compiler.version) if recipe.build.compiler else None,
             companions=asked_companions(self.facts, recipe, self.release.version),
+            unmatched=recipe.companions.unmatched,
             board=board.name if board else "",
             jetpack=target.jetpack.version if target.jetpack and recipe.jetpack else "",
             system=recipe.system or (target.system if not board else ""),
@@ -296,6 +298,7 @@ class _Attempt:
                 torch,
                 self.python,
                 [*(frontend.requires if frontend else []), *recipe.build.pip],
+                cmake=needs_cmake(recipe),
             ),
             frontend=frontend.command if frontend else "setup.py",
             cmake_only=frontend.cmake_only if frontend else False,

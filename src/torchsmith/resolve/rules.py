@@ -193,7 +193,9 @@ def _cudnn_cuda(facts: Facts, cuda: str, cudnn: str) -> tuple[Clash, ...]:
 def companion_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
     """Whether every companion is of the release for this torch."""
     for name, version in asked.companions:
-        yield from _companion(facts, asked.torch, name, version)
+        for clash in _companion(facts, asked.torch, name, version):
+            if not (asked.unmatched and clash.conflict.kind == "companion-torch"):
+                yield clash
 
 
 @cache

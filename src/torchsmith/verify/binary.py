@@ -17,6 +17,8 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from msgspec import Struct
 
+from torchsmith.verify.fatbin import gpu_code
+
 MAGIC = b"\x7fELF"
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_ARM": "armv7l", "EM_386": "i686"}
 _FAMILIES = ("GLIBC", "GLIBCXX", "CXXABI")
@@ -24,7 +26,10 @@ _EXECUTABLE = 1
 
 
 class Library(Struct, frozen=True):
-    """One shared library; `path` is relative to what holds it, with forward slashes."""
+    """One shared library; `path` is relative to what holds it, with forward slashes.
+
+    `gpu` names the GPUs it has code for; `gpu_unread` says why that cannot be told.
+    """
 
     path: str
     machine: str = ""
@@ -36,6 +41,8 @@ class Library(Struct, frozen=True):
     debug_bytes: int = 0
     size: int = 0
     broken: str = ""
+    gpu: tuple[str, ...] = ()
+    gpu_unread: str = ""
 
     @property
     def name(self) -> str:
@@ -93,6 +100,12 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
         raise ValueError(f"its segments reach to byte {ends} and it has {size}")
     machine = MACHINES.get(elf.header["e_machine"], str(elf.header["e_machine"]))
     versions, debug = _sections(elf)
+    gpu: tuple[str, ...] = ()
+    unread = ""
+    try:
+        gpu = gpu_code(elf)
+    except ValueError as error:
+        unread = str(error)
     # Without the header the kernel gives x86 an executable stack, and ARM none.
     executable = bool(stack & _EXECUTABLE) if stack is not None else machine == "x86_64"
     return Library(
@@ -105,6 +118,8 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
         executable_stack=executable,
         debug_bytes=debug,
         size=size,
+        gpu=gpu,
+        gpu_unread=unread,
     )
 
 

@@ -16,6 +16,7 @@ from torchsmith.resolve.models import Resolution
 from torchsmith.verify.binary import Library, below, looks_shared, read_files
 from torchsmith.verify.checks import Check
 from torchsmith.verify.compare import compare, matching
+from torchsmith.verify.gpucode import judge_gpu_code
 from torchsmith.verify.linkage import Surroundings, judge
 from torchsmith.verify.probing import Probed, probe
 from torchsmith.verify.report import Report
@@ -58,9 +59,10 @@ def verify(
     unusable = [wheel for wheel in wheels if not wheel.installable]
     if not options.run or unusable:
         checks = [*_wheel_checks(wheels, None)]
+        torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
+        checks += _gpu_code({wheel.name: wheel.libraries for wheel in wheels}, asked, torch, "")
         if unusable:
             checks.append(Check("python", "installation", "absent", "", detail="not tried"))
-        torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
         return Report(subjects, __version__, tuple(checks), torch=torch)
     with fresh_environment(wheels, options, say) as (environment, complaint):
         if complaint:
@@ -80,8 +82,10 @@ def _used(
     say: Say,
 ) -> Report:
     installed = environment.installed()
+    parts: Mapping[str, Sequence[Library]]
     if wheels:
         checks = [*_wheel_checks(wheels, environment)]
+        parts = {wheel.name: wheel.libraries for wheel in wheels}
         libraries = [item for wheel in wheels if wheel.name == "torch" for item in wheel.libraries]
         imports = [
             name
@@ -91,13 +95,15 @@ def _used(
         ]
     else:
         say("reading its libraries")
-        checks, libraries, imports = _environment_checks(environment, installed)
+        checks, parts, imports = _environment_checks(environment, installed)
+        libraries = list(parts.get(_TORCH, ()))
     probed = Probed()
     if options.run:
         say("using it")
         probed = probe(environment, imports, options.timeout)
         checks += probed.checks
     facts = probed.facts
+    checks += _gpu_code(parts, asked, facts.version, environment.version)
     resolution = matching(asked, facts.version, environment.version)
     if resolution is not None and facts.version:
         versions = {name: item.version for name, item in installed.items()}
@@ -143,6 +149,26 @@ def _wheel_checks(wheels: Sequence[Wheel], environment: Environment | None) -> I
             yield msgspec.structs.replace(check, group=f"{check.group}{several}")
 
 
+def _gpu_code(
+    parts: Mapping[str, Sequence[Library]], asked: Sequence[Resolution], torch: str, python: str
+) -> Iterator[Check]:
+    """The GPU code in each package, held against the GPUs asked for where a recipe builds it."""
+    resolution = matching(asked, torch, python)
+    built = _built(resolution) if resolution is not None else frozenset()
+    for name, libraries in parts.items():
+        # What others built is for the GPUs they chose.
+        wanted = resolution.cuda if resolution is not None and name in built else None
+        yield from judge_gpu_code(name, libraries, wanted)
+
+
+def _built(resolution: Resolution) -> frozenset[str]:
+    """The distributions a variant builds."""
+    names = [companion.package for companion in resolution.companions]
+    names += [item.sdist.partition("==")[0] or item.name for item in resolution.extensions]
+    names += [_TORCH] if resolution.use == "source" else []
+    return frozenset(map(canonicalize_name, names))
+
+
 def _names(library: Library) -> Iterator[str]:
     yield library.name
     if library.soname:
@@ -166,9 +192,9 @@ def _present(environment: Environment, installed: Mapping[str, Distribution]) ->
 
 def _environment_checks(
     environment: Environment, installed: Mapping[str, Distribution]
-) -> tuple[list[Check], list[Library], list[str]]:
-    """Judge the libraries of torch and of everything compiled against it."""
-    mine: list[Library] = []
+) -> tuple[list[Check], dict[str, Sequence[Library]], list[str]]:
+    """Judge the libraries of torch and of everything compiled against it, by distribution."""
+    parts: dict[str, Sequence[Library]] = {}
     all_of: list[Library] = []
     imports: list[str] = []
     requires: set[str] = set()
@@ -177,11 +203,9 @@ def _environment_checks(
         if name != _TORCH and name not in COMPANIONS and _TORCH not in needs:
             continue
         found = _libraries(item)
-        if name == _TORCH:
-            mine = list(found)
-        elif not any(uses_torch(library) for library in found):
+        if name != _TORCH and not any(uses_torch(library) for library in found):
             continue
-        elif name not in COMPANIONS:
+        if name not in (_TORCH, *COMPANIONS):
             imports += sorted(
                 {
                     file.parts[0]
@@ -189,11 +213,13 @@ def _environment_checks(
                     if file.name == "__init__.py" and len(file.parts) == 2
                 }
             )
+        if found:
+            parts[name] = found
         all_of += found
         requires |= needs
-    if not mine:
-        mine = list(_unrecorded(environment))
-        all_of += mine
+    if _TORCH not in parts:
+        parts[_TORCH] = _unrecorded(environment)
+        all_of += parts[_TORCH]
     around = Surroundings(
         requires=frozenset(requires),
         installed=frozenset(installed),
@@ -201,7 +227,7 @@ def _environment_checks(
         system=system_libraries(),
         prefix=str(environment.prefix),
     )
-    return judge(all_of, around), mine, imports
+    return judge(all_of, around), parts, imports
 
 
 def _requires(item: Distribution) -> set[str]:

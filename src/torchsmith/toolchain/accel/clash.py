@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# PyTorch asks for colours, terminal or not.
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _INCLUDED = re.compile(r"^(?:In file included from|\s+from) (?P<path>.+?):\d+")
 _SAID = re.compile(r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?: (?P<kind>fatal error|error|note): ")
 
@@ -28,7 +30,7 @@ def find_clashes(words: str, members: Mapping[str, str]) -> tuple[Clash, ...]:
     chain: str | None = None
     culprit: str | None = None
     named = False
-    for line in words.splitlines():
+    for line in _COLOUR.sub("", words).splitlines():
         if included := _INCLUDED.match(line):
             # The last member of a chain is the outermost: what the batch itself includes.
             chain = members.get(included["path"], None if line[0] == "I" else chain)

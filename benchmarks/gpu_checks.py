@@ -1,0 +1,137 @@
+"""What was built, used on the GPU and on the CPU; run by gpu_extension.py where it is installed.
+
+    python gpu_checks.py ops         # the extension of benchmarks/gpu_ops
+    python gpu_checks.py vision      # torchvision's own kernels
+
+Prints one line of JSON: each check with the worst difference seen, the most allowed, and whether
+it holds. The references are the CPU's: other code, written by others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+# Sums are added up in another order on a GPU, and it fuses a product with a sum.
+_EXACT, _CLOSE, _DOUBLE = 0.0, 1e-5, 1e-12
+# Between pixels a place that is off in its last digit is multiplied by the slope there.
+_BETWEEN = 1e-4
+Found = tuple[str, float, float]
+
+
+def worst(found: Any, wanted: Any) -> float:
+    """The largest difference, as a part of the largest value; endless where the shapes differ."""
+    found = found.detach().cpu()
+    wanted = wanted.detach().cpu()
+    if found.shape != wanted.shape or not found.numel():
+        return float("inf")
+    scale = max(1.0, wanted.abs().max().item())
+    return float((found.double() - wanted.double()).abs().max().item() / scale)
+
+
+def ops(torch: Any) -> Iterator[Found]:
+    """Kernels of our own against ATen on the CPU."""
+    gpu_ops = importlib.import_module("gpu_ops")
+    for kind, most in ((torch.float32, _CLOSE), (torch.float64, _DOUBLE)):
+        name = str(kind).rpartition(".")[2]
+        for size in (1, 255, 1 << 20, (1 << 24) + 7):
+            x, y = torch.randn(size, dtype=kind), torch.randn(size, dtype=kind)
+            found = gpu_ops.saxpy(2.5, x.cuda(), y.cuda())
+            yield f"saxpy {name} {size}", worst(found, 2.5 * x + y), most
+        x = torch.randn(4097, 33, dtype=kind)
+        slope = torch.randn(4097, 33, dtype=kind)
+        mine = x.cuda().requires_grad_()
+        theirs = x.clone().requires_grad_()
+        out = gpu_ops.relu(mine)
+        wanted = torch.nn.functional.relu(theirs)
+        yield f"relu {name}", worst(out, wanted), _EXACT
+        out.backward(slope.cuda())
+        wanted.backward(slope)
+        yield f"relu's gradient {name}", worst(mine.grad, theirs.grad), _EXACT
+        for rows, columns in ((1, 1), (7, 100), (3000, 1025)):
+            x = torch.rand(rows, columns, dtype=kind)
+            found = gpu_ops.row_sums(x.cuda())
+            yield f"row sums {name} {rows}x{columns}", worst(found, x.sum(1)), most
+    checked = torch.autograd.gradcheck(
+        gpu_ops.relu, torch.randn(8, 5, dtype=torch.float64, device="cuda", requires_grad=True)
+    )
+    yield "relu by finite differences", 0.0 if checked else 1.0, _EXACT
+
+
+def _boxes(torch: Any, count: int, most: float) -> Any:
+    low = torch.rand(count, 2) * most * 0.6
+    return torch.cat([low, low + torch.rand(count, 2) * most * 0.4 + 1], 1)
+
+
+def vision(torch: Any) -> Iterator[Found]:
+    """torchvision's kernels on the GPU against its own on the CPU, results and gradients."""
+    vision_ops = importlib.import_module("torchvision").ops
+    for count in (1, 60, 1000):
+        boxes, scores = _boxes(torch, count, 100.0), torch.rand(count)
+        wanted = vision_ops.nms(boxes, scores, 0.5)
+        found = vision_ops.nms(boxes.cuda(), scores.cuda(), 0.5)
+        yield f"nms {count}", worst(found, wanted), _EXACT
+    picture = torch.randn(2, 5, 40, 40)
+    regions = torch.cat([torch.randint(0, 2, (30, 1)).float(), _boxes(torch, 30, 40.0)], 1)
+    for name, call in (
+        ("roi_align", lambda x, r: vision_ops.roi_align(x, r, (7, 7), 1.0, 2, aligned=True)),
+        ("roi_pool", lambda x, r: vision_ops.roi_pool(x, r, (7, 7), 1.0)),
+    ):
+        yield from _both(torch, name, call, picture, regions)
+    weight, bias = torch.randn(6, 5, 3, 3), torch.randn(6)
+    offset, mask = torch.randn(2, 18, 38, 38), torch.rand(2, 9, 38, 38)
+    yield from _both(
+        torch,
+        "deform_conv2d",
+        lambda x, o: vision_ops.deform_conv2d(
+            x, o, weight.to(x.device), bias.to(x.device), mask=mask.to(x.device)
+        ),
+        picture,
+        offset,
+    )
+
+
+def _both(
+    torch: Any, name: str, call: Callable[[Any, Any], Any], x: Any, second: Any
+) -> Iterator[Found]:
+    theirs, mine = x.clone().requires_grad_(), x.cuda().requires_grad_()
+    wanted, found = call(theirs, second), call(mine, second.cuda())
+    yield name, worst(found, wanted), _BETWEEN
+    slope = torch.randn_like(wanted)
+    wanted.backward(slope)
+    found.backward(slope.cuda())
+    yield f"{name}'s gradient", worst(mine.grad, theirs.grad), _BETWEEN
+
+
+def main() -> int:
+    """Run the checks that were named; 1 if one does not hold."""
+    torch = importlib.import_module("torch")
+    torch.manual_seed(0)
+    # A product in TF32 has three digits.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    suites: dict[str, Callable[[Any], Iterator[Found]]] = {"ops": ops, "vision": vision}
+    module = importlib.import_module({"ops": "gpu_ops", "vision": "torchvision"}[sys.argv[1]])
+    checks = [
+        {"check": name, "worst": off, "allowed": most, "holds": off <= most}
+        for name, off, most in suites[sys.argv[1]](torch)
+    ]
+    torch.cuda.synchronize()
+    major, minor = torch.cuda.get_device_capability(0)
+    said = {
+        "torch": torch.__version__,
+        "gpu": torch.cuda.get_device_name(0),
+        "capability": f"{major}.{minor}",
+        "version": getattr(module, "__version__", ""),
+        "module": module.__file__,
+        "checks": checks,
+    }
+    print(json.dumps(said))
+    return 0 if all(check["holds"] for check in checks) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
