@@ -213,23 +213,55 @@ def debian_archive(name: str, sha256: str) -> bytes:
     pytest.fail(f"no archive apt knows has {name}: {failures}")
 
 
+def debian_changes(archive: bytes, wanted: set[str]) -> list[str]:
+    """What Debian's own series changes in these files, in its order."""
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:xz") as tar:
+
+        def read(name: str) -> str:
+            content = tar.extractfile(f"debian/patches/{name}")
+            assert content is not None
+            return content.read().decode()
+
+        names = [line.split()[0] for line in read("series").splitlines() if line.strip()]
+        texts = [read(name) for name in names if not name.startswith("#")]
+    found: list[str] = []
+    for text in texts:
+        for part in re.split(r"^(?=--- )", text, flags=re.MULTILINE)[1:]:
+            changed = re.match(r"--- \S+.*\n\+\+\+ [^/\s]+/(\S+)", part)
+            if changed and changed[1] in wanted:
+                found.append(part.partition("\nIndex: ")[0] + "\n")
+    return found
+
+
 @pytest.mark.parametrize(
-    ("version", "sha256", "expected"),
+    ("version", "sha256", "debian", "expected"),
     [
         (
             "1.13.1",
             "d0355588b8528566d477e6ebf1b4d9d036a6fd75711339f66b27472ce5879dc7",
+            None,
             {"threads-512", "gcc-13", "gloo-timeout", "fmt-9", "system-libraries", "find-blas"},
         ),
         (
             "2.6.0",
             "099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff",
-            {"find-blas", "old-cpuinfo"},
+            ("-7", "3290d4e5168b6e44191882213f61ad41c134a912fe11a44364c2e74f81f68af0"),
+            {
+                "find-blas",
+                "old-cpuinfo",
+                "system-flatbuffers",
+                "debian-wheel",
+                "debian-version",
+            },
         ),
     ],
 )
 def test_all_patches_for_a_release_apply_together_to_its_tree(
-    tmp_path: Path, version: str, sha256: str, expected: set[str]
+    tmp_path: Path,
+    version: str,
+    sha256: str,
+    debian: tuple[str, str] | None,
+    expected: set[str],
 ) -> None:
     chosen = [
         patch
@@ -241,6 +273,10 @@ def test_all_patches_for_a_release_apply_together_to_its_tree(
     assert {patch.name for patch in chosen} == expected
     texts = [(PATCHES / patch.file).read_text(encoding="utf-8") for patch in chosen]
     wanted = {path for text in texts for path in re.findall(r"^--- a/(.+)$", text, re.MULTILINE)}
+    if debian is not None:
+        revision, debian_sha256 = debian
+        name = f"pytorch_{version}+dfsg{revision}.debian.tar.xz"
+        texts[:0] = debian_changes(debian_archive(name, debian_sha256), wanted)
 
     archive = debian_archive(f"pytorch_{version}+dfsg.orig.tar.xz", sha256)
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r|xz") as tar:
