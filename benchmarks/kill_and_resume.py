@@ -60,11 +60,10 @@ setup(
 """
 PART = """\
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/relu.h>
-at::Tensor part_{number}(const at::Tensor& x) {{ return at::relu(x + {number}) * 2; }}
+at::Tensor part_{number}(const at::Tensor& x) {{ return x.add({number}).relu().mul(2); }}
 """
 MODULE = """\
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 {declared}
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{
 {defined}
