@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-# Small and without CUDA on AArch64; on x86-64 PyPI's wheel has CUDA 12.4 in it, and runs without.
-PUBLISHED_TORCH = "2.6.0"
+PUBLISHED_TORCH = "2.13.0"
+# The CPU build on every platform: PyPI's own wheel brings gigabytes of CUDA on most.
+_REQUIREMENT = f"torch=={PUBLISHED_TORCH}+cpu"
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def _pip(python: Path | str, *arguments: str) -> bool:
+    """Run pip; whether the indexes it is set up with have what was asked for.
+
+    Where they do not, PyTorch's own index is asked.
+    """
+    command = [str(python), "-m", "pip", *arguments, "--quiet", _REQUIREMENT]
+    first = subprocess.run(command, capture_output=True, text=True, check=False)
+    if first.returncode == 0:
+        return True
+    more = [*command, "--extra-index-url", _CPU_INDEX]
+    second = subprocess.run(more, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, first.stderr + second.stderr
+    return False
 
 
 @pytest.fixture(scope="session")
 def published_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the published torch, as pip brings it here. Nobody writes into it."""
+    """An environment with the published torch. Nobody writes into it."""
     folder = tmp_path_factory.mktemp("published") / "env"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    install = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*install, f"torch=={PUBLISHED_TORCH}", "numpy"], check=True)
+    _pip(folder / "bin/python", "install", "numpy", "setuptools<82", "wheel", "ninja")
     return folder
 
 
 @pytest.fixture(scope="session")
-def published_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The published torch as a file."""
+def _downloaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
     folder = tmp_path_factory.mktemp("wheel")
-    download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    subprocess.run([*download, f"torch=={PUBLISHED_TORCH}"], check=True, cwd=folder)
+    configured = _pip(sys.executable, "download", "--no-deps", "--dest", str(folder))
     (path,) = folder.glob("torch-*.whl")
-    return path
+    return path, configured
 
 
 @pytest.fixture(scope="session")
-def published_is_small() -> bool:
-    """Whether the published wheel comes without CUDA here."""
-    return platform.machine() == "aarch64"
+def published_wheel(_downloaded: tuple[Path, bool]) -> Path:
+    """The published torch as a file."""
+    return _downloaded[0]
+
+
+@pytest.fixture(scope="session")
+def published_is_small(_downloaded: tuple[Path, bool]) -> bool:
+    """Whether pip, as it is set up here, brings the published torch without CUDA."""
+    return _downloaded[1]
