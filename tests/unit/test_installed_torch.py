@@ -141,6 +141,17 @@ def test_companions_are_built_for_its_python_and_pinned_to_its_version() -> None
     assert "CUDA 12.4" in resolution.cautions[0].message
 
 
+def test_a_companion_asks_for_torch_by_the_version_that_pip_knows() -> None:
+    def asked(*torches: InstalledTorch) -> str:
+        plan = planned(HERE.model_copy(update={"torches": torches}), companions={"vision": "match"})
+        (step,) = (step for step in plan.steps if step.id.startswith("compile-vision"))
+        return dict(step.env)["PYTORCH_VERSION"]
+
+    (torch,) = HERE.torches
+    assert asked(torch) == torch.version
+    assert asked(torch.model_copy(update={"beside": {"torch": "2.6.0"}})) == "2.6.0"
+
+
 def test_nothing_is_installed_into_the_environment_it_lies_in() -> None:
     for step in planned().steps:
         for command in step.commands:

@@ -60,7 +60,7 @@ def companion_env(
         label = ""
     env["BUILD_VERSION"] = companion.version + (f"+{label}" if label else "")
     # Companions write this into Requires-Dist: the wheel then asks for exactly this torch.
-    env["PYTORCH_VERSION"] = resolution.version
+    env["PYTORCH_VERSION"] = _distribution_version(resolution)
     env.update(companion.switches)
     # The recipe's own wins.
     env.update((name, value) for name, value in resolution.env if name in dict(companion.switches))
@@ -70,6 +70,12 @@ def companion_env(
         if companion.name == "audio":
             env["USE_CUDA"] = "1"
     return tuple(env.items())
+
+
+def _distribution_version(resolution: Resolution) -> str:
+    """Torch's version as pip knows it: PyPI's 2.11.0 calls itself 2.11.0+cu130."""
+    beside = dict(resolution.installed.beside) if resolution.installed is not None else {}
+    return beside.get("torch", resolution.version)
 
 
 def companion_path(resolution: Resolution, environ: Step) -> tuple[str, ...]:
