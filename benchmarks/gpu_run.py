@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.gpu_extension import HERE, NAMES, SETTINGS, write_project
 
-# The recipe, the step that installed what was built, the checks for it.
-SUITES = {"gpu-ops": ("gpu-ops", "ops"), "gpu-vision": ("vision", "vision")}
+# The recipes, and the checks for each.
+SUITES = {"gpu-ops": "ops", "gpu-vision": "vision"}
 REPORT = "gpu-extension.json"
 
 
@@ -133,13 +133,16 @@ def build(torchsmith: Path, folder: Path, work: Path, name: str, log: Path) -> d
     }
 
 
-def use(work: Path, name: str, log: Path) -> dict[str, Any]:
-    """Run the checks in the environment the build installed its wheel into."""
-    place, suite = SUITES[name]
-    python = work / "build" / name / "verify" / name / place / "bin/python"
-    words: list[str | Path] = [python, HERE / "gpu_checks.py", suite]
+def use(work: Path, name: str, wheel: Path, log: Path) -> dict[str, Any]:
+    """Run the checks with the wheel, beside the torch it was built against."""
+    python = work / "build" / name / "env" / name / "bin/python"
+    place = work / "use" / name
+    shutil.rmtree(place, ignore_errors=True)
+    install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--no-index"]
+    spoken([*install, "--no-deps", "--target", place, wheel], log)
+    words: list[str | Path] = [python, HERE / "gpu_checks.py", SUITES[name]]
     try:
-        said = spoken(words, log)
+        said = spoken(words, log, env={"PYTHONPATH": str(place)})
     except FailedError:
         # One that does not hold ends it with 1, and says which.
         last = log.read_text("utf-8").rstrip().rpartition("\n")[2]
@@ -219,7 +222,7 @@ def prove(
     print(f"  {'ok' if code['holds'] else 'x '} code: {code['torchsmith']}", end="")
     print(f", cuobjdump: {code['cuobjdump'] or 'not installed'}", flush=True)
     yield "code", code
-    used = use(work, name, log)
+    used = use(work, name, wheel, log)
     for check in used["checks"]:
         mark = "ok" if check["holds"] else "x "
         print(f"  {mark} {check['check']}: off by {check['worst']:.2g}, {check['allowed']:.0e} due")
