@@ -228,7 +228,8 @@ def fetch_companion(
 ) -> Step:
     """Bring a companion's source: from git, or from the Debian suite torch came from.
 
-    `instead` is the suite and package that serve where git cannot be reached.
+    `instead` is the suite and package that serve where git cannot be reached. Debian takes
+    nothing out of a companion's source: where its own part is missing, it is upstream's.
     """
     folder = f"sources/{companion.name}-{companion.version}"
     if debian is None:
@@ -241,12 +242,12 @@ def fetch_companion(
             commit=companion.commit,
             suite=instead[0],
             package=instead[1],
+            upstream_alone=bool(instead[0]),
         )
         why = f"{companion.repository} at {companion.tag}"
         if instead[0]:
             why += f"; where it cannot be reached, Debian {instead[0]} has the same release"
     else:
-        # Nothing is taken out of a companion's source: without Debian's part it is upstream's.
         source = SourceChoice(
             "debian",
             suite=debian[0],
