@@ -149,6 +149,8 @@ class Bench:
             **os.environ,
             "TORCHSMITH_STORE": str(self.folder / "store"),
             "TMPDIR": str(self.folder / "tmp"),
+            # What the undisturbed build compiled would serve the disturbed one.
+            "CCACHE_DISABLE": "1",
         }
         with output.open("wb") as file:
             return subprocess.Popen(

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+# A shell starts what it puts into the background with Ctrl-C ignored, and programs pass that on:
+# tests that interrupt one would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PUBLISHED_TORCH = "2.13.0"
 # The CPU build on every platform: PyPI's own wheel brings gigabytes of CUDA on most.
