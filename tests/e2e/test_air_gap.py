@@ -46,7 +46,7 @@ def test_an_extension_is_built_from_a_bundle_without_a_network(
     tmp_path: Path,
 ) -> None:
     # With CUDA in it the wheel and what it requires are gigabytes, which only repeat what the
-    # other packages show: there the torch of this session is used where it lies.
+    # other packages show: there the torch of this test run is used where it lies.
     use = 'use = "wheel"'
     if not published_is_small:
         use = f'use = "installed", environment = "{published_torch}"'
