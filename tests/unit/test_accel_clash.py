@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchsmith.toolchain.accel.clash import Clash, find_clashes
+from torchsmith.toolchain.accel.clash import Clash, alike, find_clashes
 
 pytestmark = pytest.mark.unit
 
@@ -17,6 +17,10 @@ MEMBERS = {
 }
 
 
+def found(said: str) -> tuple[Clash, ...]:
+    return tuple(Clash(clash.file, clash.other) for clash in find_clashes(said, MEMBERS))
+
+
 def test_the_later_of_two_definitions_is_at_fault_and_the_earlier_is_named() -> None:
     said = """\
 In file included from /b/u.cpp:3:
@@ -26,7 +30,7 @@ In file included from /b/u.cpp:3:
 In file included from /b/u.cpp:1:
 /s/a.cpp:4:12: note: ‘int helper()’ previously defined here
 """
-    assert find_clashes(said, MEMBERS) == (Clash("../b.cpp", "../a.cpp"),)
+    assert found(said) == (Clash("../b.cpp", "../a.cpp"),)
 
 
 def test_an_error_in_a_header_is_the_file_that_includes_it() -> None:
@@ -39,7 +43,7 @@ In file included from /s/a.cpp:1,
                  from /b/u.cpp:1:
 /s/once.h:1:8: note: previous definition of ‘struct Once’
 """
-    assert find_clashes(said, MEMBERS) == (Clash("../c.cpp", None),)
+    assert found(said) == (Clash("../c.cpp", None),)
 
 
 def test_a_file_for_one_cpu_capability_is_known_by_what_it_includes() -> None:
@@ -48,7 +52,7 @@ In file included from /b/k.cpp.DEFAULT.cpp:1,
                  from /b/u.cpp:9:
 /s/k.cpp:7:1: error: reference to ‘vec’ is ambiguous
 """
-    assert find_clashes(said, MEMBERS) == (Clash("k.cpp.DEFAULT.cpp", None),)
+    assert found(said) == (Clash("k.cpp.DEFAULT.cpp", None),)
 
 
 def test_every_file_at_fault_is_found_in_one_pass() -> None:
@@ -58,12 +62,15 @@ def test_every_file_at_fault_is_found_in_one_pass() -> None:
 /s/b.cpp:9:12: error: ‘g’ was not declared in this scope
 /s/c.cpp:1:2: fatal error: no.h: No such file or directory
 """
-    assert find_clashes(said, MEMBERS) == (Clash("../b.cpp", "../a.cpp"), Clash("../c.cpp", None))
+    assert dict.fromkeys(found(said)) == {
+        Clash("../b.cpp", "../a.cpp"): None,
+        Clash("../c.cpp", None): None,
+    }
 
 
 def test_words_that_name_no_file_of_the_batch_find_nothing() -> None:
     said = "{standard input}:12: Error: symbol `f' is already defined\n/s/z.h:1:2: error: no\n"
-    assert find_clashes(said, MEMBERS) == ()
+    assert found(said) == ()
 
 
 def test_colours_do_not_hide_a_file() -> None:
@@ -72,4 +79,16 @@ def test_colours_do_not_hide_a_file() -> None:
         "\x1b[01m\x1b[K/s/b.cpp:4:12:\x1b[m\x1b[K \x1b[01;31m\x1b[Kerror: \x1b[m\x1b[Ktwice\n"
         "\x1b[01m\x1b[K/s/a.cpp:4:12:\x1b[m\x1b[K \x1b[01;36m\x1b[Knote: \x1b[m\x1b[Kpreviously\n"
     )
-    assert find_clashes(said, MEMBERS) == (Clash("../b.cpp", "../a.cpp"),)
+    assert found(said) == (Clash("../b.cpp", "../a.cpp"),)
+
+
+def test_files_that_define_the_same_thing_clash_with_each_other_too() -> None:
+    said = """\
+/s/b.cpp:4:12: error: redefinition of ‘int f()’
+/s/a.cpp:4:12: note: ‘int f()’ previously defined here
+/s/c.cpp:4:12: error: redefinition of ‘int f()’
+/s/a.cpp:4:12: note: ‘int f()’ previously defined here
+/s/k.cpp:1:2: error: ‘g’ was not declared in this scope
+"""
+    (pair,) = alike(find_clashes(said, MEMBERS))
+    assert {pair.file, pair.other} == {"../b.cpp", "../c.cpp"}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 # PyTorch asks for colours, terminal or not.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _INCLUDED = re.compile(r"^(?:In file included from|\s+from) (?P<path>.+?):\d+")
-_SAID = re.compile(r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?: (?P<kind>fatal error|error|note): ")
+_SAID = re.compile(
+    r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?: (?P<kind>fatal error|error|note): (?P<what>.*)"
+)
+# Said of a second definition: files of which the same is said have one each.
+_TWICE = re.compile(r"redefinition|redeclaration|conflicting declaration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,7 @@ class Clash:
 
     file: str
     other: str | None
+    what: str = ""
 
 
 def find_clashes(words: str, members: Mapping[str, str]) -> tuple[Clash, ...]:
@@ -29,6 +35,7 @@ def find_clashes(words: str, members: Mapping[str, str]) -> tuple[Clash, ...]:
     found: dict[Clash, None] = {}
     chain: str | None = None
     culprit: str | None = None
+    what = ""
     named = False
     for line in _COLOUR.sub("", words).splitlines():
         if included := _INCLUDED.match(line):
@@ -41,12 +48,29 @@ def find_clashes(words: str, members: Mapping[str, str]) -> tuple[Clash, ...]:
         here = members.get(said["path"])
         if said["kind"] != "note":
             if culprit is not None and not named:
-                found[Clash(culprit, None)] = None
-            culprit, named = here or chain, False
+                found[Clash(culprit, None, what)] = None
+            culprit, what, named = here or chain, said["what"], False
         elif culprit is not None and here is not None and here != culprit:
-            found[Clash(culprit, here)] = None
+            found[Clash(culprit, here, what)] = None
             named = True
     if culprit is not None and not named:
-        found[Clash(culprit, None)] = None
+        found[Clash(culprit, None, what)] = None
     with_other = {clash.file for clash in found if clash.other}
     return tuple(clash for clash in found if clash.other or clash.file not in with_other)
+
+
+def alike(clashes: Iterable[Clash]) -> tuple[Clash, ...]:
+    """The clashes among files at fault: those that define the same thing clash with each other.
+
+    The compiler holds each of them against the first alone, and would tell of the rest one by
+    one, a compile each.
+    """
+    by_what: dict[str, dict[str, None]] = {}
+    for clash in clashes:
+        if _TWICE.search(clash.what):
+            by_what.setdefault(clash.what, {})[clash.file] = None
+    return tuple(
+        Clash(later, earlier, what)
+        for what, files in by_what.items()
+        for earlier, later in itertools.combinations(files, 2)
+    )

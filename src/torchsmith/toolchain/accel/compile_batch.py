@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from torchsmith.toolchain.accel.clash import Clash, find_clashes
+from torchsmith.toolchain.accel.clash import Clash, alike, find_clashes
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons
 from torchsmith.toolchain.accel.unit import included_sources, unit_text
 from torchsmith.toolchain.compiles import killed_for_memory
@@ -141,6 +141,7 @@ class Compilation:
                 self.clashes += [
                     clash if clash.other in group else Clash(clash.file, None) for clash in clashes
                 ]
+                self.clashes += alike(clashes)
                 leaving = [name for name in group if name in culprits]
                 waiting.insert(0, tuple(name for name in group if name not in culprits))
                 waiting += self._without_known_clashes(leaving)
