@@ -160,7 +160,15 @@ def torch_environment(resolution: Resolution, environ: Step, compiled: Step) -> 
 
 def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
     """The environment torch and its companions are configured and compiled in."""
-    env: dict[str, str] = {"CC": resolution.compiler.cc, "CXX": resolution.compiler.cxx}
+    compiler = resolution.compiler
+    env: dict[str, str] = {
+        "CC": compiler.cc,
+        "CXX": compiler.cxx,
+        # An interpreter has setuptools link as it was linked itself, its own folders included:
+        # those would be looked in wherever the wheel is installed.
+        "LDSHARED": f"{compiler.cc} -shared",
+        "LDCXXSHARED": f"{compiler.cxx} -shared",
+    }
     if resolution.cuda is not None:
         env["CUDAHOSTCXX"] = resolution.compiler.cxx
         if toolkit := toolkit_folder(resolution):

@@ -148,6 +148,9 @@ def source_build_script(resolution: Resolution) -> str:
             exports.append('export CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"')
         elif name in ("CC", "CXX", "CUDAHOSTCXX"):
             exports.append(f'export {name}="${{{name}:-{value.rsplit("/", 1)[-1]}}}"')
+        elif name in ("LDSHARED", "LDCXXSHARED"):
+            # Conda's compilers bring their own words for linking; the paths are set below.
+            continue
         else:
             exports.append(f"export {name}={shlex.quote(value)}")
     return (

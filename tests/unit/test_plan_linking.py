@@ -1,0 +1,51 @@
+"""How an extension is linked: by what the plan says, not by how the interpreter was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from torchsmith.facts.files import shipped
+from torchsmith.host.models import Host
+from torchsmith.plan.torch import build_env
+from torchsmith.recipe.load import load_recipe
+from torchsmith.recipe.matrix import expand
+from torchsmith.recipe.presets import find_preset
+from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+# An interpreter of pyenv's was linked with its own folder to look in, and tells setuptools so.
+LINKED = """
+import setuptools, sysconfig
+from distutils.ccompiler import new_compiler
+from distutils.sysconfig import customize_compiler
+names = sysconfig.get_config_vars()
+names["LDSHARED"] = names["LDCXXSHARED"] = names["CC"] + " -shared -Wl,-rpath,/home/someone/lib"
+compiler = new_compiler()
+customize_compiler(compiler)
+print(*compiler.linker_so)
+print(*getattr(compiler, "linker_so_cxx", compiler.linker_so))
+"""
+
+
+def linked(env: dict[str, str]) -> list[str]:
+    left = {name: value for name, value in os.environ.items() if "SHARED" not in name}
+    program = [sys.executable, "-W", "ignore", "-c", LINKED]
+    run = subprocess.run(program, capture_output=True, text=True, check=True, env=left | env)
+    return run.stdout.splitlines()
+
+
+def test_the_folders_of_the_interpreter_are_not_linked_in() -> None:
+    assert all("/home/someone/lib" in line for line in linked({}))
+    loaded = load_recipe(find_preset("quickstart").path)
+    host = Host(platform="linux-x86_64", system="debian-12")
+    resolution = resolve(next(iter(expand(loaded.recipe))), shipped(), host, loaded.files)
+    assert isinstance(resolution, Resolution)
+    compilers = {resolution.compiler.cc, resolution.compiler.cxx}
+    for line in linked(dict(build_env(resolution))):
+        assert line in {f"{compiler} -shared" for compiler in compilers}
