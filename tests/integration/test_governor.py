@@ -68,6 +68,27 @@ def test_a_compile_keeps_its_output_and_status(tmp_path: Path) -> None:
     assert [type(event) for event in events] == [Started, Finished]
 
 
+def test_gcc_collects_garbage_late_where_there_is_memory_for_it(tmp_path: Path) -> None:
+    (tmp_path / "a.cpp").write_text("int f() { return 1; }\n")
+    command = ("g++", "-v", "-c", str(tmp_path / "a.cpp"), "-o", str(tmp_path / "a.o"))
+    plenty, little = 64 << 30, 2 << 30
+    for budget, late, expected in ((plenty, True, 2), (little, True, 0), (plenty, False, 0)):
+        with Governor(budget=budget, cores=2, late_collection=late) as governor:
+            done = launch(governor, *command)
+        assert done.returncode == 0
+        (ran,) = [
+            line for line in done.stderr.splitlines() if "cc1plus" in line and " -quiet" in line
+        ]
+        assert ran.count("ggc-min-") == expected
+
+
+def test_what_is_not_gcc_gets_no_option_of_gccs(tmp_path: Path) -> None:
+    compiler = script(tmp_path, 'echo "$@"')
+    with Governor(budget=64 << 30, cores=2, late_collection=True) as governor:
+        done = launch(governor, compiler, "-c", "a.cpp")
+    assert done.stdout == "-c a.cpp\n"
+
+
 def test_a_missing_compiler_is_named() -> None:
     with Governor() as governor:
         done = launch(governor, "no-such-compiler", "-c", "a.c")

@@ -152,7 +152,12 @@ def build(
     book = MemoryBook(store.root / "memory.db", plan.name)
     try:
         with Governor(
-            budget=memory, cores=jobs, book=book, roots=[place], listener=on_memory
+            budget=memory,
+            cores=jobs,
+            book=book,
+            roots=[place],
+            listener=on_memory,
+            late_collection=not any((SWITCH, "off") in step.env for step in plan.steps),
         ) as governor:
             environment = {
                 **inherited_environment(),

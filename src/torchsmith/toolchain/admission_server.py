@@ -14,7 +14,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,6 +77,7 @@ class AdmissionServer:
         listener: Listener | None = None,
         roots: Sequence[str] = (),
         guesses: Mapping[Language, int] | None = None,
+        options: Callable[[Compile], Sequence[str]] = lambda _: (),
     ) -> None:
         self._admission = admission
         self._jobserver = jobserver
@@ -85,6 +86,7 @@ class AdmissionServer:
         self._listener = listener
         self._roots = roots
         self._guesses = guesses
+        self._options = options
         self._jobs: dict[int, _Job] = {}
         self._count = 0
         self._lent = 0
@@ -278,7 +280,9 @@ class AdmissionServer:
                 self._admission.reserved,
             )
         )
-        _answer(job, b"run")
+        # One that was killed gets nothing that could take more memory.
+        options = self._options(job.unit) if job.attempt == 1 else ()
+        _answer(job, b"run", *(os.fsencode(word) for word in options))
 
     def _announce(self, job: _Job, unit: Compile | None) -> None:
         job.announced = True

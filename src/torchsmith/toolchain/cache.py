@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchsmith.toolchain.collection import COLLECTION
+
 _MOST = "20G"
 
 
@@ -37,6 +39,8 @@ def compiler_cache(store: Path, work: Path) -> CompilerCache:
         "CCACHE_DEPEND": "1",
         # A compiler that was updated in place is another one, whatever its date says.
         "CCACHE_COMPILERCHECK": "content",
+        # When gcc looks for garbage depends on the machine, and what it makes does not.
+        "CCACHE_IGNOREOPTIONS": f"{COLLECTION}*",
     }
     return CompilerCache(
         (program,), {name: os.environ.get(name, value) for name, value in settings.items()}

@@ -62,6 +62,7 @@ class Compile:
     language: Language
     flags: str
     cached: bool = False
+    compiler: str = ""
 
     @property
     def folder(self) -> str:
@@ -75,7 +76,8 @@ def read_compile(cwd: str, argv: Sequence[str], roots: Sequence[str] = ()) -> Co
     kept: list[str] = []
     cached = PurePath(argv[0]).name in _CACHES
     words = iter(argv[1:] if cached else argv)
-    kept.append(PurePath(next(words, "")).name)
+    compiler = next(words, "")
+    kept.append(PurePath(compiler).name)
     for word in words:
         if word in _PLACES:
             value = next(words, "")
@@ -97,6 +99,7 @@ def read_compile(cwd: str, argv: Sequence[str], roots: Sequence[str] = ()) -> Co
         language=language,
         flags=hashlib.sha256("\0".join(sorted(kept)).encode(errors="replace")).hexdigest()[:16],
         cached=cached,
+        compiler=compiler,
     )
 
 

@@ -10,7 +10,7 @@ build folder someone builds by hand later, it becomes the compiler.
 A message is four bytes of length and fields with zero bytes between them.
   to the governor:    ask, folder, argument...   |   pid, number of the compiler's process   |
                       done, status, KiB, CPU s, wall s, last words
-  from the governor:  run   |   end   |   fail, explanation
+  from the governor:  run, further argument...   |   end   |   fail, explanation
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def main(argv: list[str]) -> int:
         _send(governor, b"ask", posix.getcwdb(), *[_bytes(word) for word in command])
         answer = _receive(governor)
         while answer[0] == b"run":
-            status, words, report = _run(governor, command)
+            more = [str(word, sys.getfilesystemencoding()) for word in answer[1:]]
+            status, words, report = _run(governor, command + more)
             _send(governor, *report)
             if status == 0:
                 return _say(words, 0)
