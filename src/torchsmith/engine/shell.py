@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.host.limits import read_cores, read_memory
+from torchsmith.package import UNCOMPRESSED
 from torchsmith.plan.models import Step
 
 # A C++ file of PyTorch takes up to this much to compile.
@@ -64,7 +65,8 @@ def step_environment(
 ) -> dict[str, str]:
     """The environment a step runs in; of the plan's secrets it sees only its own.
 
-    With `date`, what it makes has the same bytes whenever it is made.
+    With `date`, what it makes has the same bytes whenever it is made, and its wheels are left
+    to be compressed.
     """
     env = {name: value for name, value in base.items() if name not in secrets - set(step.secrets)}
     env.pop("TORCHSMITH_RESUME", None)
@@ -77,6 +79,8 @@ def step_environment(
         # https://reproducible-builds.org/specs/source-date-epoch/; wheel and gcc heed it.
         env["SOURCE_DATE_EPOCH"] = str(date)
         env["PYTHONHASHSEED"] = "0"
+        # Not read by a setuptools of before 2022, whose wheels are compressed already.
+        env["DIST_EXTRA_CONFIG"] = str(UNCOMPRESSED)
     folders = [str(work / folder) for folder in step.path]
     # Programs that stand before those of the step's own environment.
     if shims := env.get("TORCHSMITH_SHIMS"):
@@ -93,8 +97,8 @@ def step_environment(
 def _commands(step: Step, cache: Path) -> tuple[str, ...]:
     """A step's own commands, or what does the same and more.
 
-    A source is brought by what knows to resume and to check it; a wheel is proven by what knows
-    everything that is expected of it.
+    A source is brought by what knows to resume and to check it; a wheel is compressed by every
+    core, and proven by what knows everything that is expected of it.
     """
     if step.source is not None:
         into = shlex.quote(step.outputs[0])
@@ -102,6 +106,10 @@ def _commands(step: Step, cache: Path) -> tuple[str, ...]:
         return (f"rm -rf {into}", _told(program, step.source))
     if step.expects is not None:
         return (_told(("torchsmith.verify",), step.expects),)
+    wheels = [f'"$WORK"/{output}' for output in step.outputs if output.endswith(".whl")]
+    if step.kind == "compile" and wheels:
+        program = shlex.join([sys.executable, "-P", "-m", "torchsmith.package"])
+        return (*step.commands, " ".join([program, *wheels]))
     return step.commands
 
 
