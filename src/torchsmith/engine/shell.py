@@ -108,8 +108,8 @@ def _commands(step: Step, cache: Path) -> tuple[str, ...]:
         return (_told(("torchsmith.verify",), step.expects),)
     wheels = [f'"$WORK"/{output}' for output in step.outputs if output.endswith(".whl")]
     if step.kind == "compile" and wheels:
-        program = shlex.join([sys.executable, "-P", "-m", "torchsmith.package"])
-        return (*step.commands, " ".join([program, *wheels]))
+        compress = shlex.join([sys.executable, "-P", "-m", "torchsmith.package"])
+        return (*step.commands, " ".join([compress, *wheels]))
     return step.commands
 
 
