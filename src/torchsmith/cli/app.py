@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from torchsmith import __version__
-from torchsmith.cli import build, bundle, doctor, facts, init, log, plan, schema, store, verify
+from torchsmith.cli import (
+    build,
+    bundle,
+    doctor,
+    facts,
+    init,
+    log,
+    plan,
+    schema,
+    store,
+    timeline,
+    verify,
+)
 
 app = typer.Typer(
     name="torchsmith",
@@ -46,3 +58,4 @@ app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
 app.command("log")(log.log)
+app.command("timeline")(timeline.timeline)

@@ -6,9 +6,11 @@ import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
+from torchsmith.engine.compile_log import CompileLog
 from torchsmith.engine.events import OnEvent
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import RunResult, default_work, run_plan
@@ -16,6 +18,7 @@ from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.engine.wheels import TREE, gather, offline
 from torchsmith.errors import UsageError
+from torchsmith.host.limits import read_cores
 from torchsmith.host.models import Host
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
@@ -28,6 +31,8 @@ from torchsmith.toolchain.cache import compiler_cache
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.memory_book import MemoryBook
+
+T = TypeVar("T")
 
 
 def without_acceleration(plan: Plan) -> Plan:
@@ -123,6 +128,14 @@ def bundle(
         return write_bundle(entries, plan.files, destination, plan=plan.name)
 
 
+def _each(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
+    def told(event: T) -> None:
+        first(event)
+        second(event)
+
+    return told
+
+
 def build(
     plan: Plan,
     store: Store,
@@ -150,20 +163,25 @@ def build(
     journal = journal_of(store)
     cache = compiler_cache(store.root, place)
     book = MemoryBook(store.root / "memory.db", plan.name)
+    cores = jobs or read_cores()
+    off = [(SWITCH, "off") in step.env for step in plan.steps if step.kind == "compile"]
     try:
-        with Governor(
-            budget=memory,
-            cores=jobs,
-            book=book,
-            roots=[place],
-            listener=on_memory,
-            late_collection=not any((SWITCH, "off") in step.env for step in plan.steps),
-        ) as governor:
+        with (
+            CompileLog(store.root / "logs", cores) as compiles,
+            Governor(
+                budget=memory,
+                cores=cores,
+                book=book,
+                roots=[place],
+                listener=_each(compiles.add, on_memory),
+                late_collection=not all(off),
+            ) as governor,
+        ):
             environment = {
                 **inherited_environment(),
                 **governor.environment(cache.command),
                 **(cache.environment or {}),
-                **acceleration(store.root / "lessons.jsonl", governor.cores),
+                **acceleration(store.root / "lessons.jsonl", cores),
                 "PROJECT": str(project.resolve()),
             }
             # A fixed number of jobs ends the sharing of slots between files that wait for
@@ -177,12 +195,12 @@ def build(
                 journal,
                 work=place,
                 only=only,
-                on_event=on_event,
+                on_event=_each(compiles.heed, on_event),
                 environment=environment,
                 fresh=fresh,
                 recipe=recipe,
                 host=host,
-                cores=governor.cores,
+                cores=cores,
             )
     finally:
         journal.close()

@@ -1,0 +1,1 @@
+"""Where the time of a build went, and what a build is worth."""

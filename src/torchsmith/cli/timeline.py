@@ -1,0 +1,67 @@
+"""`torchsmith timeline`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli.build import StoreFolder
+
+
+def timeline(
+    run: Annotated[
+        str | None, typer.Argument(help="A run; the last that compiled if left out.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Draw it: a page, or .svg a picture.")
+    ] = None,
+    slowest: Annotated[int, typer.Option("--slowest", min=0, help="So many of the slowest.")] = 10,
+    store: StoreFolder = None,
+    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Show where the time of a build went: cores in use, the slowest files, a drawing."""
+    from dataclasses import asdict
+
+    from torchsmith.bench.timeline import lay_out
+    from torchsmith.bench.timeline_page import clock, page, picture, short
+    from torchsmith.cli.output import print_json
+    from torchsmith.engine.build import journal_of
+    from torchsmith.engine.compile_log import read_compiles
+    from torchsmith.engine.disk import room, write_whole
+    from torchsmith.engine.store import Store
+    from torchsmith.errors import UsageError
+
+    place = Store(store)
+    names = [item.id for item in journal_of(place).runs()]
+    if run is not None and run not in names:
+        raise UsageError(f"there is no run {run!r}", "`torchsmith log` lists them.")
+    logs = place.root / "logs"
+    for name in [run] if run is not None else names:
+        found = lay_out(read_compiles(logs, name))
+        if found is not None:
+            break
+    else:
+        raise UsageError(
+            f"run {run} compiled nothing" if run else "nothing was compiled yet",
+            "`torchsmith log` lists the runs.",
+        )
+    if output is not None:
+        drawn = (
+            picture(found) if output.suffix == ".svg" else page(found, f"torchsmith build {name}")
+        )
+        with room(output.parent):
+            write_whole(output, drawn.encode())
+    if json:
+        print_json({"run": name, **asdict(found)})
+        return
+    print(f"{name}: {len(found.bars):,} compiles in {clock(found.seconds)}")
+    print(
+        f"{found.cpu_seconds:,.0f} CPU s; {found.cores} cores busy {found.busy:.0%} of the time; "
+        f"not all of them in the last {clock(found.tail)}"
+    )
+    for bar in found.slowest(slowest):
+        print(f"{bar.cpu_seconds:8.1f} s {bar.peak / (1 << 20):7.0f} MiB  {short(bar.file)}")
+    if output is not None:
+        print(f"drawn: {output}")
