@@ -139,9 +139,8 @@ def platform_words(settings: dict[str, Any]) -> list[str]:
     return ["--only-binary", ":all:", "--python-version", settings["python"], *words]
 
 
-def prepare(folder: Path, settings: dict[str, Any], has: list[str], host: Path | None) -> None:
-    """Put everything the other machine needs into a folder, which is replaced."""
-    folder = folder.absolute()
+def bring_wheels(folder: Path, settings: dict[str, Any]) -> None:
+    """Replace a folder with one that has torchsmith's wheel and those it requires."""
     shutil.rmtree(folder, ignore_errors=True)
     wheels = folder / "wheels"
     wheels.mkdir(parents=True)
@@ -149,19 +148,21 @@ def prepare(folder: Path, settings: dict[str, Any], has: list[str], host: Path |
     call(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, HERE.parent)
     (own,) = wheels.glob("torchsmith-*.whl")
     call(*pip, "download", *platform_words(settings), "--dest", wheels, own)
-    with tempfile.TemporaryDirectory() as place:
-        project = Path(place) / "project"
-        write_project(project, settings)
-        described_in = Path(place) / "host.json"
-        if host is None:
-            described_in.write_text(json.dumps(described(settings, has)), encoding="utf-8")
-        for name in NAMES:
-            words: list[str | Path] = ["-m", "torchsmith", "bundle", f"{name}.toml"]
-            words += ["--host", host.absolute() if host is not None else described_in]
-            words += ["--store", Path(place) / "store", "--output", folder / f"{name}.bundle"]
-            call(sys.executable, *words, folder=project)
-    content = {**settings, "has": [] if host is not None else has}
-    (folder / SETTINGS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def bring_bundles(
+    folder: Path, project: Path, names: tuple[str, ...], host: Path, store: Path
+) -> None:
+    """Write a bundle for each of a project's recipes, for the machine `host` describes."""
+    for name in names:
+        words: list[str | Path] = ["-m", "torchsmith", "bundle", f"{name}.toml", "--host", host]
+        words += ["--store", store, "--output", folder / f"{name}.bundle"]
+        call(sys.executable, *words, folder=project)
+
+
+def close(folder: Path, settings: dict[str, Any]) -> None:
+    """Keep the settings with the rest, and say how much it all is."""
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     total = 0
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -171,6 +172,20 @@ def prepare(folder: Path, settings: dict[str, Any], has: list[str], host: Path |
     print(f"{total / (1 << 20):8.2f} MiB in all")
     if total > LIMIT_MIB << 20:
         raise SystemExit(f"that is more than {LIMIT_MIB} MiB: say with --has what is there already")
+
+
+def prepare(folder: Path, settings: dict[str, Any], has: list[str], host: Path | None) -> None:
+    """Put everything the other machine needs into a folder, which is replaced."""
+    folder = folder.absolute()
+    bring_wheels(folder, settings)
+    with tempfile.TemporaryDirectory() as place:
+        project = Path(place) / "project"
+        write_project(project, settings)
+        described_in = Path(place) / "host.json"
+        described_in.write_text(json.dumps(described(settings, has)), encoding="utf-8")
+        machine = host.absolute() if host is not None else described_in
+        bring_bundles(folder, project, NAMES, machine, Path(place) / "store")
+    close(folder, {**settings, "has": [] if host is not None else has})
 
 
 def main() -> int:

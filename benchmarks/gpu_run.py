@@ -93,13 +93,16 @@ def install(folder: Path, work: Path, log: Path) -> Path:
     return place / "bin/torchsmith"
 
 
-def build(torchsmith: Path, folder: Path, work: Path, name: str, log: Path) -> dict[str, Any]:
-    """Build a recipe from its bundle; the seconds of each step are told."""
+def build_steps(
+    torchsmith: Path, folder: Path, work: Path, name: str, log: Path, steps: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Build a recipe from its bundle, or these steps of it; the seconds of each are told."""
     words: list[str | Path] = [torchsmith, "build", work / "project" / f"{name}.toml", "--json"]
     words += ["--bundle", folder / f"{name}.bundle", "--store", work / "store"]
     words += ["--work", work / "build" / name]
+    words += [word for step in steps for word in ("--step", step)]
     start = time.monotonic()
-    steps: dict[str, float] = {}
+    took: dict[str, float] = {}
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {' '.join(map(str, words))}\n")
         file.flush()
@@ -115,7 +118,7 @@ def build(torchsmith: Path, folder: Path, work: Path, name: str, log: Path) -> d
             file.write(line)
             event = json.loads(line) if line.startswith("{") else {}
             if event.get("event") == "step-finished":
-                steps[event["title"]] = round(event["seconds"], 1)
+                took[event["title"]] = round(event["seconds"], 1)
                 print(f"  ok {event['title']} ({event['seconds']:.1f} s)", flush=True)
             elif event.get("event") == "step-failed":
                 print(f"  x  {event['title']}: {event['reason']}", flush=True)
@@ -123,10 +126,15 @@ def build(torchsmith: Path, folder: Path, work: Path, name: str, log: Path) -> d
         status = process.wait()
     if status:
         raise FailedError(f"torchsmith build ended with {status}: see {log}")
+    return {"seconds": round(time.monotonic() - start, 1), "steps": took}
+
+
+def build(torchsmith: Path, folder: Path, work: Path, name: str, log: Path) -> dict[str, Any]:
+    """Build a recipe from its bundle into a wheel."""
+    built = build_steps(torchsmith, folder, work, name, log)
     (wheel,) = (work / "build" / name / "dist" / name).glob("*.whl")
     return {
-        "seconds": round(time.monotonic() - start, 1),
-        "steps": steps,
+        **built,
         "wheel": wheel.name,
         "bytes": wheel.stat().st_size,
         "path": str(wheel),

@@ -24,6 +24,9 @@ import pytest
 
 from torchsmith.facts.files import DATA, Facts
 from torchsmith.facts.ranges import version_range
+from torchsmith.resolve.models import SourceChoice
+from torchsmith.sources.errors import NotServedError, UnreachableError
+from torchsmith.sources.fetch import fetch
 
 pytestmark = pytest.mark.integration
 
@@ -291,3 +294,24 @@ def test_all_patches_for_a_release_apply_together_to_its_tree(
 
     for text in texts:
         apply(text, tmp_path)
+
+
+def test_magmas_patches_apply_to_the_release_as_debian_has_it(tmp_path: Path) -> None:
+    source = SourceChoice(
+        "debian", suite="trixie", package="magma", ref="2.9.0", upstream_alone=True
+    )
+    tree = tmp_path / "tree"
+    try:
+        fetch(source, tree, cache=tmp_path / "cache")
+    except (NotServedError, UnreachableError) as error:
+        pytest.skip(str(error))
+    names = [
+        patch.file
+        for patch in Facts().patches.patch
+        if patch.project == "magma" and "2.9.0" in version_range(patch.releases)
+    ]
+    assert len(names) == 2
+    for name in names:
+        words = ["patch", "-p1", "--fuzz=0", "--batch", f"--input={PATCHES / name}"]
+        subprocess.run(words, cwd=tree, check=True)
+    assert "CMP0037" not in (tree / "CMakeLists.txt").read_text("utf-8")

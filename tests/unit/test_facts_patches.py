@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from torchsmith.facts.cuda import archs_of
 from torchsmith.facts.files import DATA, Facts
 from torchsmith.facts.models import PatchFact
 from torchsmith.facts.ranges import version_range
@@ -80,7 +81,8 @@ def test_a_patch_is_a_unified_diff_of_files_inside_the_tree(patch: PatchFact) ->
         assert not path.is_absolute()
         assert ".." not in path.parts
         assert diff.added or diff.removed
-        assert diff.context
+        # What tells its place: `patch` looks for both.
+        assert diff.context or diff.removed
 
 
 @pytest.mark.parametrize("patch", LISTED, ids=lambda patch: patch.file)
@@ -172,6 +174,33 @@ def test_magma_for_cuda_11_0_is_2_5_2_and_has_its_pointer_patch() -> None:
         and (patch.cuda is None or "11.0" in version_range(patch.cuda))
     }
     assert patches == {"cuda-pointer-attributes", "dense-only"}
+
+
+@pytest.mark.parametrize(
+    ("cuda", "archs"),
+    [
+        ("12.6", ["5.0", "6.0", "7.0", "8.0", "8.6", "9.0"]),
+        ("12.8", ["5.0", "6.0", "7.0", "8.0", "8.6", "9.0", "10.0", "12.0"]),
+        ("13.0", ["8.0", "8.6", "9.0", "10.0", "12.0"]),
+        ("13.4", ["8.0", "8.6", "9.0", "10.0", "12.0"]),
+    ],
+)
+def test_magma_from_cuda_12_on_is_the_last_release_every_torch_takes(
+    cuda: str, archs: list[str]
+) -> None:
+    (magma,) = (magma for magma in FACTS.patches.magma if cuda in version_range(magma.cuda))
+    assert (magma.version, magma.archs) == ("2.9.0", archs)
+    usable = {item.arch for item in archs_of(FACTS, cuda)}
+    assert usable.issuperset(archs)
+
+
+def test_magma_for_cuda_13_does_without_the_clock_rate_that_is_gone() -> None:
+    patch = named("magma-2.9.0-cuda-13.patch")
+    assert patch.cuda is not None
+    assert "13.0" in version_range(patch.cuda)
+    assert "12.9" not in version_range(patch.cuda)
+    (diff,) = diffs_of(patch).values()
+    assert not any("clockRate" in line for line in diff.added)
 
 
 def test_no_cuda_toolkit_has_two_magmas() -> None:

@@ -462,13 +462,13 @@ class SystemsFile(_Model, frozen=True, kw_only=True):
 
 
 class MagmaRelease(Fact, frozen=True, kw_only=True):
-    """The MAGMA PyTorch's own builds of a CUDA toolkit go with."""
+    """The MAGMA that is built for a CUDA toolkit."""
 
     cuda: Range
     version: Version
     url: str
     sha256: Sha256
-    # What its package is compiled for.
+    # What PyTorch's own package for this CUDA is compiled for.
     archs: list[Arch]
 
 

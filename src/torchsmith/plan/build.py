@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from torchsmith.facts.files import Facts
 from torchsmith.plan.companions import companion_steps, extension_steps
+from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
-from torchsmith.plan.packages import conda_step, fetch_magma, libtorch_step, magma_steps
+from torchsmith.plan.packages import conda_step, libtorch_step
 from torchsmith.plan.patching import patch_source
 from torchsmith.plan.render.conda import conda_files, magma_files
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
@@ -80,7 +81,7 @@ def _fetch_companion(
 
 
 def _magma(collector: _Collector, resolution: Resolution) -> list[Step]:
-    """Build MAGMA before torch, which links against it, and pack it."""
+    """Build MAGMA, before the torch that links against it, and pack it."""
     magma = resolution.magma
     if magma is None:
         return []
@@ -101,19 +102,26 @@ def _variant(
     only: bool,
 ) -> None:
     variant = resolution.variant
-    builds = bool(resolution.use == "source" or resolution.companions or resolution.extensions)
+    builds = bool(
+        resolution.use == "source"
+        or resolution.companions
+        or resolution.extensions
+        or resolution.magma
+    )
     wheels: list[Step] = []
     conda: list[Step] = []
     mine: list[Step] = []
     if builds:
         environ = environment(resolution)
         torch: Step | None = None
-        if resolution.use == "source":
-            source = _patched(collector, resolution, fetch_torch(resolution), "torch")
-            collector.add(environ, toolkit_step(resolution))
-            built = _magma(collector, resolution)
-            conda += built[1:]
-            steps = torch_steps(facts, resolution, source, environ, built[0] if built else None)
+        own = resolution.use == "source"
+        source = _patched(collector, resolution, fetch_torch(resolution), "torch") if own else None
+        collector.add(environ, toolkit_step(resolution))
+        # A package of its own, whichever torch it is for.
+        magma = _magma(collector, resolution)
+        conda += [step for step in magma if step.kind == "package"]
+        if source is not None:
+            steps = torch_steps(facts, resolution, source, environ, magma[0] if magma else None)
             collector.add(*steps)
             torch = next(step for step in steps if step.kind == "compile")
             wheels.append(steps[-1])

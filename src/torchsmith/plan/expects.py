@@ -26,7 +26,7 @@ class Expects(Struct, frozen=True, omit_defaults=True):
     GPUs asked for and no others. `published` says that the torch is not ours: its label is its
     publisher's. `system_libraries` says that it was asked to use the system's. `decodes` are
     the image formats torchvision must read; `imports` the modules an extension must have;
-    `check` is a line of Python that must run.
+    `check` is a line of Python that must run; `symbols` are functions a static library must have.
 
     The rest is for a step of a plan, as paths of its work folder: the `wheel` (a pattern where
     its whole name is the build's choice), those installed `beside` it, the `environment` whose
@@ -51,6 +51,7 @@ class Expects(Struct, frozen=True, omit_defaults=True):
     decodes: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     check: str = ""
+    symbols: tuple[str, ...] = ()
     wheel: str = ""
     beside: tuple[str, ...] = ()
     environment: str = ""

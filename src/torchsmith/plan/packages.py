@@ -1,13 +1,11 @@
-"""The steps that pack a build: conda packages, MAGMA's own, the libtorch archive."""
+"""The steps that pack a build: conda packages, the libtorch archive."""
 
 from __future__ import annotations
 
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import in_work, needs_program, sh, unless
-from torchsmith.plan.sources import archive_commands
-from torchsmith.plan.toolkit import toolkit_step
-from torchsmith.plan.torch import build_env, env_folder, search_path
-from torchsmith.resolve.models import MagmaChoice, Resolution, SourceChoice
+from torchsmith.plan.shell import needs_program, sh, unless
+from torchsmith.plan.torch import env_folder
+from torchsmith.resolve.models import Resolution
 
 # Where libraries of a conda prefix are found from torch/ and from torch/lib/ in site-packages.
 MODULE_RPATH = "$ORIGIN:$ORIGIN/lib:$ORIGIN/../../.."
@@ -21,78 +19,8 @@ def conda_subdir(platform: str) -> str:
     return _SUBDIRS[platform]
 
 
-def gencode(archs: tuple[str, ...]) -> str:
-    """nvcc's flags for a list of architectures."""
-    return " ".join(f"-gencode arch=compute_{arch},code=sm_{arch}" for arch in archs)
-
-
-def fetch_magma(magma: MagmaChoice) -> Step:
-    """Bring MAGMA's release archive."""
-    folder = f"sources/magma-{magma.version}"
-    return Step(
-        id=f"fetch-magma-{magma.version}",
-        kind="fetch",
-        title=f"Fetch MAGMA {magma.version}",
-        why=magma.url,
-        project="magma",
-        commands=tuple(archive_commands(folder, magma.url, "", magma.sha256)),
-        outputs=(folder,),
-        source=SourceChoice("archive", url=magma.url, sha256=magma.sha256),
-        cost=Cost(core_seconds=5, disk_mb=100, basis="a download"),
-    )
-
-
-def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> list[Step]:
-    """Build MAGMA and pack it as magma-cudaXYZ."""
-    variant = resolution.variant
-    folder = f"build/{variant}/magma"
-    prefix = f"{folder}/prefix"
-    subdir = conda_subdir(resolution.platform)
-    package = f"channel/{variant}/{subdir}/{magma.package}-{magma.version}-1.tar.bz2"
-    recipe = f"conda/{variant}/{magma.package}"
-    toolkit = toolkit_step(resolution)
-    compile_step = Step(
-        id=f"compile-magma-{variant}",
-        kind="compile",
-        title=f"Compile MAGMA {magma.version} for {', '.join(magma.archs)}",
-        why="GPU linear algebra: batched inverse, LU, QR, eigenvalues",
-        project="magma",
-        variant=variant,
-        needs=(source.id, f"environment-{variant}", *([toolkit.id] if toolkit else [])),
-        env=(*build_env(resolution), ("CUDA_ARCH_LIST", gencode(magma.archs))),
-        path=search_path(resolution),
-        commands=(
-            sh("rm", "-rf", folder),
-            sh("mkdir", "-p", f"{folder}/build"),
-            f"cp -a {source.outputs[0]}/. {folder}",
-            f"cd {folder}/build",
-            "cmake .. -DUSE_FORTRAN=OFF -DGPU_TARGET=All -DCMAKE_BUILD_TYPE=Release "
-            f'-DCMAKE_INSTALL_PREFIX={in_work(prefix)} -DCUDA_ARCH_LIST="$CUDA_ARCH_LIST"',
-            'cmake --build . --target install --parallel "${MAX_JOBS:-$(nproc)}"',
-        ),
-        outputs=(prefix,),
-        cost=Cost(core_seconds=12000, memory_mb=3000, disk_mb=4000, basis="estimated"),
-    )
-    pack = Step(
-        id=f"package-magma-{variant}",
-        kind="package",
-        title=f"Pack {magma.package} {magma.version}",
-        why="torch's conda package links against it",
-        project="magma",
-        variant=variant,
-        needs=(compile_step.id,),
-        inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
-        commands=(
-            *_rattler(recipe, variant, "tar-bz2"),
-            unless(f"test -f {package}", f"no {magma.package} was packed"),
-        ),
-        outputs=(package,),
-        cost=Cost(core_seconds=60, disk_mb=500, basis="compression"),
-    )
-    return [compile_step, pack]
-
-
-def _rattler(recipe: str, variant: str, archive: str) -> tuple[str, ...]:
+def rattler(recipe: str, variant: str, archive: str) -> tuple[str, ...]:
+    """Commands that pack a recipe's folder into the variant's channel."""
     return (
         needs_program("rattler-build", "see https://rattler.build"),
         sh(
@@ -125,7 +53,7 @@ def conda_step(resolution: Resolution, wheel: Step, after: tuple[str, ...]) -> S
         needs=(wheel.id, *after),
         inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
         commands=(
-            *_rattler(recipe, variant, "tar-bz2"),
+            *rattler(recipe, variant, "tar-bz2"),
             unless(f"test -f {package}", f"no {name} was packed"),
         ),
         outputs=(package,),

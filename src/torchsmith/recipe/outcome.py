@@ -19,7 +19,9 @@ from torchsmith.recipe.values import (
     Name,
     PipRequirement,
     ProjectPath,
+    Sha256,
     Size,
+    SourcePath,
     Url,
 )
 
@@ -46,9 +48,21 @@ class Packages(_Section):
     magma_gpus: Gpus | None = Field(
         None, description="What MAGMA is compiled for; default: what PyTorch's own packages have."
     )
+    magma_archive: SourcePath | None = Field(
+        None,
+        description="MAGMA's release archive on this machine. Default: upstream's address, or "
+        "Debian's source package where torch's comes from Debian and it has this release.",
+    )
+    magma_sha256: Sha256 | None = Field(None, description="Of that archive.")
     label: Label | None = Field(
         None, description="Local version label of the wheel; 'none' leaves it out. Default: cuXYZ."
     )
+
+    @model_validator(mode="after")
+    def _archive_with_its_hash(self) -> Self:
+        if bool(self.magma_archive) != bool(self.magma_sha256):
+            raise ValueError("magma_archive needs its magma_sha256, and the other way round")
+        return self
 
 
 _TIMEZONE = Form(

@@ -147,7 +147,7 @@ def needs_cmake(recipe: Recipe) -> bool:
     """Whether CMake may be called: torchvision alone is built by setuptools and Ninja."""
     beside = recipe.companions
     others = beside.audio != "none" or beside.text != "none" or beside.extension
-    return recipe.torch.use == "source" or bool(others)
+    return recipe.torch.use == "source" or recipe.packages.magma or bool(others)
 
 
 def build_requires(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchsmith.facts.cuda import archs_of, compiles
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
-from torchsmith.facts.models import CompanionFormat, CompanionRelease
+from torchsmith.facts.models import CompanionFormat, CompanionRelease, MagmaRelease
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import companion_for, companion_releases
 from torchsmith.recipe.gpus import gpu_wish
@@ -22,6 +22,7 @@ from torchsmith.resolve.models import (
     ExtensionChoice,
     FormatChoice,
     MagmaChoice,
+    SourceChoice,
 )
 from torchsmith.resolve.toolchain import Decided
 
@@ -153,7 +154,11 @@ def extension_choices(recipe: Recipe) -> tuple[ExtensionChoice, ...]:
 
 
 def decide_magma(
-    facts: Facts, recipe: Recipe, cuda: CudaChoice | None, decided: Decided
+    facts: Facts,
+    recipe: Recipe,
+    cuda: CudaChoice | None,
+    torch_source: SourceChoice,
+    decided: Decided,
 ) -> MagmaChoice | None:
     """MAGMA as a package of its own, for the CUDA of this build."""
     if not recipe.packages.magma:
@@ -184,7 +189,7 @@ def decide_magma(
         Choice(
             "MAGMA",
             entry.version,
-            f"the release PyTorch's own builds use with CUDA {cuda.version}",
+            f"the release for CUDA {cuda.version}",
             addresses(facts.patches.sources, entry),
         )
     )
@@ -194,7 +199,37 @@ def decide_magma(
         entry.sha256,
         f"magma-cuda{cuda.short}",
         tuple(Arch(arch).number for arch in archs),
+        _magma_source(facts, recipe, entry, torch_source, decided),
     )
+
+
+def _magma_source(
+    facts: Facts,
+    recipe: Recipe,
+    entry: MagmaRelease,
+    torch_source: SourceChoice,
+    decided: Decided,
+) -> SourceChoice:
+    """Upstream's archive; the recipe's own; or Debian's, where torch's source is Debian's too."""
+    if path := recipe.packages.magma_archive:
+        decided.choices.append(Choice("MAGMA's source", path, "the recipe says so"))
+        return SourceChoice("archive", path=path, sha256=recipe.packages.magma_sha256 or "")
+    if torch_source.kind == "debian":
+        for item in facts.systems.debian:
+            if (item.project, item.suite) != ("magma", torch_source.suite):
+                continue
+            if item.version == entry.version:
+                decided.choices.append(
+                    Choice("MAGMA's source", f"Debian {item.suite}", "torch's comes from there too")
+                )
+                return SourceChoice(
+                    "debian",
+                    suite=item.suite,
+                    package=item.package,
+                    ref=item.version,
+                    upstream_alone=True,
+                )
+    return SourceChoice("archive", url=entry.url, sha256=entry.sha256)
 
 
 def _magma_arch(facts: Facts, text: str) -> str:

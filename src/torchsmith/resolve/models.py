@@ -198,6 +198,7 @@ class MagmaChoice(Struct, frozen=True):
     sha256: str
     package: str
     archs: tuple[str, ...]
+    source: SourceChoice
 
 
 class Resolution(Struct, frozen=True):

@@ -247,7 +247,7 @@ class _Attempt:
             facts, recipe, torch, self.cuda, self.archs, self.cudnn, target, self.host, decided
         )
         companions = decide_companions(facts, recipe, self.asked.companions, torch, decided)
-        magma = decide_magma(facts, recipe, chosen, decided)
+        magma = decide_magma(facts, recipe, chosen, self.source, decided)
         if decided.conflicts:
             return refuse(
                 self.variant, facts, self.asked, decided.conflicts, self.works_when_changed

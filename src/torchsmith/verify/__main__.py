@@ -16,6 +16,7 @@ import msgspec
 
 from torchsmith.errors import TorchsmithError
 from torchsmith.plan.expects import Expects
+from torchsmith.verify.archive import verify_archive
 from torchsmith.verify.errors import VerificationError
 from torchsmith.verify.report import Report, from_json, keep_beside, lines
 from torchsmith.verify.report import as_json as report_json
@@ -43,8 +44,14 @@ def without(report: Report, place: str) -> Report:
 
 
 def prove(expects: Expects) -> Report:
-    """Prove one wheel of a plan, in the current folder."""
+    """Prove one wheel of a plan, or a static library, in the current folder."""
     wheel = found(expects.wheel)
+    if expects.symbols:
+        report = verify_archive(wheel, expects)
+        folder = Path(expects.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_beside(report, folder / wheel.name)
+        return report
     options = Options(
         python=f"{expects.environment}/bin/python",
         folder=Path(expects.folder),

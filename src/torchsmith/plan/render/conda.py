@@ -8,8 +8,9 @@ import shlex
 from collections.abc import Sequence
 
 from torchsmith.facts.ranges import release
+from torchsmith.plan.magma import configure_words, gencode, install_commands
 from torchsmith.plan.models import Plan
-from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH, gencode
+from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.plan.patching import patch_files
 from torchsmith.plan.torch import build_env
 from torchsmith.resolve.models import MagmaChoice, Resolution
@@ -203,10 +204,9 @@ def magma_source_script(magma: MagmaChoice) -> str:
     return (
         "#!/usr/bin/env bash\nset -euo pipefail\n\n"
         f'export CUDA_ARCH_LIST="{gencode(magma.archs)}"\n'
-        "mkdir -p build && cd build\n"
-        "cmake .. -DUSE_FORTRAN=OFF -DGPU_TARGET=All -DCMAKE_BUILD_TYPE=Release "
-        '-DCMAKE_INSTALL_PREFIX="$PREFIX" -DCUDA_ARCH_LIST="$CUDA_ARCH_LIST"\n'
-        'cmake --build . --target install --parallel "${CPU_COUNT:-1}"\n'
+        f"cmake -S . -B build {configure_words(magma)}\n"
+        'cmake --build build --target magma --parallel "${CPU_COUNT:-1}"\n'
+        + "".join(f"{line}\n" for line in install_commands(".", "build", '"$PREFIX"'))
     )
 
 
@@ -226,7 +226,7 @@ def magma_files(resolution: Resolution, magma: MagmaChoice) -> dict[str, bytes]:
     """The recipe folder MAGMA's package is packed with."""
     folder = f"conda/{resolution.variant}/{magma.package}"
     assert resolution.cuda is not None
-    source: list[Yaml] = [{"path": f"../../../build/{resolution.variant}/magma/prefix"}]
+    source: list[Yaml] = [{"path": f"../../../build/{resolution.variant}/magma-prefix"}]
     return {
         f"{folder}/recipe.yaml": magma_recipe(magma, resolution.cuda.version, source).encode(),
         f"{folder}/build.sh": magma_pack_script().encode(),

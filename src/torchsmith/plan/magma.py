@@ -1,0 +1,206 @@
+"""The steps that make MAGMA: its dense routines as a static library, and a package of it."""
+
+from __future__ import annotations
+
+from torchsmith.facts.ranges import release
+from torchsmith.plan.expects import Expects
+from torchsmith.plan.models import Cost, Step
+from torchsmith.plan.packages import conda_subdir, rattler
+from torchsmith.plan.shell import fresh_copy, needs_program, sh, unless
+from torchsmith.plan.sources import archive_commands, debian_commands
+from torchsmith.plan.toolkit import toolkit_step
+from torchsmith.plan.torch import build_env, search_path
+from torchsmith.resolve.models import MagmaChoice, Resolution
+
+LIBRARY = "lib/libmagma.a"
+# The first release whose CMake knows CUDA as a language, and with it every architecture by number.
+_MODERN = (2, 9)
+# A few of what PyTorch calls, of every kind: one matrix and batches, every precision.
+# https://github.com/pytorch/pytorch/blob/v2.6.0/aten/src/ATen/native/cuda/linalg/BatchLinearAlgebra.cpp
+SYMBOLS = (
+    "magma_init",
+    "magma_dgesv_gpu",
+    "magma_sgetrf_gpu",
+    "magma_zgetrf_gpu",
+    "magma_sgetrf_batched",
+    "magma_dgetrf_batched",
+    "magma_cgetrf_batched",
+    "magma_zgetrf_batched",
+    "magma_dgetri_outofplace_batched",
+    "magma_dpotrf_batched",
+    "magma_dgeqrf2_gpu",
+    "magma_dsyevd_gpu",
+    "magma_dgels_gpu",
+)
+_BUILD_TOOLS = (
+    # Without a number of jobs Ninja shares its compilers with the memory governor; Make would
+    # run one.
+    'if [ -n "${MAX_JOBS:-}" ]; then export CMAKE_BUILD_PARALLEL_LEVEL="$MAX_JOBS"; fi',
+    "if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; "
+    'elif [ -z "${MAX_JOBS:-}" ]; then export CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)"; fi',
+    # The toolkit torch is built with, where PATH has another or none.
+    'if [ -n "${CUDA_HOME:-}" ]; then export CUDACXX="$CUDA_HOME/bin/nvcc"; '
+    "elif ! command -v nvcc >/dev/null; then export CUDACXX=/usr/local/cuda/bin/nvcc; fi",
+)
+
+
+def gencode(archs: tuple[str, ...]) -> str:
+    """nvcc's flags for a list of architectures."""
+    return " ".join(f"-gencode arch=compute_{arch},code=sm_{arch}" for arch in archs)
+
+
+def configure_words(magma: MagmaChoice) -> str:
+    """CMake's options: static, position-independent, no Fortran; one shell line.
+
+    The library is linked into torch's own, and LAPACK with it: none has to be found here.
+    """
+    words = [
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DUSE_FORTRAN=OFF",
+        "-DBUILD_SHARED_LIBS=OFF",
+        "-DCMAKE_POSITION_INDEPENDENT_CODE=ON",
+        "-DLAPACK_LIBRARIES=-llapack;-lblas",
+    ]
+    if release(magma.version) >= _MODERN:
+        archs = ";".join(f"{arch}-real" for arch in magma.archs)
+        return sh(*words, "-DMAGMA_ENABLE_CUDA=ON", f"-DCMAKE_CUDA_ARCHITECTURES={archs}")
+    # CMake 4 else refuses a project that was written for CMake 2.
+    words += ["-DCMAKE_POLICY_VERSION_MINIMUM=3.5", "-DGPU_TARGET=All"]
+    return f'{sh(*words)} -DCUDA_ARCH_LIST="$CUDA_ARCH_LIST"'
+
+
+def install_commands(source: str, build: str, prefix: str) -> tuple[str, ...]:
+    """Commands that put headers and library under a prefix, all three paths as shell words.
+
+    MAGMA's own install target would first compile the sparse library, which PyTorch has no use
+    for.
+    """
+    return (
+        f"mkdir -p {prefix}/include {prefix}/lib",
+        f"cp {source}/include/*.h {prefix}/include/",
+        # magma_config.h, from the release on that has one.
+        f"if [ -d {build}/include ]; then cp {build}/include/*.h {prefix}/include/; fi",
+        f"cp {build}/{LIBRARY} {prefix}/lib/",
+    )
+
+
+def fetch_magma(magma: MagmaChoice) -> Step:
+    """Bring MAGMA's source."""
+    folder = f"sources/magma-{magma.version}"
+    source = magma.source
+    if source.kind == "debian":
+        commands = debian_commands(folder, source, magma.version)
+        where = f"Debian {source.suite}, source package {source.package}"
+    else:
+        # Its hash is in the commands: there is nothing to read before it is fetched.
+        commands = archive_commands(folder, source.url, source.path, source.sha256)
+        where = source.url or source.path
+    return Step(
+        id=f"fetch-magma-{magma.version}",
+        kind="fetch",
+        title=f"Fetch MAGMA {magma.version}",
+        why=where,
+        project="magma",
+        commands=tuple(commands),
+        outputs=(folder,),
+        source=source,
+        cost=Cost(core_seconds=5, disk_mb=100, basis="a download"),
+    )
+
+
+def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> list[Step]:
+    """Compile MAGMA, look into the library, and pack it as magma-cudaXYZ."""
+    variant = resolution.variant
+    folder = f"build/{variant}/magma"
+    prefix = f"{folder}-prefix"
+    toolkit = toolkit_step(resolution)
+    compile_step = Step(
+        id=f"compile-magma-{variant}",
+        kind="compile",
+        title=f"Compile MAGMA {magma.version} for {', '.join(magma.archs)}",
+        why="GPU linear algebra: batched inverse, LU, QR, eigenvalues",
+        project="magma",
+        variant=variant,
+        needs=(source.id, f"environment-{variant}", *([toolkit.id] if toolkit else [])),
+        env=(
+            *build_env(resolution),
+            ("CUDA_ARCH_LIST", gencode(magma.archs)),
+            # Its files define the same macros and helpers: batches of them would only clash.
+            ("TORCHSMITH_ACCEL", "off"),
+        ),
+        path=search_path(resolution),
+        commands=(
+            fresh_copy(source.outputs[0], folder),
+            sh("rm", "-rf", prefix),
+            *_BUILD_TOOLS,
+            f"cmake -S {folder} -B {folder}/build {configure_words(magma)}",
+            # All but its library is testers and sparse matrices.
+            f"cmake --build {folder}/build --target magma",
+            *install_commands(folder, f"{folder}/build", prefix),
+            unless(f"test -s {prefix}/{LIBRARY}", f"the build made no {LIBRARY}"),
+        ),
+        outputs=(prefix,),
+        cost=Cost(core_seconds=12000, memory_mb=3000, disk_mb=4000, basis="estimated"),
+    )
+    verify = _verify(resolution, magma, compile_step)
+    return [compile_step, verify, _pack(resolution, magma, verify)]
+
+
+def _verify(resolution: Resolution, magma: MagmaChoice, compiled: Step) -> Step:
+    """Look for what PyTorch calls, and for code for each GPU, in the library."""
+    variant = resolution.variant
+    library = f"{compiled.outputs[0]}/{LIBRARY}"
+    folder = f"verify/{variant}/magma"
+    symbols = " ".join(SYMBOLS)
+    return Step(
+        id=f"verify-magma-{variant}",
+        kind="verify",
+        title=f"Verify MAGMA {magma.version}",
+        why="torch's own build takes whatever library lies there: what it calls, for these GPUs",
+        project="magma",
+        variant=variant,
+        needs=(compiled.id,),
+        commands=(
+            sh("mkdir", "-p", folder),
+            needs_program("nm", "install binutils"),
+            f"nm --defined-only {library} > {folder}/symbols 2>/dev/null",
+            f"for name in {symbols}; do "
+            f'grep -q " T $name\\$" {folder}/symbols || '
+            f'{{ echo "{LIBRARY} has no $name" >&2; exit 1; }}; done',
+        ),
+        outputs=tuple(f"{folder}/libmagma.a.verify.{end}" for end in ("json", "txt")),
+        expects=Expects(
+            package="magma",
+            version=magma.version,
+            cuda=resolution.cuda.version if resolution.cuda else "",
+            archs=tuple(f"sm_{arch}" for arch in magma.archs),
+            symbols=SYMBOLS,
+            wheel=library,
+            folder=folder,
+        ),
+        cost=Cost(core_seconds=30, disk_mb=10, basis="reading it"),
+    )
+
+
+def _pack(resolution: Resolution, magma: MagmaChoice, verified: Step) -> Step:
+    """Pack what was compiled for conda."""
+    variant = resolution.variant
+    subdir = conda_subdir(resolution.platform)
+    package = f"channel/{variant}/{subdir}/{magma.package}-{magma.version}-1.tar.bz2"
+    recipe = f"conda/{variant}/{magma.package}"
+    return Step(
+        id=f"package-magma-{variant}",
+        kind="package",
+        title=f"Pack {magma.package} {magma.version}",
+        why="torch's conda package links against it",
+        project="magma",
+        variant=variant,
+        needs=(*verified.needs, verified.id),
+        inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
+        commands=(
+            *rattler(recipe, variant, "tar-bz2"),
+            unless(f"test -f {package}", f"no {magma.package} was packed"),
+        ),
+        outputs=(package,),
+        cost=Cost(core_seconds=60, disk_mb=500, basis="compression"),
+    )
