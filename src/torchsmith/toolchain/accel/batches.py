@@ -58,10 +58,11 @@ def form_batches(
     of clashes divides a batch, and moves no file into another one: it would be a stranger there,
     and might clash in turn.
     """
-    formed: list[list[File]] = []
+    formed: list[tuple[File, ...]] = []
     for batch in _cut(sorted(files, key=lambda file: file.name), limits):
-        formed += _divided((file for file in batch if file.name not in lessons.alone), lessons)
-    return tuple(tuple(batch) for batch in formed if len(batch) > 1)
+        by_name = {file.name: file for file in batch}
+        formed += [tuple(by_name[name] for name in group) for group in lessons.divide(by_name)]
+    return tuple(batch for batch in formed if len(batch) > 1)
 
 
 def _cut(files: Iterable[File], limits: Limits) -> Iterator[list[File]]:
@@ -81,18 +82,6 @@ def _cut(files: Iterable[File], limits: Limits) -> Iterator[list[File]]:
             batch, weight = [], 0
     if batch:
         yield batch
-
-
-def _divided(files: Iterable[File], lessons: Lessons) -> list[list[File]]:
-    groups: list[list[File]] = []
-    for file in files:
-        for group in groups:
-            if not any(lessons.clash(file.name, other.name) for other in group):
-                group.append(file)
-                break
-        else:
-            groups.append([file])
-    return groups
 
 
 def _ends_here(name: str, limits: Limits) -> bool:

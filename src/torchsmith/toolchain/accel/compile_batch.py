@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from torchsmith.toolchain.accel.clash import Clash, alike, find_clashes
-from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons
+from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
 from torchsmith.toolchain.accel.unit import included_sources, unit_text
 from torchsmith.toolchain.compiles import killed_for_memory
 
@@ -111,7 +111,10 @@ class Compilation:
         seen = {name for part in known for name in part.names}
         # A file someone works on is compiled again and again: from now on without the others.
         groups += [(name,) for name in edited]
-        groups.append(tuple(name for name in self.members if name not in seen))
+        unseen = [name for name in self.members if name not in seen]
+        # Other batches may have learned something since this one was formed.
+        lessons = read_lessons(Path(self.batch.lessons)) if self.batch.lessons else Lessons()
+        groups += [tuple(group) for group in lessons.divide(unseen)]
         return [group for group in groups if group]
 
     def _edited(self, part: Part, name: str) -> bool:
@@ -144,22 +147,10 @@ class Compilation:
                 self.clashes += alike(clashes)
                 leaving = [name for name in group if name in culprits]
                 waiting.insert(0, tuple(name for name in group if name not in culprits))
-                waiting += self._without_known_clashes(leaving)
+                waiting += [tuple(part) for part in self._lessons().divide(leaving)]
             else:
                 half = len(group) // 2
                 waiting[:0] = [group[:half], group[half:]]
-
-    def _without_known_clashes(self, names: list[str]) -> list[tuple[str, ...]]:
-        pairs = {(clash.file, clash.other) for clash in self.clashes}
-        groups: list[list[str]] = []
-        for name in names:
-            for group in groups:
-                if not any((name, other) in pairs or (other, name) in pairs for other in group):
-                    group.append(name)
-                    break
-            else:
-                groups.append([name])
-        return [tuple(group) for group in groups]
 
     def _compile(self, group: tuple[str, ...]) -> str | None:
         """Compile a group; what the compiler said if it cannot be compiled together."""
@@ -263,6 +254,11 @@ class Compilation:
         names = " \\\n ".join(_quoted(path) for path in paths if not path.startswith(ours))
         text = f"{_quoted(self.batch.members[0].output)}: {names}\n"
         _write(self.place.with_suffix(".d"), text)
+
+    def _lessons(self) -> Lessons:
+        """Which files were seen to clash with one another."""
+        pairs = ((clash.file, clash.other) for clash in self.clashes if clash.other)
+        return Lessons(frozenset(frozenset(pair) for pair in pairs))
 
     def learn(self) -> None:
         """Keep what clashed, for the next time these files are put into batches."""

@@ -10,11 +10,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+
+_KERNEL = re.compile(r"(.+\.cpp)\.[A-Z][A-Z0-9_]*\.cpp")
+
+
+def subject(name: str) -> str:
+    """The file a lesson is about.
+
+    PyTorch compiles a kernel once for each kind of CPU, Activation.cpp.AVX2.cpp and
+    Activation.cpp.DEFAULT.cpp: what one of them clashes with, the others do.
+    """
+    found = _KERNEL.fullmatch(name)
+    return found[1] if found else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +39,9 @@ class Lessons:
     _partners: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        apart = frozenset(frozenset(map(subject, pair)) for pair in self.apart)
+        object.__setattr__(self, "apart", frozenset(pair for pair in apart if len(pair) == 2))
+        object.__setattr__(self, "alone", frozenset(map(subject, self.alone)))
         partners: dict[str, set[str]] = {}
         for pair in self.apart:
             for name in pair:
@@ -34,7 +50,27 @@ class Lessons:
 
     def clash(self, one: str, other: str) -> bool:
         """Whether two files cannot be compiled together."""
-        return other in self._partners.get(one, ())
+        return subject(other) in self._partners.get(subject(one), ())
+
+    def is_alone(self, name: str) -> bool:
+        """Whether a file cannot be compiled together with any other."""
+        return subject(name) in self.alone
+
+    def divide(self, names: Iterable[str]) -> list[list[str]]:
+        """Files in as few groups as it takes for none to clash, those alone by themselves."""
+        groups: list[list[str]] = []
+        singles: list[list[str]] = []
+        for name in names:
+            if self.is_alone(name):
+                singles.append([name])
+                continue
+            for group in groups:
+                if not any(self.clash(name, other) for other in group):
+                    group.append(name)
+                    break
+            else:
+                groups.append([name])
+        return groups + singles
 
     def __or__(self, other: Lessons) -> Lessons:
         return Lessons(self.apart | other.apart, self.alone | other.alone)
