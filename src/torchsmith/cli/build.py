@@ -58,7 +58,7 @@ def build(
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import from_bundle, keyed, waiting, without_acceleration
-    from torchsmith.engine.preflight import ensure_formats
+    from torchsmith.engine.preflight import ensure_formats, ensure_programs
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
@@ -77,6 +77,11 @@ def build(
     here = wishes.with_torches(here, loaded)
     project = Path(loaded.path).parent
     plan = planning.make(loaded, here, json=json)
+    ensure = partial(ensure_packages, install=install_deps)
+    if not dry_run and ensure_programs(plan, ensure):
+        # With a compiler there now, the plan is another.
+        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+        plan = planning.make(loaded, here, json=json)
     if no_accel:
         plan = without_acceleration(plan)
     plan = keyed(plan, project)
@@ -94,10 +99,8 @@ def build(
         show_dry_run(plan, waiting(plan, root, work), here.cores)
         return
     here_built = [item for item in plan.variants if not item.container]
-    ensure_packages(
-        list(dict.fromkeys(name for item in here_built for name in item.apt)), install=install_deps
-    )
-    ensure_formats(here_built, partial(ensure_packages, install=install_deps))
+    ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
+    ensure_formats(here_built, ensure)
     wheels = unpack(bundle, root) if bundle is not None else None
     with display(plan, json=json, quiet=quiet) as shown:
         result = run(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from torchsmith.errors import HostError
 from torchsmith.host.probe import ask
 from torchsmith.plan.formats import header_flags, include_folders
+from torchsmith.plan.models import Plan
 from torchsmith.resolve.models import FormatChoice, Resolution
 
 Install = Callable[[Sequence[str]], None]
@@ -43,3 +44,57 @@ def ensure_formats(resolutions: Iterable[Resolution], install: Install) -> None:
                 f"Install what Debian calls {item.apt}, or leave {item.name!r} out of "
                 "companions.vision_formats.",
             )
+
+
+def ensure_programs(plan: Plan, install: Install) -> bool:
+    """Have the programs a plan is built with here; whether any had to be installed.
+
+    `install` is given the packages that hold those that are missing, and may raise.
+    """
+    lacking = [
+        package
+        for resolution in plan.variants
+        if not resolution.container
+        for package in _programs(plan, resolution)
+    ]
+    if lacking:
+        install(list(dict.fromkeys(lacking)))
+    return bool(lacking)
+
+
+def _programs(plan: Plan, resolution: Resolution) -> list[str]:
+    """Packages of the programs that are missing for a variant."""
+    steps = [step for step in plan.steps if step.variant in ("", resolution.variant)]
+    wanted: dict[str, str] = {}
+    if any(step.kind == "compile" for step in steps):
+        for path in (resolution.compiler.cc, resolution.compiler.cxx):
+            wanted[path] = path.rpartition("/")[2].replace("clang++", "clang")
+    fetched = [step.source for step in steps if step.source is not None]
+    if any(source.kind == "git" for source in fetched):
+        wanted["git"] = "git"
+    # A Debian source has patches of its own.
+    if any(step.kind == "patch" for step in steps) or any(
+        source.kind == "debian" for source in fetched
+    ):
+        wanted["patch"] = "patch"
+    lacking = [package for program, package in wanted.items() if shutil.which(program) is None]
+    if resolution.python_from == "system" and resolution.installed is None:
+        lacking += _parts_of_python(f"python{resolution.python}")
+    return lacking
+
+
+# What Debian packs apart from the interpreter: a module each, and the headers.
+_PYTHON_PARTS = """
+import importlib.util, os.path, sysconfig
+headers = os.path.join(sysconfig.get_path("include"), "Python.h")
+print("" if os.path.exists(headers) else "dev")
+print("" if importlib.util.find_spec("ensurepip") else "venv")
+"""
+
+
+def _parts_of_python(python: str) -> list[str]:
+    """Debian's packages of what an interpreter lacks for building extensions."""
+    if shutil.which(python) is None:
+        return []
+    answer = ask([python, "-c", _PYTHON_PARTS])
+    return [f"{python}-{part}" for part in (answer.out.split() if answer else [])]

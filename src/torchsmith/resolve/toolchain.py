@@ -70,18 +70,30 @@ def decide_compiler(
             Choice("compiler", f"{best.kind} {best.version}", f"the newest here that fits; {why}")
         )
         return CompilerChoice(best.kind, best.version, best.path, best.cxx)
-    majors = [str(major) for major in range(16, 3, -1)]
-    major = next((m for m in majors if allows_compiler(facts, torch, cuda, "gcc", m)), "9")
+    return _missing_compiler(facts, torch, cuda, why, host, decided)
+
+
+def _missing_compiler(
+    facts: Facts, torch: str, cuda: str, why: str, host: Host, decided: Decided
+) -> CompilerChoice:
+    """The gcc to install: one this distribution packages, if any of them fits."""
+    own = find_system(facts, host.system)
+    packaged = gccs_of(own) if own else ()
+    majors = [*packaged, *(str(major) for major in range(16, 3, -1))]
+    version = next((m for m in majors if allows_compiler(facts, torch, cuda, "gcc", m)), "9")
+    major = release(version)[0]
+    default = own is not None and version == own.gcc
     found = ", ".join(f"{item.kind} {item.version}" for item in host.compilers) or "none"
     decided.cautions.append(
         Caution(
             f"this machine has no compiler for it ({why}; here: {found})",
-            f"apt-get install gcc-{major} g++-{major}, or build in an image: system = "
-            f"'{default_system(facts, cuda, torch)}'",
+            f"apt-get install {'g++' if default else f'gcc-{major} g++-{major}'}, or build in an "
+            f"image: system = '{default_system(facts, cuda, torch)}'",
         )
     )
-    decided.choices.append(Choice("compiler", f"gcc {major}", f"the newest that fits; {why}"))
-    return _named("gcc", major, f"gcc-{major}")
+    where = f"packaged by {own.name}" if own and version in packaged else "the newest that fits"
+    decided.choices.append(Choice("compiler", f"gcc {version}", f"{where}; {why}"))
+    return _named("gcc", version, "gcc" if default else f"gcc-{major}")
 
 
 def _asked_compiler(
