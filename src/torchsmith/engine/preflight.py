@@ -78,9 +78,11 @@ def _programs(plan: Plan, resolution: Resolution) -> list[str]:
     ):
         wanted["patch"] = "patch"
     lacking = [package for program, package in wanted.items() if shutil.which(program) is None]
-    if resolution.python_from == "system" and resolution.installed is None:
-        lacking += _parts_of_python(f"python{resolution.python}")
-    return lacking
+    # A Python without headers is left for one of uv's, where uv is.
+    served = resolution.installed is not None or (
+        resolution.python_from == "uv" and shutil.which("uv") is not None
+    )
+    return lacking if served else lacking + _parts_of_python(f"python{resolution.python}")
 
 
 # What Debian packs apart from the interpreter: a module each, and the headers.
