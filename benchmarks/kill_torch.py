@@ -2,10 +2,10 @@
 
     python -m benchmarks.kill_torch recipe.toml --store STORE --seed 7
 
-Builds a recipe through `torchsmith build`, which gets SIGKILL, with everything it started, at
-random moments of torch's compilation. Then it is left to finish, and built a second time from
-a tree of its own, undisturbed; the compiler cache makes that short. What ninja had finished at
-a kill must not have been made again, and the two wheels must be the same, byte for byte.
+Builds a recipe through `torchsmith build`, undisturbed; then a second time in a tree of its own,
+where it gets SIGKILL, with everything it started, at random moments of torch's compilation, and is
+then left to finish. The compiler cache makes the second shorter. What ninja had finished at a kill
+must not have been made again, and the two wheels must be the same, byte for byte.
 """
 
 from __future__ import annotations
@@ -130,18 +130,17 @@ def run(bench: Bench, seed: int, kills: int, longest: float) -> None:
     """Do all of it; raises where something is not as it should be."""
     chance = random.Random(seed)
     print(f"seed {seed}", flush=True)
+    print(f"undisturbed: {bench.finish():.0f} s", flush=True)
+    first = bench.wheel()
+    bench.forget()
     before = [killed(bench, chance.uniform(1, longest)) for _ in range(kills)]
     seconds = bench.finish()
-    after, first = bench.made(), bench.wheel()
+    after, second = bench.made(), bench.wheel()
     print(f"finished {seconds:.0f} s after the last: {len(after)} objects", flush=True)
     again = {name for made in before for name, when in made.items() if after.get(name) != when}
     if again:
         raise BenchmarkError(f"made, and made again: {', '.join(sorted(again)[:5])}")
     print(f"none of the {len(before[-1])} objects made by the last kill was made again", flush=True)
-    bench.forget()
-    seconds = bench.finish()
-    second = bench.wheel()
-    print(f"undisturbed, with the compiler cache: {seconds:.0f} s", flush=True)
     if first != second:
         raise BenchmarkError(f"the wheels differ: {first[:12]} and {second[:12]}")
     print(f"the same wheel, byte for byte: sha256 {first[:12]}", flush=True)

@@ -1,6 +1,6 @@
 """Write what a build learned about batches into the facts, as the profile of a release.
 
-    python tools/keep_lessons.py STORE/lessons.jsonl torch-2.6
+    python tools/keep_lessons.py STORE/lessons/torch-2.6.jsonl torch-2.6
 
 What the profile says already stays. The next build of that release, anyone's, has no clashes.
 """

@@ -24,7 +24,7 @@ class Project:
     def __init__(self, folder: Path) -> None:
         self.source = folder / "source"
         self.build = folder / "build"
-        self.lessons = folder / "lessons.jsonl"
+        self.lessons = folder / "lessons" / "others.jsonl"
         self.source.mkdir()
         (self.source / "unguarded.h").write_text("struct Unguarded { int value; };\n")
         for number in range(COUNT):
@@ -43,8 +43,10 @@ class Project:
         return self.source / f"f{number:02}.cpp"
 
     def environment(self, accel: str = "on") -> dict[str, str]:
-        variables = {**os.environ, **acceleration(self.lessons, cores=1)}
+        variables = {**os.environ, **acceleration(self.lessons.parent, cores=1)}
         variables["TORCHSMITH_ACCEL"] = accel
+        # As the environment of a release's own build would say: lessons are kept by release.
+        variables.pop("PYTORCH_BUILD_VERSION", None)
         folders = [variables["TORCHSMITH_SHIMS"], sysconfig.get_path("scripts")]
         variables["PATH"] = ":".join([*folders, variables["PATH"]])
         return variables

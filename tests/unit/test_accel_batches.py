@@ -13,6 +13,7 @@ from torchsmith.toolchain.accel.lessons import (
     Lessons,
     keep_lessons,
     parse_profile,
+    profile_name,
     read_lessons,
     shipped_lessons,
 )
@@ -120,3 +121,26 @@ def test_a_profile_keeps_every_two_of_a_group_apart() -> None:
 
 def test_a_release_nobody_built_in_batches_has_no_profile() -> None:
     assert shipped_lessons("torch", "0.1.0") == Lessons()
+
+
+def test_a_lesson_on_a_kernel_holds_for_every_kind_of_cpu() -> None:
+    pair = frozenset(("k/A.cpp.DEFAULT.cpp", "k/B.cpp.DEFAULT.cpp"))
+    lessons = Lessons(frozenset([pair]), frozenset(["k/C.cpp.AVX2.cpp"]))
+    assert lessons.clash("k/A.cpp.AVX512.cpp", "k/B.cpp.AVX512.cpp")
+    assert not lessons.clash("k/A.cpp.AVX512.cpp", "k/D.cpp.AVX512.cpp")
+    assert lessons.is_alone("k/C.cpp.DEFAULT.cpp")
+    assert not lessons.is_alone("k/D.cpp")
+    kernels = [f"k/{letter}.cpp.AVX2.cpp" for letter in "ABCD"]
+    assert lessons.divide(kernels) == [
+        [kernels[0], kernels[3]],
+        [kernels[1]],
+        [kernels[2]],
+    ]
+
+
+def test_what_is_known_is_kept_by_release() -> None:
+    assert profile_name("torch", "2.6.0+cpu") == "torch-2.6"
+    assert profile_name("torch", "") == ""
+    assert shipped_lessons("torch", "2.6.0+cpu").alone
+    assert shipped_lessons("torch", "1.13.1").alone
+    assert shipped_lessons("torch", "") == Lessons()

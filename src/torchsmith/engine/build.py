@@ -181,7 +181,7 @@ def build(
                 **inherited_environment(),
                 **governor.environment(cache.command),
                 **(cache.environment or {}),
-                **acceleration(store.root / "lessons.jsonl", cores),
+                **acceleration(store.root / "lessons", cores),
                 "PROJECT": str(project.resolve()),
             }
             # A fixed number of jobs ends the sharing of slots between files that wait for

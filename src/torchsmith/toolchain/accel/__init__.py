@@ -25,7 +25,10 @@ SWITCH = "TORCHSMITH_ACCEL"
 
 
 def acceleration(lessons: Path, cores: int) -> dict[str, str]:
-    """The variables under which a build's ninja compiles in batches."""
+    """The variables under which a build's ninja compiles in batches.
+
+    `lessons` is the folder where what builds learn is kept.
+    """
     return {
         SWITCH: "on",
         "TORCHSMITH_SHIMS": str(Path(__file__).parent / "shims"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torchsmith.host.limits import read_cores
 from torchsmith.toolchain.accel.accelerate import accelerate
-from torchsmith.toolchain.accel.lessons import read_lessons, shipped_lessons
+from torchsmith.toolchain.accel.lessons import profile_name, read_lessons, shipped_lessons
 
 
 def main(argv: list[str]) -> None:
@@ -21,9 +21,11 @@ def main(argv: list[str]) -> None:
     folder = Path.cwd()
     try:
         _bring_up_to_date(ninja, folder)
-        kept = os.environ.get("TORCHSMITH_LESSONS", "")
-        lessons = shipped_lessons("torch", os.environ.get("PYTORCH_BUILD_VERSION", ""))
-        if kept:
+        version = os.environ.get("PYTORCH_BUILD_VERSION", "")
+        lessons, kept = shipped_lessons("torch", version), ""
+        if place := os.environ.get("TORCHSMITH_LESSONS"):
+            # What one release's files clash with says nothing of another's.
+            kept = str(Path(place) / f"{profile_name('torch', version) or 'others'}.jsonl")
             lessons |= read_lessons(Path(kept))
         cores = int(os.environ.get("TORCHSMITH_CORES") or read_cores())
         made = accelerate(folder, ninja, lessons, cores=cores, lessons_file=kept)

@@ -111,10 +111,16 @@ def keep_lessons(path: Path, lessons: Lessons) -> None:
         os.close(handle)
 
 
+def profile_name(project: str, version: str) -> str:
+    """The name of what is known of a release: torch-2.6; empty where no version is."""
+    series = ".".join(version.split("+")[0].split(".")[:2])
+    return f"{project}-{series}" if series else ""
+
+
 def shipped_lessons(project: str, version: str) -> Lessons:
     """What is known of a release from the start: nothing, for most."""
-    series = ".".join(version.split("+")[0].split(".")[:2])
-    profile = resources.files("torchsmith.facts") / "data" / "batches" / f"{project}-{series}.toml"
+    name = profile_name(project, version)
+    profile = resources.files("torchsmith.facts") / "data" / "batches" / f"{name}.toml"
     try:
         return parse_profile(profile.read_text(encoding="utf-8"))
     except FileNotFoundError:
