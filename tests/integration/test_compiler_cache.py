@@ -53,9 +53,11 @@ def test_a_file_compiled_in_one_folder_is_not_compiled_in_another(tmp_path: Path
     build(tmp_path / "one", first)
     compiled = misses(first)
     assert compiled > 0
+    assert first.used() == (0, compiled)
     second = compiler_cache(store, tmp_path / "two")
     build(tmp_path / "two", second)
     assert misses(second) == compiled
+    assert second.used() == (compiled, 0)
     assert (store / "compiler-cache").is_dir()
 
 

@@ -83,6 +83,9 @@ class _Lines:
                 self.line(f"ok {event.title} ({duration(event.seconds)}{peak})")
             case events.StepProgress():
                 self.progress(event)
+            case events.CompilerCacheUsed():
+                every = event.hits + event.misses
+                self.line(f"   {event.hits} of {every} compiles were in the compiler cache")
             case events.RunFinished() if event.status == "done":
                 self.line(f"done in {duration(event.seconds)}")
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from torchsmith.engine.compile_log import CompileLog
-from torchsmith.engine.events import OnEvent
+from torchsmith.engine.events import CompilerCacheUsed, Event, OnEvent, RunFinished
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment
@@ -27,7 +27,7 @@ from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
 from torchsmith.sources.sdist import required
 from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.accel import SWITCH, acceleration
-from torchsmith.toolchain.cache import compiler_cache
+from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.memory_book import MemoryBook
@@ -136,6 +136,19 @@ def _each(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[
     return told
 
 
+def _with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
+    """Tell what the compiler cache was worth before a run is over."""
+
+    def told(event: Event) -> None:
+        if isinstance(event, RunFinished):
+            hits, misses = cache.used()
+            if hits or misses:
+                on_event(CompilerCacheUsed(hits=hits, misses=misses))
+        on_event(event)
+
+    return told
+
+
 def build(
     plan: Plan,
     store: Store,
@@ -195,7 +208,7 @@ def build(
                 journal,
                 work=place,
                 only=only,
-                on_event=_each(compiles.heed, on_event),
+                on_event=_each(compiles.heed, _with_cache_report(cache, on_event)),
                 environment=environment,
                 fresh=fresh,
                 recipe=recipe,

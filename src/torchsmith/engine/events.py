@@ -145,6 +145,14 @@ class Warned(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompilerCacheUsed(Event):
+    """Of a run's compiles so many were in the compiler cache, and so many were not."""
+
+    hits: int
+    misses: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished(Event):
     """The run is over: `status` is done, failed or interrupted."""
 

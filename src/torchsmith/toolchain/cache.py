@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 from torchsmith.toolchain.collection import COLLECTION
 
 _MOST = "20G"
+# As ccache counts: found by the headers' contents, or by what the preprocessor made of them.
+_HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,16 @@ class CompilerCache:
 
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] | None = None
+    log: Path | None = None
+
+    def used(self) -> tuple[int, int]:
+        """How many compiles were there already, and how many were not, since it was asked for."""
+        try:
+            text = self.log.read_text(encoding="utf-8", errors="replace") if self.log else ""
+        except OSError:
+            text = ""
+        counts = Counter(text.splitlines())
+        return sum(counts[name] for name in _HITS), counts["cache_miss"]
 
 
 def compiler_cache(store: Path, work: Path) -> CompilerCache:
@@ -29,7 +43,13 @@ def compiler_cache(store: Path, work: Path) -> CompilerCache:
     program = shutil.which("ccache")
     if program is None:
         return CompilerCache()
+    log = work / ".torchsmith" / "compiler-cache.log"
+    # Where it cannot be written there is no count, and the build goes on.
+    with contextlib.suppress(OSError):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
     settings = {
+        "CCACHE_STATSLOG": str(log),
         "CCACHE_DIR": str(store / "compiler-cache"),
         "CCACHE_MAXSIZE": _MOST,
         # Names below the work folder are taken relative to it: two folders share what is equal.
@@ -42,6 +62,5 @@ def compiler_cache(store: Path, work: Path) -> CompilerCache:
         # When gcc looks for garbage depends on the machine, and what it makes does not.
         "CCACHE_IGNOREOPTIONS": f"{COLLECTION}*",
     }
-    return CompilerCache(
-        (program,), {name: os.environ.get(name, value) for name, value in settings.items()}
-    )
+    chosen = {name: os.environ.get(name, value) for name, value in settings.items()}
+    return CompilerCache((program,), chosen, Path(chosen["CCACHE_STATSLOG"]))
