@@ -18,7 +18,7 @@ MEMBERS = {
 
 
 def found(said: str) -> tuple[Clash, ...]:
-    return tuple(Clash(clash.file, clash.other) for clash in find_clashes(said, MEMBERS))
+    return tuple(Clash(clash.file, clash.other) for clash in find_clashes(said, MEMBERS, "/build"))
 
 
 def test_the_later_of_two_definitions_is_at_fault_and_the_earlier_is_named() -> None:
@@ -29,6 +29,16 @@ In file included from /b/u.cpp:3:
       |            ^~~~~~
 In file included from /b/u.cpp:1:
 /s/a.cpp:4:12: note: ‘int helper()’ previously defined here
+"""
+    assert found(said) == (Clash("../b.cpp", "../a.cpp"),)
+
+
+def test_paths_are_said_relative_to_where_the_compiler_ran() -> None:
+    said = """\
+In file included from torchsmith-batches/u.cpp:3:
+torchsmith-batches/../../s/b.cpp:4:12: error: redefinition of ‘int helper()’
+In file included from torchsmith-batches/u.cpp:1:
+torchsmith-batches/../../s/a.cpp:4:12: note: ‘int helper()’ previously defined here
 """
     assert found(said) == (Clash("../b.cpp", "../a.cpp"),)
 
@@ -90,5 +100,5 @@ def test_files_that_define_the_same_thing_clash_with_each_other_too() -> None:
 /s/a.cpp:4:12: note: ‘int f()’ previously defined here
 /s/k.cpp:1:2: error: ‘g’ was not declared in this scope
 """
-    (pair,) = alike(find_clashes(said, MEMBERS))
+    (pair,) = alike(find_clashes(said, MEMBERS, "/build"))
     assert {pair.file, pair.other} == {"../b.cpp", "../c.cpp"}

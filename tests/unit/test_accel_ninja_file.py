@@ -55,5 +55,6 @@ def test_a_files_own_macros_are_put_back_after_it(tmp_path: Path) -> None:
     wrapper = tmp_path / "kernel.cpp.DEFAULT.cpp"
     wrapper.write_text(f'#include "{kernel}"\n')
     assert macros_of(wrapper) == ("TORCH_ASSERT_NO_OPERATORS", "X", "Y")
-    text = unit_text([wrapper])
+    text = unit_text([wrapper], tmp_path / "build/ours")
+    assert f'#include "../../{wrapper.name}"' in text
     assert text.index('push_macro("X")') < text.index("#include") < text.index('pop_macro("X")')

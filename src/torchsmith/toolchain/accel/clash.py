@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 # PyTorch asks for colours, terminal or not.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
@@ -17,6 +18,11 @@ _SAID = re.compile(
 _TWICE = re.compile(r"redefinition|redeclaration|conflicting declaration")
 
 
+def absolute(path: str, folder: str) -> str:
+    """The one name of a file: without links, and without steps up and down."""
+    return str(Path(folder, path).resolve())
+
+
 @dataclass(frozen=True, slots=True)
 class Clash:
     """A file that does not compile after the others, and the one it collides with if named."""
@@ -26,12 +32,18 @@ class Clash:
     what: str = ""
 
 
-def find_clashes(words: str, members: Mapping[str, str]) -> tuple[Clash, ...]:
-    """The files at fault; `members` maps every path the compiler may say to a batch's file.
+def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[Clash, ...]:
+    """The files at fault; `members` maps every path the compiler may mean to a batch's file.
+
+    `folder` is where the compiler ran, which the paths it says are relative to.
 
     The place of an error is in a member, or in a header whose chain of includes ends in one.
     A note below it, of an earlier definition, names the other file.
     """
+
+    def member(path: str) -> str | None:
+        return members.get(absolute(path, folder))
+
     found: dict[Clash, None] = {}
     chain: str | None = None
     culprit: str | None = None
@@ -40,12 +52,12 @@ def find_clashes(words: str, members: Mapping[str, str]) -> tuple[Clash, ...]:
     for line in _COLOUR.sub("", words).splitlines():
         if included := _INCLUDED.match(line):
             # The last member of a chain is the outermost: what the batch itself includes.
-            chain = members.get(included["path"], None if line[0] == "I" else chain)
+            chain = member(included["path"]) or (None if line[0] == "I" else chain)
             continue
         said = _SAID.match(line)
         if said is None:
             continue
-        here = members.get(said["path"])
+        here = member(said["path"])
         if said["kind"] != "note":
             if culprit is not None and not named:
                 found[Clash(culprit, None, what)] = None

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from torchsmith.toolchain.accel.clash import Clash, alike, find_clashes
+from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
 from torchsmith.toolchain.accel.unit import included_sources, unit_text
 from torchsmith.toolchain.compiles import killed_for_memory
@@ -78,8 +78,10 @@ class Compilation:
         self.place = place
         self.batch = Batch.read(place)
         self.members = {member.name: member for member in self.batch.members}
+        # Where ninja runs compilers.
+        self.folder = str(Path.cwd())
         self.paths = {
-            path: member.name
+            absolute(path, self.folder): member.name
             for member in self.batch.members
             for path in (member.path, *included_sources(Path(member.path)))
         }
@@ -121,9 +123,9 @@ class Compilation:
         if len(part.names) == 1:
             return False
         path = self.members[name].path
+        sources = (absolute(each, self.folder) for each in (path, *included_sources(Path(path))))
         return any(
-            source in part.read and part.read[source] != self._digest(source)
-            for source in (path, *included_sources(Path(path)))
+            source in part.read and part.read[source] != self._digest(source) for source in sources
         )
 
     def _compile_apart(self, names: tuple[str, ...]) -> None:
@@ -136,7 +138,7 @@ class Compilation:
                 continue
             clashes = [
                 clash
-                for clash in find_clashes(words, self.paths)
+                for clash in find_clashes(words, self.paths, self.folder)
                 if clash.file in group and clash.file != group[0]
             ]
             culprits = {clash.file for clash in clashes}
@@ -160,8 +162,9 @@ class Compilation:
         if len(members) == 1:
             source = members[0].path
         else:
-            source = f"{stem}-{label}.cpp"
-            _write(Path(source), unit_text(Path(member.path) for member in members))
+            unit = Path(f"{stem}-{label}.cpp")
+            _write(unit, unit_text((Path(member.path) for member in members), unit.parent))
+            source = os.path.relpath(unit, self.folder)
         made, headers = f"{stem}-{label}.o.part", f"{stem}-{label}.d.part"
         status, words = self._run(source, made, headers)
         if status == 0:
@@ -188,7 +191,8 @@ class Compilation:
         return (_SIGNALLED - status if status < 0 else status), ended.stdout
 
     def _keep(self, group: tuple[str, ...], made: str, headers: str) -> None:
-        read = {path: self._digest(path) for path in read_dependencies(Path(headers))}
+        found = (absolute(path, self.folder) for path in read_dependencies(Path(headers)))
+        read = {path: self._digest(path) for path in found}
         for name in group[1:]:
             self._place_empty(Path(self.members[name].output))
         Path(made).replace(self.members[group[0]].output)
@@ -250,7 +254,7 @@ class Compilation:
         """The list ninja reads, of every file any part was made of."""
         paths = {path: None for part in self.done for path in part.read}
         # The units are ours: they change with the files they include, and with nothing else.
-        ours = str(self.place.parent) + "/"
+        ours = absolute(str(self.place.parent), self.folder) + "/"
         names = " \\\n ".join(_quoted(path) for path in paths if not path.startswith(ours))
         text = f"{_quoted(self.batch.members[0].output)}: {names}\n"
         _write(self.place.with_suffix(".d"), text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -33,16 +34,20 @@ def _text(path: Path) -> str:
         return ""
 
 
-def unit_text(files: Iterable[Path]) -> str:
-    """The C++ file of a batch.
+def unit_text(files: Iterable[Path], folder: Path) -> str:
+    """The C++ file of a batch, which lies in a folder.
+
+    It names its files relative to that, so that two checkouts have the same unit, and share what
+    a compiler cache has of it.
 
     What a file defines for itself is put back to what it was before: a macro such as
     TORCH_ASSERT_NO_OPERATORS, set at the top of one file, means something to the next.
     """
     lines: list[str] = []
+    here = os.path.realpath(folder)
     for path in files:
         macros = macros_of(path)
         lines += [f'#pragma push_macro("{name}")' for name in macros]
-        lines.append(f'#include "{path}"')
+        lines.append(f'#include "{os.path.relpath(os.path.realpath(path), here)}"')
         lines += [f'#pragma pop_macro("{name}")' for name in macros]
     return "\n".join(lines) + "\n"
