@@ -12,6 +12,7 @@ import pytest
 
 from torchsmith.toolchain.accel import acceleration
 from torchsmith.toolchain.accel.lessons import Lessons, read_lessons
+from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 
 pytestmark = pytest.mark.integration
 
@@ -21,11 +22,12 @@ COUNT = 16
 class Project:
     """A program of many small files, among them some that cannot be compiled together."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cache: CompilerCache | None = None) -> None:
+        self.cache = cache or CompilerCache()
         self.source = folder / "source"
         self.build = folder / "build"
         self.lessons = folder / "lessons" / "others.jsonl"
-        self.source.mkdir()
+        self.source.mkdir(parents=True)
         (self.source / "unguarded.h").write_text("struct Unguarded { int value; };\n")
         for number in range(COUNT):
             self.file(number).write_text(_text(number))
@@ -47,6 +49,9 @@ class Project:
         variables["TORCHSMITH_ACCEL"] = accel
         # As the environment of a release's own build would say: lessons are kept by release.
         variables.pop("PYTORCH_BUILD_VERSION", None)
+        variables |= self.cache.environment or {}
+        if self.cache.command:
+            variables["CMAKE_CXX_COMPILER_LAUNCHER"] = ";".join(self.cache.command)
         folders = [variables["TORCHSMITH_SHIMS"], sysconfig.get_path("scripts")]
         variables["PATH"] = ":".join([*folders, variables["PATH"]])
         return variables
@@ -200,3 +205,22 @@ def test_a_killed_build_goes_on_with_what_it_had(project: Project) -> None:
     project.make()
     assert (project.build / carrier).stat().st_mtime_ns == before
     assert project.result() == EXPECTED
+
+
+@pytest.mark.usefixtures("build_tools")
+def test_a_batch_compiled_in_one_folder_is_found_from_another(tmp_path: Path) -> None:
+    used = []
+    for name in ("one", "two", "three"):
+        cache = compiler_cache(tmp_path / "store", tmp_path / name)
+        project = Project(tmp_path / name, cache)
+        # As the store has them for all.
+        project.lessons = tmp_path / "lessons" / "others.jsonl"
+        project.configure()
+        project.make()
+        assert project.result() == EXPECTED
+        used.append(cache.used())
+    # The first learned which files clash, so the second had other batches; the third has its.
+    hits, misses = used[2]
+    assert misses == 0
+    assert hits == sum(used[1])
+    assert used[0][1] > 0

@@ -107,7 +107,8 @@ def accelerate(
                 Member(file.name, item.path, item.output)
                 for file, item in zip(batch, chosen, strict=True)
             )
-            place = folder / FOLDER / f"{batch_name(batch, shlex.join(group[0].words))}.json"
+            name = batch_name(os.path.relpath(folder / file.output, folder) for file in batch)
+            place = folder / FOLDER / f"{name}.json"
             write_if_changed(place, Batch(group[0].words, members, lessons_file).text())
             taken += [item.statement for item in chosen]
             added += _edge(place, [item.statement for item in chosen], members)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchsmith.toolchain.accel.lessons import Lessons
@@ -88,7 +88,6 @@ def _ends_here(name: str, limits: Limits) -> bool:
     return hashlib.sha256(name.encode()).digest()[0] * limits.files < 2 * 256
 
 
-def batch_name(files: Sequence[File], options: str) -> str:
-    """A name that stays as long as the batch and its options do."""
-    text = "\0".join([options, *(file.name for file in files)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def batch_name(outputs: Iterable[str]) -> str:
+    """A name that stays as long as the batch does, in every checkout: outputs are relative."""
+    return hashlib.sha256("\0".join(outputs).encode()).hexdigest()[:16]

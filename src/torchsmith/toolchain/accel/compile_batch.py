@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from torchsmith.toolchain.accel.batches import batch_name
 from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
 from torchsmith.toolchain.accel.unit import included_sources, unit_text
@@ -162,7 +163,9 @@ class Compilation:
         if len(members) == 1:
             source = members[0].path
         else:
-            unit = Path(f"{stem}-{label}.cpp")
+            # Named by its objects: the same unit of another batch, in another folder, is known.
+            outputs = (os.path.relpath(member.output, self.folder) for member in members)
+            unit = self.place.with_name(f"{batch_name(outputs)}.cpp")
             _write(unit, unit_text((Path(member.path) for member in members), unit.parent))
             source = os.path.relpath(unit, self.folder)
         made, headers = f"{stem}-{label}.o.part", f"{stem}-{label}.d.part"
