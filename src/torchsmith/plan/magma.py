@@ -37,7 +37,8 @@ _BUILD_TOOLS = (
     # run one.
     'if [ -n "${MAX_JOBS:-}" ]; then export CMAKE_BUILD_PARALLEL_LEVEL="$MAX_JOBS"; fi',
     "if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; "
-    'elif [ -z "${MAX_JOBS:-}" ]; then export CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)"; fi',
+    'elif [ -z "${MAX_JOBS:-}" ]; then CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)"; '
+    "export CMAKE_BUILD_PARALLEL_LEVEL; fi",
     # The toolkit torch is built with, where PATH has another or none.
     'if [ -n "${CUDA_HOME:-}" ]; then export CUDACXX="$CUDA_HOME/bin/nvcc"; '
     "elif ! command -v nvcc >/dev/null; then export CUDACXX=/usr/local/cuda/bin/nvcc; fi",

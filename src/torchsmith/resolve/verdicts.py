@@ -125,7 +125,7 @@ def _compiler(host: Host, wanted: Resolution | None) -> Iterator[Verdict]:
         )
         needed = f"{choice.kind} {choice.version}".strip()
         if wanted.cuda is not None:
-            needed += f" (nvcc {wanted.cuda.version} takes no newer one)"
+            needed += f" (one that nvcc {wanted.cuda.version} takes)"
         cure = "" if here else _compiler_cure(host, choice)
         yield Verdict("compiler", found, needed, "ok" if here else "fail", cure)
 
