@@ -188,23 +188,31 @@ def prepare(folder: Path, settings: dict[str, Any], has: list[str], host: Path |
     close(folder, {**settings, "has": [] if host is not None else has})
 
 
-def main() -> int:
-    """Prepare, or run."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    there = commands.add_parser("prepare", help="where there is a network")
+MACHINE = ("torch", "cuda", "python", "gpu", "gcc", "glibc", "platform")
+
+
+def prepare_arguments(there: argparse.ArgumentParser) -> None:
+    """What is said of the other machine."""
     there.add_argument("folder", type=Path)
     there.add_argument("--torch", default="2.11.0")
     there.add_argument("--cuda", default="13.0")
     there.add_argument("--python", default="3.12")
     there.add_argument("--gpu", default="9.0", help="its compute capability")
-    there.add_argument("--vision", default="0.21.0")
     there.add_argument("--gcc", default="13.3.0")
     there.add_argument("--glibc", default="2.39")
     there.add_argument("--platform", default="linux-x86_64")
     there.add_argument(
         "--has", nargs="*", default=list(HAS), help="NAME==VERSION beside the torch there"
     )
+
+
+def main() -> int:
+    """Prepare, or run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    there = commands.add_parser("prepare", help="where there is a network")
+    prepare_arguments(there)
+    there.add_argument("--vision", default="0.21.0")
     there.add_argument("--host", type=Path, help="what doctor --json wrote there, instead of --has")
     here = commands.add_parser("run", help="on the CUDA machine")
     here.add_argument("folder", type=Path)
@@ -212,10 +220,7 @@ def main() -> int:
     here.add_argument("--work", type=Path, required=True)
     given = parser.parse_args()
     if given.command == "prepare":
-        settings = {
-            name: getattr(given, name)
-            for name in ("torch", "cuda", "python", "gpu", "vision", "gcc", "glibc", "platform")
-        }
+        settings = {name: getattr(given, name) for name in (*MACHINE, "vision")}
         prepare(given.folder, settings, given.has, given.host)
         return 0
     from benchmarks.gpu_run import run

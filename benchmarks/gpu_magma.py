@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_extension import (
-    HAS,
     HERE,
+    MACHINE,
     SETTINGS,
     bring_bundles,
     bring_wheels,
@@ -40,6 +40,7 @@ from benchmarks.gpu_extension import (
     close,
     described,
     platform_words,
+    prepare_arguments,
 )
 
 NAME = "gpu-magma"
@@ -205,18 +206,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     there = commands.add_parser("prepare", help="where there is a network")
-    there.add_argument("folder", type=Path)
-    there.add_argument("--torch", default="2.11.0")
-    there.add_argument("--cuda", default="13.0")
-    there.add_argument("--python", default="3.12")
-    there.add_argument("--gpu", default="9.0", help="its compute capability")
-    there.add_argument("--gcc", default="13.3.0")
-    there.add_argument("--glibc", default="2.39")
-    there.add_argument("--platform", default="linux-x86_64")
+    prepare_arguments(there)
     there.add_argument("--archive", type=Path, help="MAGMA's release archive on this machine")
-    there.add_argument(
-        "--has", nargs="*", default=list(HAS), help="NAME==VERSION beside the torch there"
-    )
     here = commands.add_parser("run", help="on the CUDA machine")
     here.add_argument("folder", type=Path)
     here.add_argument("--output", type=Path, required=True)
@@ -224,8 +215,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.command == "run":
         return run(given.folder, given.output, given.work)
-    names = ("torch", "cuda", "python", "gpu", "gcc", "glibc", "platform")
-    settings = {name: getattr(given, name) for name in names}
+    settings = {name: getattr(given, name) for name in MACHINE}
     prepare(given.folder, settings, given.has, given.archive)
     return 0
 

@@ -25,7 +25,6 @@ import pytest
 from torchsmith.facts.files import DATA, Facts
 from torchsmith.facts.ranges import version_range
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.errors import NotServedError, UnreachableError
 from torchsmith.sources.fetch import fetch
 
 pytestmark = pytest.mark.integration
@@ -296,15 +295,14 @@ def test_all_patches_for_a_release_apply_together_to_its_tree(
         apply(text, tmp_path)
 
 
+# Not every mirror serves what Debian lists of it: run where one does.
+@pytest.mark.long
 def test_magmas_patches_apply_to_the_release_as_debian_has_it(tmp_path: Path) -> None:
     source = SourceChoice(
         "debian", suite="trixie", package="magma", ref="2.9.0", upstream_alone=True
     )
     tree = tmp_path / "tree"
-    try:
-        fetch(source, tree, cache=tmp_path / "cache")
-    except (NotServedError, UnreachableError) as error:
-        pytest.skip(str(error))
+    fetch(source, tree, cache=tmp_path / "cache")
     names = [
         patch.file
         for patch in Facts().patches.patch

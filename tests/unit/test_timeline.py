@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -125,7 +126,7 @@ def test_without_a_compile_it_says_so(store: Store, run: Run) -> None:
 
 def test_what_a_run_wrote_down_is_read_again(store: Store) -> None:
     logs = store.root / "logs"
-    with CompileLog(logs, 2) as written:
+    with closing(CompileLog(logs, 2)) as written:
         written.add(Finished(0, 1, "before any run.cpp", 0, 1, 1, 1))
         started = RunStarted(run="r", plan="p", work="w", total=1, to_run=("a",))
         written.heed(started)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -180,7 +181,7 @@ def build(
     off = [(SWITCH, "off") in step.env for step in plan.steps if step.kind == "compile"]
     try:
         with (
-            CompileLog(store.root / "logs", cores) as compiles,
+            closing(CompileLog(store.root / "logs", cores)) as compiles,
             Governor(
                 budget=memory,
                 cores=cores,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import msgspec
@@ -40,15 +39,8 @@ class CompileLog:
         self._cores = cores
         self._file: BinaryIO | None = None
 
-    def __enter__(self) -> CompileLog:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Write nothing more."""
         if self._file is not None:
             self._file.close()
 
