@@ -108,6 +108,10 @@ def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
     return StepRecord(*first, *times, row["log"], row["error"])
 
 
+# Seconds to wait for another torchsmith that writes.
+_PATIENCE = 30.0
+
+
 class Journal:
     """The record of all runs."""
 
@@ -117,15 +121,14 @@ class Journal:
         with room(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(
-                path, timeout=30, isolation_level=None, check_same_thread=False
+                path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
             )
             self._database.row_factory = sqlite3.Row
             self._prepare()
 
     def _prepare(self) -> None:
         database = self._database
-        # Readers do not wait for writers, and a killed writer leaves nothing to mend.
-        database.execute("PRAGMA journal_mode = WAL")
+        self._write_ahead()
         database.execute("PRAGMA synchronous = NORMAL")
         with self._transaction():
             version = database.execute("PRAGMA user_version").fetchone()[0]
@@ -138,6 +141,19 @@ class Journal:
                     f"{self.path} was written by a newer torchsmith",
                     "Use that torchsmith, or name another store in TORCHSMITH_STORE.",
                 )
+
+    def _write_ahead(self) -> None:
+        """Have readers not wait for writers, and a killed writer leave nothing to mend."""
+        until = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                # For this one SQLite does not wait itself while another does the same.
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
