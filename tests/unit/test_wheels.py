@@ -20,7 +20,7 @@ from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.resolve import resolve
 from torchsmith.sources.bundle import write_bundle
 from torchsmith.sources.errors import SourceError
-from torchsmith.sources.sdist import required
+from torchsmith.sources.required import required
 
 pytestmark = pytest.mark.unit
 
@@ -123,6 +123,19 @@ def test_an_sdist_says_what_it_requires_besides_torch(tmp_path: Path) -> None:
     )
     assert required(tmp_path) == ["scipy>=1.5"]
     assert required(tmp_path / "no") == []
+
+
+def test_a_setup_script_is_read_not_run(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text(
+        "raise SystemExit\n"
+        "def main():\n"
+        "    install_requires = ['filelock', 'sympy==1.13.1', TRITON, 'torch', 'not one, surely']\n"
+        "    setup(install_requires=install_requires)\n"
+        "setup(name='tiny', install_requires=('jinja2',))\n"
+    )
+    assert required(tmp_path) == ["filelock", "sympy==1.13.1", "jinja2"]
+    (tmp_path / "setup.py").write_text("print 'Python 2'\n")
+    assert required(tmp_path) == []
 
 
 def test_for_another_machine_pip_is_told_of_its_glibc() -> None:

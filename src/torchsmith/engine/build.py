@@ -25,7 +25,7 @@ from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
-from torchsmith.sources.sdist import required
+from torchsmith.sources.required import required
 from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.accel import SWITCH, acceleration
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache

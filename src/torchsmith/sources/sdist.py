@@ -6,14 +6,12 @@ fetch runs nothing of what it brings.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import urllib.parse
 from email.parser import HeaderParser
 from html.parser import HTMLParser
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -101,21 +99,6 @@ def fetch_sdist(
     evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}
     notes = () if used else ("taken from the cache: a file of this hash was there",)
     return FetchedSource("sdist", shown(used) or label, evidence, notes)
-
-
-def required(tree: Path) -> list[str]:
-    """What a source archive says its project requires besides torch; nothing of it is run."""
-    try:
-        text = (tree / "PKG-INFO").read_text("utf-8", "replace")
-    except OSError:
-        return []
-    found: list[str] = []
-    for line in HeaderParser().parsestr(text).get_all("Requires-Dist", []):
-        with contextlib.suppress(InvalidRequirement):
-            wanted = Requirement(line)
-            if canonicalize_name(wanted.name) != "torch" and "extra" not in str(wanted.marker):
-                found.append(line)
-    return found
 
 
 def _check_version(tree: Path, choice: SourceChoice) -> None:
