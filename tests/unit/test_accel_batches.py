@@ -98,8 +98,15 @@ def test_a_new_file_changes_the_batches_around_it_only() -> None:
 
 
 def test_few_files_make_small_batches_so_that_every_core_has_some() -> None:
-    assert limits_for(43, cores=2).files == 6
-    assert limits_for(1200, cores=2).files == 32
+    assert limits_for(numbered(43), cores=2).files == 6
+    assert limits_for(numbered(1200), cores=2).files == 32
+    assert limits_for(numbered(1200), cores=2).weight > limits_for(numbered(1200), cores=16).weight
+
+
+def test_a_file_for_one_kind_of_cpu_weighs_what_it_includes() -> None:
+    kernels = [File(f"{name}.cpp.AVX2.cpp", 100, f"{name}.o", included=50_000) for name in "abcd"]
+    batches = form_batches(kernels, Lessons(), Limits(files=8, weight=400_000))
+    assert [len(batch) for batch in batches] == [2, 2]
 
 
 def test_lessons_are_read_back_and_a_broken_line_is_passed_over(tmp_path: Path) -> None:

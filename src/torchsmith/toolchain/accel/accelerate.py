@@ -21,6 +21,7 @@ from torchsmith.toolchain.accel.ninja_file import (
     read_commands,
     read_statements,
 )
+from torchsmith.toolchain.accel.unit import included_sources
 
 FILE = "torchsmith.ninja"
 FOLDER = "torchsmith-batches"
@@ -52,7 +53,7 @@ class Formed:
     """
 
     lessons: Lessons
-    sizes: dict[str, int]
+    sizes: dict[str, tuple[int, int]]
 
     @classmethod
     def read(cls, path: Path, lessons: Lessons) -> Formed:
@@ -62,7 +63,8 @@ class Formed:
         except (OSError, ValueError):
             return cls(lessons, {})
         apart = frozenset(frozenset(pair) for pair in data["apart"])
-        return cls(Lessons(apart, frozenset(data["alone"])), data["sizes"])
+        sizes = {name: (size, included) for name, (size, included) in data["sizes"].items()}
+        return cls(Lessons(apart, frozenset(data["alone"])), sizes)
 
     def write(self, path: Path) -> None:
         """Write it down, whole or not at all."""
@@ -95,13 +97,18 @@ def accelerate(
         compile_ = _compile(folder, statement, command) if command else None
         if compile_ is not None:
             groups.setdefault(compile_.kind, []).append(compile_)
-    limits = limits_for(sum(map(len, groups.values())), cores)
+    files = {
+        item.output: _file(folder, item, formed.sizes)
+        for group in groups.values()
+        for item in group
+    }
+    limits = limits_for(list(files.values()), cores)
     taken: list[Statement] = []
-    added: list[str] = []
+    added: list[tuple[int, list[str]]] = []
     for group in groups.values():
         by_output = {item.output: item for item in group}
-        files = [_file(folder, item, formed.sizes) for item in group]
-        for batch in form_batches(files, formed.lessons, limits):
+        grouped = [files[item.output] for item in group]
+        for batch in form_batches(grouped, formed.lessons, limits):
             chosen = [by_output[file.output] for file in batch]
             members = tuple(
                 Member(file.name, item.path, item.output)
@@ -111,13 +118,18 @@ def accelerate(
             place = folder / FOLDER / f"{name}.json"
             write_if_changed(place, Batch(group[0].words, members, lessons_file).text())
             taken += [item.statement for item in chosen]
-            added += _edge(place, [item.statement for item in chosen], members)
+            edge = _edge(place, [item.statement for item in chosen], members)
+            added.append((sum(file.weight for file in batch), edge))
     if not added:
         return None
     formed.write(folder / FOLDER / "formed.json")
     made = folder / FILE
-    rest = "\n".join([*_without(lines, taken), "", *_rule(), *added]) + "\n"
-    write_if_changed(made, rest)
+    # What stands first ninja begins first: the heaviest, or it is what everything waits for.
+    added.sort(key=lambda item: -item[0])
+    edges = [line for _, edge in added for line in edge]
+    start = min(item.first for item in candidates)
+    rest = _without(lines, taken)
+    write_if_changed(made, "\n".join([*rest[:start], *_rule(), *edges, *rest[start:]]) + "\n")
     return made
 
 
@@ -149,15 +161,18 @@ def _compile(folder: Path, statement: Statement, command: Command) -> _Compile |
     return _Compile(statement, tuple(kept), os.path.normpath(path), output)
 
 
-def _file(folder: Path, item: _Compile, sizes: dict[str, int]) -> File:
+def _file(folder: Path, item: _Compile, sizes: dict[str, tuple[int, int]]) -> File:
     name = os.path.relpath(item.path, folder)
     if name not in sizes:
+        path = Path(item.path)
         try:
-            sizes[name] = Path(item.path).stat().st_size
+            included = sum(Path(other).stat().st_size for other in included_sources(path))
+            sizes[name] = path.stat().st_size, included
         except OSError:
             # Generated, and not yet there: generated files are the large ones.
-            sizes[name] = sys.maxsize
-    return File(name, sizes[name], item.output)
+            sizes[name] = sys.maxsize, 0
+    size, included = sizes[name]
+    return File(name, size, item.output, included)
 
 
 def _rule() -> list[str]:

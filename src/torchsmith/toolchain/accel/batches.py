@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torchsmith.toolchain.accel.lessons import Lessons
@@ -15,22 +15,29 @@ LARGE = 120_000
 # What reading the headers of a file weighs, in bytes of the file itself.
 _HEADERS = 10_000
 _HEAVIEST = 900_000
+_LIGHTEST = 200_000
+# What a byte of a file for one kind of CPU weighs: its loops are unfolded and vectorised.
+_VECTORISED = 3
 # So many batches for each core, or the last of them leave the other cores idle.
 _BATCHES_A_CORE = 4
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file to compile: its name relative to the build folder, its size, and its object."""
+    """A file to compile: its name relative to the build folder, its size, and its object.
+
+    `included` is the size of the C++ files it includes, PyTorch's kernels for one kind of CPU.
+    """
 
     name: str
     size: int
     output: str
+    included: int = 0
 
     @property
     def weight(self) -> int:
         """About how much of a batch it is."""
-        return _HEADERS + self.size
+        return _HEADERS + self.size + _VECTORISED * self.included
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +48,14 @@ class Limits:
     weight: int = _HEAVIEST
 
 
-def limits_for(files: int, cores: int) -> Limits:
+def limits_for(files: Sequence[File], cores: int) -> Limits:
     """Limits that keep every core busy to the end."""
-    fair = -(-files // (cores * _BATCHES_A_CORE))
-    return Limits(files=max(2, min(MOST_FILES, fair)))
+    batches = cores * _BATCHES_A_CORE
+    weight = sum(file.weight for file in files if file.size < LARGE)
+    return Limits(
+        files=max(2, min(MOST_FILES, -(-len(files) // batches))),
+        weight=max(_LIGHTEST, min(_HEAVIEST, weight // batches)),
+    )
 
 
 def form_batches(
