@@ -9,13 +9,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.unit.conftest import Run
 
+from torchsmith.bench.critical_path import critical_path
+from torchsmith.bench.headers import header_costs
 from torchsmith.bench.timeline import Timeline, lay_out
 from torchsmith.bench.timeline_page import clock, page, picture
 from torchsmith.engine.build import journal_of
 from torchsmith.engine.compile_log import CompileLog, CompileRecord, read_compiles
 from torchsmith.engine.events import RunStarted
+from torchsmith.engine.job_log import BuildFolder, Header, Job
 from torchsmith.engine.store import Store
 from torchsmith.toolchain.governor_events import Finished
 
@@ -25,18 +29,34 @@ GIB = 1 << 30
 
 
 def record(
-    file: str, began: float, ended: float, peak: int = GIB, status: int = 0
+    file: str, began: float, ended: float, peak: int = GIB, status: int = 0, output: str = ""
 ) -> CompileRecord:
-    return CompileRecord(file, 1000 + began, 1000 + ended, ended - began, peak, status, 2)
+    times = (1000 + began, 1000 + ended, ended - began)
+    return CompileRecord(file, *times, peak, status, 2, output)
 
 
 # Two cores: a and b side by side, c after b, then d alone for the last ten seconds.
 RECORDS = [
     record("a/b/b.cpp", 0, 10),
-    record("a/b/a.cpp", 0, 30, peak=2 * GIB),
+    record("a/b/a.cpp", 0, 30, peak=2 * GIB, output="/b/a.o"),
     record("a/b/c<>.cpp", 10, 30, status=1),
     record("a/b/d.cpp", 30, 40),
 ]
+
+# A generator, then a.cpp, then the link that waits for both; nothing waits for e.cpp.
+FOLDER = BuildFolder(
+    "/b",
+    (
+        Job("/b/lib.so", "link", "lib.so", 1, 5.5, 5, (1, 3)),
+        Job("/b/a.o", "compile", "a.cpp", 1, 30, 30, (2,)),
+        Job("/b/order", "command", "order", 1, 0, 0, (3,)),
+        Job("/b/gen<1>.h", "command", "/b/gen<1>.h", 3, 60, 0, ()),
+        Job("/b/e.o", "compile", "e.cpp", 1, 80, 80, ()),
+    ),
+    (Header("/s/inc/few.h", 1_000_000, 2, 35), Header("/s/inc/many.h", 100_000, 30, 70)),
+    30,
+    10_000_000,
+)
 
 
 def laid_out() -> Timeline:
@@ -61,6 +81,59 @@ def test_compiles_that_overlap_lie_on_different_lanes() -> None:
         for other in found.bars:
             if one is not other and one.lane == other.lane:
                 assert one.ended <= other.began or other.ended <= one.began
+
+
+def test_what_each_job_waited_for_is_the_critical_path() -> None:
+    found = lay_out(RECORDS, [FOLDER])
+    assert found is not None
+    (chain,) = found.chains
+    assert chain.seconds == 95.5
+    assert [(link.key, link.began) for link in chain.links] == [
+        ("/b/gen<1>.h", 0),
+        ("/b/a.o", 60),
+        ("/b/lib.so", 90),
+    ]
+    assert [link.key for link in chain.longest(2)] == ["/b/gen<1>.h", "/b/a.o"]
+    assert [bar.file for bar in found.bars if bar.critical] == ["a/b/a.cpp"]
+
+
+def test_the_longest_job_is_the_path_if_nothing_longer_waits_in_line() -> None:
+    quick = [replace(job, seconds=job.seconds / 2) for job in FOLDER.jobs[:4]]
+    folder = replace(FOLDER, jobs=(*quick, FOLDER.jobs[4]))
+    assert [link.key for link in critical_path(folder).links] == ["/b/e.o"]
+
+
+def test_headers_are_ordered_by_the_text_they_were_in_all() -> None:
+    both = header_costs([FOLDER, replace(FOLDER, headers=FOLDER.headers[:1])])
+    assert both is not None
+    assert (both.compiles, both.text) == (60, 20_000_000)
+    costs = [(cost.path, cost.compiles, cost.text, cost.share) for cost in both.heaviest]
+    assert costs == [
+        ("/s/inc/few.h", 4, 4_000_000, 0.2),
+        ("/s/inc/many.h", 30, 3_000_000, 0.15),
+    ]
+    assert [cost.cpu_seconds for cost in both.heaviest] == [70, 70]
+    assert header_costs([]) is None
+
+
+def test_the_critical_path_is_framed_and_named_in_the_drawing() -> None:
+    found = lay_out(RECORDS, [FOLDER])
+    assert found is not None
+    drawn = ElementTree.fromstring(picture(found))
+    framed = [bar for bar in drawn if bar.get("stroke")]
+    assert [bar[0].text for bar in framed] == [
+        "b/a.cpp: 30.0 CPU s, 2048 MiB, on the critical path"
+    ]
+    text = page(found, "run")
+    assert "Critical path: 1:36" in text
+    assert "gen&lt;1&gt;.h and 2 more" in text
+    assert "<td>3.0</td><td>30.0%</td><td>100</td><td>30</td><td>70</td>" in text
+    # Without what ninja knew, the rest is as it was.
+    bare = page(laid_out(), "run")
+    assert "Slowest" in bare
+    assert "Critical path" not in bare
+    assert "Headers" not in bare
+    assert "stroke" not in picture(laid_out())
 
 
 def test_nothing_compiled_is_no_timeline() -> None:
@@ -115,6 +188,24 @@ def test_the_last_run_that_compiled_is_shown_and_drawn(
     assert json.loads(run("timeline", name, "--json")[1])["busy"] == 70 / 80
 
 
+def test_the_path_and_the_headers_are_told(store: Store, run: Run) -> None:
+    name = run_of(store, RECORDS)
+    (store.root / "logs" / name / "jobs.json").write_bytes(msgspec.json.encode([FOLDER]))
+    said = run("timeline", "--slowest", "1")[1]
+    assert said.splitlines()[3:] == [
+        "critical path 1:36: jobs that each wait for the one before, 3 in all",
+        "    60.0 s     command  b/gen<1>.h and 2 more",
+        "    35.5 s              2 shorter",
+        "headers: 30 compiles read 10.0 MB of text",
+        "    3.0 MB       30.0%  inc/many.h: 30 compiles, 70 CPU s",
+    ]
+    told = json.loads(run("timeline", "--json")[1])
+    assert told["chains"][0]["links"][2]["file"] == "lib.so"
+    assert told["headers"]["heaviest"][1]["path"] == "/s/inc/few.h"
+    (store.root / "logs" / name / "jobs.json").write_bytes(b'[{"folder": "/b", "jo')
+    assert len(run("timeline", "--slowest", "1")[1].splitlines()) == 3
+
+
 def test_without_a_compile_it_says_so(store: Store, run: Run) -> None:
     assert run("timeline")[0] == 2
     name = run_of(store, [])
@@ -127,12 +218,13 @@ def test_without_a_compile_it_says_so(store: Store, run: Run) -> None:
 def test_what_a_run_wrote_down_is_read_again(store: Store) -> None:
     logs = store.root / "logs"
     with closing(CompileLog(logs, 2)) as written:
-        written.add(Finished(0, 1, "before any run.cpp", 0, 1, 1, 1))
+        written.add(Finished(0, 1, "before any run.cpp", "", 0, 1, 1, 1))
         started = RunStarted(run="r", plan="p", work="w", total=1, to_run=("a",))
         written.heed(started)
-        written.add(Finished(5, 1, "a.cpp", 0, GIB, 3.5, 4))
+        written.add(Finished(5, 1, "a.cpp", "/b/a.o", 0, GIB, 3.5, 4))
     (found,) = read_compiles(logs, "r")
     assert (found.file, found.cpu_seconds, found.peak, found.cores) == ("a.cpp", 3.5, GIB, 2)
+    assert found.output == "/b/a.o"
     assert found.ended - found.began == pytest.approx(4)
 
 

@@ -6,12 +6,18 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torchsmith.bench.critical_path import Chain, critical_path
+from torchsmith.bench.headers import Headers, header_costs
 from torchsmith.engine.compile_log import CompileRecord
+from torchsmith.engine.job_log import BuildFolder, job_of
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A compile on a lane; times are seconds since the first began."""
+    """A compile on a lane; times are seconds since the first began.
+
+    One that is `critical` is of a job on the critical path.
+    """
 
     lane: int
     file: str
@@ -20,6 +26,7 @@ class Bar:
     cpu_seconds: float
     peak: int
     failed: bool
+    critical: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,9 @@ class Timeline:
     """The compiles of a run.
 
     `busy` is the share of the cores' time, from the first compile to the last, in which one
-    ran; `tail` the seconds at the end in which not every core had something to do.
+    ran; `tail` the seconds at the end in which not every core had something to do. `chains`
+    are the critical paths of its build folders, the longest first. They and `headers` are
+    missing where nobody kept what ninja knew.
     """
 
     bars: tuple[Bar, ...]
@@ -38,16 +47,25 @@ class Timeline:
     tail: float
     peak: int
     failed: int
+    chains: tuple[Chain, ...]
+    headers: Headers | None
 
     def slowest(self, count: int) -> tuple[Bar, ...]:
         """The compiles that took most CPU time."""
         return tuple(sorted(self.bars, key=lambda bar: (-bar.cpu_seconds, bar.file))[:count])
 
 
-def lay_out(records: Sequence[CompileRecord]) -> Timeline | None:
-    """Put compiles on as few lanes as they need; None if there were none."""
+def lay_out(
+    records: Sequence[CompileRecord], folders: Sequence[BuildFolder] = ()
+) -> Timeline | None:
+    """Put compiles on as few lanes as they need; None if there were none.
+
+    `folders` is what ninja knew of their jobs.
+    """
     if not records:
         return None
+    chains = sorted(map(critical_path, folders), key=lambda chain: -chain.seconds)
+    critical = {link.key for chain in chains for link in chain.links}
     cores = records[0].cores
     first = min(record.began for record in records)
     free: list[int] = []
@@ -71,6 +89,7 @@ def lay_out(records: Sequence[CompileRecord]) -> Timeline | None:
                 record.cpu_seconds,
                 record.peak,
                 record.status != 0,
+                job_of(record.output) in critical,
             )
         )
     seconds = max(bar.ended for bar in bars)
@@ -83,6 +102,8 @@ def lay_out(records: Sequence[CompileRecord]) -> Timeline | None:
         tail=_tail(bars, cores, seconds),
         peak=_peak(bars),
         failed=sum(bar.failed for bar in bars),
+        chains=tuple(chains),
+        headers=header_costs(folders),
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import PurePath
 
+from torchsmith.bench.critical_path import Chain, Link
+from torchsmith.bench.headers import Headers
 from torchsmith.bench.timeline import Bar, Timeline
 
 _WIDTH, _LANE, _GAP = 1200, 22, 4
 _SLOWEST = 25
-# Quick compiles are pale, slow ones dark; what failed is red.
+# Quick compiles are pale, slow ones dark; what failed is red, what others waited for is framed.
 _COLOURS = ((5.0, "#c7dcef"), (15.0, "#94bfe0"), (40.0, "#4f93c8"), (float("inf"), "#1f5f99"))
-_FAILED = "#c0392b"
+_FAILED, _FRAME = "#c0392b", "#e67e22"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem; color: #222; max-width: 1240px; }
 table { border-collapse: collapse; } td, th { padding: .15rem .8rem; text-align: right; }
@@ -24,6 +27,12 @@ dl { display: flex; flex-wrap: wrap; gap: 0 2.5rem; }
 def short(file: str) -> str:
     """The end of a path, which tells files apart."""
     return "/".join(PurePath(file).parts[-2:])
+
+
+def job_name(link: Link) -> str:
+    """The first file of a job, and how many more."""
+    more = f" and {link.files - 1} more" if link.files > 1 else ""
+    return short(link.file) + more
 
 
 def clock(seconds: float) -> str:
@@ -45,18 +54,66 @@ def page(timeline: Timeline, title: str) -> str:
         ("memory at most", f"{timeline.peak / (1 << 30):.1f} GiB"),
     )
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in facts)
-    rows = "".join(
-        f"<tr><td>{bar.cpu_seconds:.1f}</td><td>{bar.ended - bar.began:.1f}</td>"
-        f"<td>{bar.peak / (1 << 20):.0f}</td><td>{escape(short(bar.file))}</td></tr>"
+    slowest = (
+        (
+            f"{bar.cpu_seconds:.1f}",
+            f"{bar.ended - bar.began:.1f}",
+            f"{bar.peak / (1 << 20):.0f}",
+            short(bar.file),
+        )
         for bar in timeline.slowest(_SLOWEST)
     )
     return (
         "<!doctype html>\n"
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>\n<h1>{escape(title)}</h1>\n<dl>{items}</dl>\n"
-        f"{picture(timeline)}\n<h2>Slowest</h2>\n"
-        "<table><tr><th>CPU s</th><th>wall s</th><th>MiB</th><th>file</th></tr>"
-        f"{rows}</table>\n</body></html>\n"
+        f"{picture(timeline)}\n"
+        f"{''.join(map(_chain, timeline.chains))}"
+        f"<h2>Slowest</h2>\n{_table(('CPU s', 'wall s', 'MiB', 'file'), slowest)}"
+        f"{_headers(timeline.headers) if timeline.headers else ''}"
+        "</body></html>\n"
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    words = "".join(f"<th>{escape(word)}</th>" for word in head)
+    lines = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f"<table><tr>{words}</tr>{lines}</table>\n"
+
+
+def _chain(chain: Chain) -> str:
+    rows = (
+        (clock(link.began), f"{link.seconds:.1f}", link.kind, job_name(link))
+        for link in chain.links
+    )
+    return (
+        f"<h2>Critical path: {clock(chain.seconds)}</h2>\n"
+        f"<p>Jobs in {escape(short(chain.folder))} that each wait for the one before: with any "
+        "number of cores they take as long. Their compiles are framed in the drawing.</p>\n"
+        f"{_table(('begins', 'wall s', 'kind', 'files'), rows)}"
+    )
+
+
+def _headers(headers: Headers) -> str:
+    rows = (
+        (
+            f"{cost.text / 1e6:.1f}",
+            f"{cost.share:.1%}",
+            f"{cost.bytes / 1e3:.0f}",
+            f"{cost.compiles:,}",
+            f"{cost.cpu_seconds:,.0f}",
+            cost.path,
+        )
+        for cost in headers.heaviest[:_SLOWEST]
+    )
+    head = ("MB in all", "of all text", "kB", "compiles", "their CPU s", "header")
+    return (
+        f"<h2>Headers</h2>\n<p>{headers.compiles:,} compiles read {headers.text / 1e6:,.1f} MB of "
+        "text, a header counted once for each. The CPU time is that of whole compiles: what a "
+        "change to the header has done again. What reading it takes is not measured.</p>\n"
+        f"{_table(head, rows)}"
     )
 
 
@@ -65,7 +122,9 @@ def picture(timeline: Timeline) -> str:
     lanes = 1 + max(bar.lane for bar in timeline.bars)
     height = lanes * (_LANE + _GAP) + 20
     scale = _WIDTH / (timeline.seconds or 1)
-    bars = "\n".join(_bar(bar, scale) for bar in timeline.bars)
+    # Frames last, or their neighbours would cover them.
+    ordered = sorted(timeline.bars, key=lambda bar: bar.critical)
+    bars = "\n".join(_bar(bar, scale) for bar in ordered)
     ticks = "".join(
         f'<text x="{moment * scale:.1f}" y="{height - 4}" font-size="11" fill="#666">'
         f"{clock(moment)}</text>"
@@ -81,9 +140,13 @@ def _bar(bar: Bar, scale: float) -> str:
     colour = next(colour for limit, colour in _COLOURS if bar.cpu_seconds <= limit)
     width = max(0.3, (bar.ended - bar.began) * scale - 0.2)
     words = f"{short(bar.file)}: {bar.cpu_seconds:.1f} CPU s, {bar.peak / (1 << 20):.0f} MiB"
+    frame = ""
+    if bar.critical:
+        words += ", on the critical path"
+        frame = f' stroke="{_FRAME}" stroke-width="3"'
     return (
         f'<rect x="{bar.began * scale:.2f}" y="{bar.lane * (_LANE + _GAP)}" width="{width:.2f}" '
-        f'height="{_LANE}" fill="{_FAILED if bar.failed else colour}">'
+        f'height="{_LANE}" fill="{_FAILED if bar.failed else colour}"{frame}>'
         f"<title>{escape(words)}</title></rect>"
     )
 

@@ -17,19 +17,22 @@ def timeline(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Draw it: a page, or .svg a picture.")
     ] = None,
-    slowest: Annotated[int, typer.Option("--slowest", min=0, help="So many of the slowest.")] = 10,
+    slowest: Annotated[
+        int, typer.Option("--slowest", min=0, help="So many lines for each list.")
+    ] = 10,
     store: StoreFolder = None,
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Show where the time of a build went: cores in use, the slowest files, a drawing."""
+    """Show where the time of a build went: cores, critical path, slowest files, headers."""
     from dataclasses import asdict
 
     from torchsmith.bench.timeline import lay_out
-    from torchsmith.bench.timeline_page import clock, page, picture, short
+    from torchsmith.bench.timeline_page import clock, job_name, page, picture, short
     from torchsmith.cli.output import print_json
     from torchsmith.engine.build import journal_of
     from torchsmith.engine.compile_log import read_compiles
     from torchsmith.engine.disk import room, write_whole
+    from torchsmith.engine.job_log import read_jobs
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
 
@@ -39,7 +42,7 @@ def timeline(
         raise UsageError(f"there is no run {run!r}", "`torchsmith log` lists them.")
     logs = place.root / "logs"
     for name in [run] if run is not None else names:
-        found = lay_out(read_compiles(logs, name))
+        found = lay_out(read_compiles(logs, name), read_jobs(logs, name))
         if found is not None:
             break
     else:
@@ -63,5 +66,22 @@ def timeline(
     )
     for bar in found.slowest(slowest):
         print(f"{bar.cpu_seconds:8.1f} s {bar.peak / (1 << 20):7.0f} MiB  {short(bar.file)}")
+    for chain in found.chains:
+        jobs = f"jobs that each wait for the one before, {len(chain.links):,} in all"
+        print(f"critical path {clock(chain.seconds)}: {jobs}")
+        shown = chain.longest(slowest)
+        for link in shown:
+            print(f"{link.seconds:8.1f} s {link.kind:>11}  {job_name(link)}")
+        if shown and (rest := len(chain.links) - len(shown)):
+            left = chain.seconds - sum(link.seconds for link in shown)
+            print(f"{left:8.1f} s {'':>11}  {rest:,} shorter")
+    if found.headers is not None:
+        text = f"{found.headers.text / 1e6:,.1f} MB of text"
+        print(f"headers: {found.headers.compiles:,} compiles read {text}")
+        for cost in found.headers.heaviest[:slowest]:
+            print(
+                f"{cost.text / 1e6:7.1f} MB {cost.share:11.1%}  {short(cost.path)}: "
+                f"{cost.compiles:,} compiles, {cost.cpu_seconds:,.0f} CPU s"
+            )
     if output is not None:
         print(f"drawn: {output}")

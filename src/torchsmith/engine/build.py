@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from torchsmith.engine.compile_log import CompileLog
 from torchsmith.engine.events import CompilerCacheUsed, Event, OnEvent, RunFinished
+from torchsmith.engine.job_log import JobLog
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment
@@ -22,6 +23,7 @@ from torchsmith.errors import UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.host.models import Host
 from torchsmith.plan.build import with_keys
+from torchsmith.plan.in_place import in_place
 from torchsmith.plan.models import Plan, Step
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
@@ -51,7 +53,10 @@ def journal_of(store: Store) -> Journal:
 
 
 def keyed(plan: Plan, project: Path) -> Plan:
-    """The plan with keys that know what lies in the recipe's own folder."""
+    """The plan with keys that know what lies in the recipe's own folder.
+
+    What is built of a folder there is built in the tree of the time before.
+    """
     read: dict[str, str] = {}
     for name in sorted({name for step in plan.steps for name in step.reads}):
         path = project / name
@@ -63,7 +68,7 @@ def keyed(plan: Plan, project: Path) -> Plan:
             raise UsageError(
                 f"{name} is not there", f"The recipe names it: it should lie in {project}."
             )
-    return with_keys(plan, read) if read else plan
+    return in_place(plan, read) if read else plan
 
 
 def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str]:
@@ -209,7 +214,10 @@ def build(
                 journal,
                 work=place,
                 only=only,
-                on_event=_each(compiles.heed, _with_cache_report(cache, on_event)),
+                on_event=_each(
+                    _each(compiles.heed, _with_cache_report(cache, on_event)),
+                    JobLog(store.root / "logs").heed,
+                ),
                 environment=environment,
                 fresh=fresh,
                 recipe=recipe,

@@ -19,7 +19,8 @@ NAME = "compiles.jsonl"
 class CompileRecord(msgspec.Struct, frozen=True):
     """One compile or link, of a run on so many `cores`.
 
-    `began` and `ended` are seconds since 1970, `peak` is bytes.
+    `began` and `ended` are seconds since 1970, `peak` is bytes; `output` is the path of what it
+    makes.
     """
 
     file: str
@@ -29,6 +30,7 @@ class CompileRecord(msgspec.Struct, frozen=True):
     peak: int
     status: int
     cores: int
+    output: str = ""
 
 
 class CompileLog:
@@ -66,6 +68,7 @@ class CompileLog:
             event.peak,
             event.status,
             self._cores,
+            event.output,
         )
         # One write a line: a run that is killed leaves whole lines, or a last one cut short.
         with contextlib.suppress(OSError):

@@ -199,7 +199,8 @@ class AdmissionServer:
             _answer(job, b"end")
         elif not (unit.cached and peak < max(_CACHE_ANSWER, (self._book.known(unit) or 0) // 2)):
             self._book.record(unit, peak, cpu, wall)
-        self._tell(Finished(self._now(), job.number, unit.file, status, peak, cpu, wall))
+        names = (unit.file, unit.output)
+        self._tell(Finished(self._now(), job.number, *names, status, peak, cpu, wall))
 
     def _killed(self, job: _Job, unit: Compile, peak: int) -> None:
         self._book.record_killed(unit, peak)

@@ -37,11 +37,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A compile ended by itself, well or badly."""
+    """A compile ended by itself, well or badly; `output` is the path of what it makes."""
 
     at: float
     job: int
     file: str
+    output: str
     status: int
     peak: int
     cpu_seconds: float
