@@ -56,6 +56,22 @@ In file included from /s/a.cpp:1,
     assert found(said) == (Clash("../c.cpp", None),)
 
 
+def test_an_error_in_a_template_is_the_file_that_uses_it() -> None:
+    said = """\
+In file included from /s/a.cpp:1,
+                 from /b/u.cpp:1:
+/s/pointer.h: In instantiation of ‘Pointer<T>::Pointer(const Pointer<U>&) [with U = Tree]’:
+/s/views.h:140:12:   required from ‘T Views<T>::operator*() const [with T = Tensor]’
+/s/c.cpp:776:37:   required from here
+/s/pointer.h:369:70: error: cannot convert ‘Tree* const’ to ‘Tensor*’
+  369 |             assign(rhs.target)) {
+/s/pointer.h:371:14: error: static assertion failed: pointer of wrong type
+/s/b.cpp: In function ‘int other()’:
+/s/b.cpp:7:3: error: ‘nothing’ was not declared in this scope
+"""
+    assert set(found(said)) == {Clash("../c.cpp", None), Clash("../b.cpp", None)}
+
+
 def test_a_file_for_one_cpu_capability_is_known_by_what_it_includes() -> None:
     said = """\
 In file included from /b/k.cpp.DEFAULT.cpp:1,

@@ -14,6 +14,9 @@ _INCLUDED = re.compile(r"^(?:In file included from|\s+from) (?P<path>.+?):\d+")
 _SAID = re.compile(
     r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?: (?P<kind>fatal error|error|note): (?P<what>.*)"
 )
+# Where a template was used that does not compile as it is used there.
+_USED = re.compile(r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?:\s+required from here")
+_ELSEWHERE = re.compile(r"^In file included from|^[^\s:][^:]*: (?:In|At) \w")
 # Said of a second definition: files of which the same is said have one each.
 _TWICE = re.compile(r"redefinition|redeclaration|conflicting declaration")
 
@@ -37,8 +40,9 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
 
     `folder` is where the compiler ran, which the paths it says are relative to.
 
-    The place of an error is in a member, or in a header whose chain of includes ends in one.
-    A note below it, of an earlier definition, names the other file.
+    The place of an error is in a member, or in a header whose chain of includes ends in one, or
+    in a template that a member uses. A note below it, of an earlier definition, names the other
+    file.
     """
 
     def member(path: str) -> str | None:
@@ -46,13 +50,19 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
 
     found: dict[Clash, None] = {}
     chain: str | None = None
+    user: str | None = None
     culprit: str | None = None
     what = ""
     named = False
     for line in _COLOUR.sub("", words).splitlines():
+        if _ELSEWHERE.match(line):
+            user = None
         if included := _INCLUDED.match(line):
             # The last member of a chain is the outermost: what the batch itself includes.
             chain = member(included["path"]) or (None if line[0] == "I" else chain)
+            continue
+        if used := _USED.match(line):
+            user = member(used["path"])
             continue
         said = _SAID.match(line)
         if said is None:
@@ -61,7 +71,8 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
         if said["kind"] != "note":
             if culprit is not None and not named:
                 found[Clash(culprit, None, what)] = None
-            culprit, what, named = here or chain, said["what"], False
+            # The chain of a template's header is of the first file that included it.
+            culprit, what, named = here or user or chain, said["what"], False
         elif culprit is not None and here is not None and here != culprit:
             found[Clash(culprit, here, what)] = None
             named = True
