@@ -27,7 +27,7 @@ def build(
     ] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Their budget, e.g. 8G.")] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start compilations over that were stopped.")
+        bool, typer.Option("--fresh", help="Compile in new trees, not in those of earlier builds.")
     ] = False,
     no_accel: Annotated[
         bool, typer.Option("--no-accel", help="Compile every file by itself, not in batches.")

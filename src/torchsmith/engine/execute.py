@@ -164,7 +164,13 @@ class Executor:
             self.work.write_script(step, step_script(step, self.store.root / "downloads")),
             folder,
             step_environment(
-                step, self.work.path, self._base, self._secrets, resume=resume, date=date
+                step,
+                self.work.path,
+                self._base,
+                self._secrets,
+                resume=resume,
+                fresh=self._fresh,
+                date=date,
             ),
             log,
             redactor=self.redactor,

@@ -72,7 +72,7 @@ def run_plan(
     """Do what is left to do of a plan.
 
     `environment` is taken as given; without it the caller's is used, less what would change a
-    build unseen. `fresh` starts interrupted compilations over. `recipe` and `host` are words
+    build unseen. `fresh` compiles in new trees only. `recipe` and `host` are words
     for the journal; `cores` is what compilations may use, for saying how long they take.
     Raises StepFailed, DiskFullError or InterruptedRunError; the same call then goes on.
     """

@@ -30,6 +30,7 @@ _LEAKS = frozenset(
         "PYTHONHOME",
         "PYTHONPATH",
         "PYTHONSTARTUP",
+        "TORCHSMITH_FRESH",
         "TORCHSMITH_RESUME",
         "VIRTUAL_ENV",
     ]
@@ -61,15 +62,18 @@ def step_environment(
     secrets: frozenset[str],
     *,
     resume: bool,
+    fresh: bool = False,
     date: int | None = None,
 ) -> dict[str, str]:
     """The environment a step runs in; of the plan's secrets it sees only its own.
 
+    `resume` lets it go on in the tree it was stopped in, `fresh` forbids it any earlier tree.
     With `date`, what it makes has the same bytes whenever it is made, and its wheels are left
     to be compressed.
     """
     env = {name: value for name, value in base.items() if name not in secrets - set(step.secrets)}
-    env.pop("TORCHSMITH_RESUME", None)
+    for name in ("TORCHSMITH_FRESH", "TORCHSMITH_RESUME"):
+        env.pop(name, None)
     env["WORK"] = str(work)
     env.setdefault("PROJECT", str(Path.cwd()))
     # Programs must say "error:" in the language it is looked for in, and sort one way.
@@ -91,6 +95,8 @@ def step_environment(
         env[name] = f"{work}/{value[2:]}" if value.startswith("@/") else value
     if resume:
         env["TORCHSMITH_RESUME"] = "1"
+    if fresh:
+        env["TORCHSMITH_FRESH"] = "1"
     return env
 
 

@@ -12,7 +12,8 @@ code, the others are empty, so linking stays as it was.
     batches.py       which files go together
     lessons.py       which files cannot, as earlier builds found out
     unit.py          a batch as a C++ file
-    compile_batch.py what ninja runs for a batch: compiles, and splits one that clashes
+    compile_batch.py what ninja runs for a batch: compiles, and splits one that clashes or is edited
+    objects.py       which object of a batch holds the code
 """
 
 from __future__ import annotations

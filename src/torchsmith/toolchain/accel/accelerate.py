@@ -7,10 +7,16 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath
 
-from torchsmith.toolchain.accel.batches import File, batch_name, form_batches, limits_for
+from torchsmith.toolchain.accel.batches import (
+    File,
+    Limits,
+    batch_name,
+    form_batches,
+    limits_for,
+)
 from torchsmith.toolchain.accel.compile_batch import DEPS, IN, OUT, Batch, Member
 from torchsmith.toolchain.accel.lessons import Lessons
 from torchsmith.toolchain.accel.ninja_file import (
@@ -48,23 +54,25 @@ class _Compile:
 class Formed:
     """What a build folder's batches were formed by: a later run forms the same ones.
 
-    A lesson learned meanwhile, or a file that has grown, is for the next build folder: here it
-    would have whole batches compiled again.
+    A lesson learned meanwhile, a file that has grown or is new, or another number of cores, is
+    for the next build folder: here it would have whole batches compiled again.
     """
 
     lessons: Lessons
     sizes: dict[str, tuple[int, int]]
+    limits: Limits | None = None
 
     @classmethod
     def read(cls, path: Path, lessons: Lessons) -> Formed:
         """What was written down, or a beginning with these lessons."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            apart = frozenset(frozenset(pair) for pair in data["apart"])
+            sizes = {name: (size, included) for name, (size, included) in data["sizes"].items()}
+            limits = Limits(**data["limits"]) if data.get("limits") else None
+        except (OSError, ValueError, KeyError, TypeError):
             return cls(lessons, {})
-        apart = frozenset(frozenset(pair) for pair in data["apart"])
-        sizes = {name: (size, included) for name, (size, included) in data["sizes"].items()}
-        return cls(Lessons(apart, frozenset(data["alone"])), sizes)
+        return cls(Lessons(apart, frozenset(data["alone"])), sizes, limits)
 
     def write(self, path: Path) -> None:
         """Write it down, whole or not at all."""
@@ -72,6 +80,7 @@ class Formed:
             "apart": sorted(sorted(pair) for pair in self.lessons.apart),
             "alone": sorted(self.lessons.alone),
             "sizes": self.sizes,
+            "limits": asdict(self.limits) if self.limits else None,
         }
         write_if_changed(path, json.dumps(data, indent=0) + "\n")
 
@@ -102,7 +111,7 @@ def accelerate(
         for group in groups.values()
         for item in group
     }
-    limits = limits_for(list(files.values()), cores)
+    limits = formed.limits or limits_for(list(files.values()), cores)
     taken: list[Statement] = []
     added: list[tuple[int, list[str]]] = []
     for group in groups.values():
@@ -122,7 +131,7 @@ def accelerate(
             added.append((sum(file.weight for file in batch), edge))
     if not added:
         return None
-    formed.write(folder / FOLDER / "formed.json")
+    replace(formed, limits=limits).write(folder / FOLDER / "formed.json")
     made = folder / FILE
     # What stands first ninja begins first: the heaviest, or it is what everything waits for.
     added.sort(key=lambda item: -item[0])

@@ -4,30 +4,38 @@
 
 A batch that clashes is split by the compiler's own words: the files it names leave, the rest is
 compiled without them, and those that left are compiled together in turn. What is done is kept
-beside the batch, so that a second run, after a kill or an edit, compiles only what changed.
+beside the batch, so that a second run, after a kill or an edit, compiles only what changed. A file
+that is edited leaves too: the rest is compiled once without it, and from then on it stands alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torchsmith.toolchain.accel.batches import batch_name
 from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
+from torchsmith.toolchain.accel.objects import Objects, Part
 from torchsmith.toolchain.accel.unit import included_sources, unit_text
 from torchsmith.toolchain.compiles import killed_for_memory
 
 # In a batch's command these stand for the file, its object and its list of headers.
 IN, OUT, DEPS = "\x01in\x01", "\x01out\x01", "\x01deps\x01"
 _SIGNALLED = 128
+# The times of files are of a clock that stands still for this long.
+_CLOCK_TICK_NS = 20_000_000
+# More files than this that changed at once are no one's work in progress: a pull, a new branch.
+_EDITED_AT_ONCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +67,6 @@ class Batch:
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
-@dataclass(slots=True)
-class Part:
-    """Files that compile together, and the digest of each file that went into their object."""
-
-    names: tuple[str, ...]
-    read: dict[str, str] = field(default_factory=dict)
-
-
 class _StoppedError(Exception):
     def __init__(self, status: int) -> None:
         self.status = status
@@ -88,7 +88,10 @@ class Compilation:
         }
         command = "\0".join(self.batch.command)
         self.command_digest = hashlib.sha256(command.encode()).hexdigest()
+        outputs = {member.name: Path(member.output) for member in self.batch.members}
+        self.objects = Objects(place, outputs, self._empty)
         self.done: list[Part] = []
+        self.left: list[tuple[str, ...]] = []
         self.clashes: list[Clash] = []
         self._digests: dict[str, str] = {}
 
@@ -96,70 +99,75 @@ class Compilation:
         """Bring every object of the batch up to date."""
         known = self._read_state()
         self.done = [part for part in known if self._current(part)]
-        settled = {name for part in self.done for name in part.names}
-        for names in self._left(known, settled):
-            self._compile_apart(names)
+        stale = [part for part in known if part not in self.done]
+        self.left = self._groups(stale)
+        self._keep_ninja_coming(stale)
+        while self.left:
+            self._compile_next()
         self._write_dependencies()
+        self.objects.clear_up(self.done)
 
-    def _left(self, known: Sequence[Part], settled: set[str]) -> list[tuple[str, ...]]:
-        """What has to be compiled: as it was split before, edited files on their own."""
-        groups: list[tuple[str, ...]] = []
-        edited: list[str] = []
-        for part in known:
-            if part.names[0] in settled:
-                continue
-            changed = [name for name in part.names if self._edited(part, name)]
-            edited += changed
-            groups.append(tuple(name for name in part.names if name not in changed))
-        seen = {name for part in known for name in part.names}
-        # A file someone works on is compiled again and again: from now on without the others.
-        groups += [(name,) for name in edited]
+    def _groups(self, stale: Sequence[Part]) -> list[tuple[str, ...]]:
+        """What has to be compiled: as it was split before, a file that was edited by itself."""
+        # First what somebody works on, and waits to see the errors of.
+        edited = [(name,) for part in stale for name in self._edited(part)]
+        leaving = {name for group in edited for name in group}
+        groups = [tuple(name for name in part.names if name not in leaving) for part in stale]
+        seen = {name for part in (*self.done, *stale) for name in part.names}
         unseen = [name for name in self.members if name not in seen]
         # Other batches may have learned something since this one was formed.
         lessons = read_lessons(Path(self.batch.lessons)) if self.batch.lessons else Lessons()
         groups += [tuple(group) for group in lessons.divide(unseen)]
-        return [group for group in groups if group]
+        return [group for group in (*edited, *groups) if group]
 
-    def _edited(self, part: Part, name: str) -> bool:
-        if len(part.names) == 1:
-            return False
-        path = self.members[name].path
-        sources = (absolute(each, self.folder) for each in (path, *included_sources(Path(path))))
-        return any(
-            source in part.read and part.read[source] != self._digest(source) for source in sources
-        )
+    def _changed(self, part: Part) -> list[str]:
+        return [path for path, digest in part.read.items() if self._digest(path) != digest]
 
-    def _compile_apart(self, names: tuple[str, ...]) -> None:
-        """Compile files together, or in as many parts as it takes."""
-        waiting = [names]
-        while waiting:
-            group = waiting.pop(0)
-            words = self._compile(group)
-            if words is None:
-                continue
-            clashes = [
-                clash
-                for clash in find_clashes(words, self.paths, self.folder)
-                if clash.file in group and clash.file != group[0]
+    def _edited(self, part: Part) -> list[str]:
+        """The files of a part that somebody works on: they changed, and no header did."""
+        owners = {self.paths.get(path, "") for path in self._changed(part)}
+        few = len(owners) <= _EDITED_AT_ONCE and owners <= set(part.names)
+        return [name for name in part.names if name in owners] if few else []
+
+    def _keep_ninja_coming(self, stale: Sequence[Part]) -> None:
+        """Make the batch's own file as new as what changed.
+
+        Ninja then runs this batch again until it has ended well, also where a file is put back
+        with its old date when some objects are made and others are not.
+        """
+        times = [self.place.stat().st_mtime_ns]
+        for path in (path for part in stale for path in self._changed(part)):
+            with contextlib.suppress(OSError):
+                times.append(Path(path).stat().st_mtime_ns)
+        os.utime(self.place, ns=(max(times), max(times)))
+
+    def _compile_next(self) -> None:
+        """Compile the files that are next, or divide them if they do not go together."""
+        group = self.left.pop(0)
+        words = self._compile(group)
+        if words is None:
+            return
+        clashes = [
+            clash
+            for clash in find_clashes(words, self.paths, self.folder)
+            if clash.file in group and clash.file != group[0]
+        ]
+        culprits = {clash.file for clash in clashes}
+        if culprits:
+            self.clashes += [
+                clash if clash.other in group else Clash(clash.file, None) for clash in clashes
             ]
-            culprits = {clash.file for clash in clashes}
-            if culprits:
-                self.clashes += [
-                    clash if clash.other in group else Clash(clash.file, None) for clash in clashes
-                ]
-                self.clashes += alike(clashes)
-                leaving = [name for name in group if name in culprits]
-                waiting.insert(0, tuple(name for name in group if name not in culprits))
-                waiting += [tuple(part) for part in self._lessons().divide(leaving)]
-            else:
-                half = len(group) // 2
-                waiting[:0] = [group[:half], group[half:]]
+            self.clashes += alike(clashes)
+            leaving = [name for name in group if name in culprits]
+            self.left.insert(0, tuple(name for name in group if name not in culprits))
+            self.left += [tuple(part) for part in self._lessons().divide(leaving)]
+        else:
+            half = len(group) // 2
+            self.left[:0] = [group[:half], group[half:]]
 
     def _compile(self, group: tuple[str, ...]) -> str | None:
         """Compile a group; what the compiler said if it cannot be compiled together."""
         members = [self.members[name] for name in group]
-        stem = self.place.with_suffix("")
-        label = hashlib.sha256("\0".join(group).encode()).hexdigest()[:8]
         if len(members) == 1:
             source = members[0].path
         else:
@@ -168,11 +176,13 @@ class Compilation:
             unit = self.place.with_name(f"{batch_name(outputs)}.cpp")
             _write(unit, unit_text((Path(member.path) for member in members), unit.parent))
             source = os.path.relpath(unit, self.folder)
-        made, headers = f"{stem}-{label}.o.part", f"{stem}-{label}.d.part"
+        label = hashlib.sha256("\0".join(group).encode()).hexdigest()[:8]
+        made, headers = (f"{self.place.with_suffix('')}-{label}.{end}.part" for end in ("o", "d"))
+        began = time.time_ns()
         status, words = self._run(source, made, headers)
         if status == 0:
             sys.stderr.write(words)
-            self._keep(group, made, headers)
+            self._keep(Part(group, self._read(Path(headers), began)), made)
             return None
         if len(members) == 1 or (
             status >= _SIGNALLED and not killed_for_memory(status, words.encode())
@@ -193,18 +203,34 @@ class Compilation:
         status = ended.returncode
         return (_SIGNALLED - status if status < 0 else status), ended.stdout
 
-    def _keep(self, group: tuple[str, ...], made: str, headers: str) -> None:
-        found = (absolute(path, self.folder) for path in read_dependencies(Path(headers)))
-        read = {path: self._digest(path) for path in found}
-        for name in group[1:]:
-            self._place_empty(Path(self.members[name].output))
-        Path(made).replace(self.members[group[0]].output)
-        Path(headers).unlink()
-        self.done = [part for part in self.done if not set(part.names) & set(group)]
-        self.done.append(Part(group, read))
-        self._write_state()
+    def _read(self, headers: Path, began: int) -> dict[str, str]:
+        """The digest of each file a compiler read that began at this time.
 
-    def _place_empty(self, output: Path) -> None:
+        The unit is none of them: it is written anew from files that are.
+        """
+        read: dict[str, str] = {}
+        for path in (absolute(path, self.folder) for path in read_dependencies(headers)):
+            if path in self._digests or not _written_since(path, began):
+                read[path] = self._digest(path)
+            else:
+                # Saved while it was compiled: nobody knows which of the two was read.
+                read[path] = "unknown"
+        headers.unlink()
+        ours = self._own_folder()
+        return {path: digest for path, digest in read.items() if not path.startswith(ours)}
+
+    def _own_folder(self) -> str:
+        return absolute(str(self.place.parent), self.folder) + "/"
+
+    def _keep(self, part: Part, made: str) -> None:
+        # Each is true when the next is made: a kill in between leaves nothing that misleads.
+        Path(made).replace(self.objects.code(part))
+        self.done.append(part)
+        self._write_state()
+        self.objects.put(part)
+
+    def _empty(self) -> bytes:
+        """The object of a file with nothing in it."""
         empty = self.place.with_name(f"empty-{self.command_digest[:16]}.o")
         if not empty.exists():
             source = empty.with_suffix(".cpp")
@@ -217,14 +243,10 @@ class Compilation:
                 raise _StoppedError(status)
             headers.unlink()
             made.replace(empty)
-        part = output.with_name(output.name + ".part")
-        part.write_bytes(empty.read_bytes())
-        part.replace(output)
+        return empty.read_bytes()
 
     def _current(self, part: Part) -> bool:
-        return all(
-            name in self.members and Path(self.members[name].output).exists() for name in part.names
-        ) and all(self._digest(path) == digest for path, digest in part.read.items())
+        return bool(part.read) and not self._changed(part) and self.objects.are_there(part)
 
     def _digest(self, path: str) -> str:
         if path not in self._digests:
@@ -250,14 +272,14 @@ class Compilation:
         return [part for part in parts if set(part.names) <= set(self.members)]
 
     def _write_state(self) -> None:
-        parts = [asdict(part) for part in self.done]
+        """What is done, and how the rest is divided: a kill must not bring old parts back."""
+        parts = [asdict(part) for part in (*self.done, *map(Part, self.left))]
         _write(self._state, json.dumps({"command": self.command_digest, "parts": parts}))
 
     def _write_dependencies(self) -> None:
         """The list ninja reads, of every file any part was made of."""
         paths = {path: None for part in self.done for path in part.read}
-        # The units are ours: they change with the files they include, and with nothing else.
-        ours = absolute(str(self.place.parent), self.folder) + "/"
+        ours = self._own_folder()
         names = " \\\n ".join(_quoted(path) for path in paths if not path.startswith(ours))
         text = f"{_quoted(self.batch.members[0].output)}: {names}\n"
         _write(self.place.with_suffix(".d"), text)
@@ -288,6 +310,13 @@ def read_dependencies(path: Path) -> list[str]:
     text = path.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", " ")
     words = re.findall(r"(?:\\[ #]|\$\$|[^\s])+", text.partition(": ")[2])
     return [re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in words]
+
+
+def _written_since(path: str, moment: int) -> bool:
+    try:
+        return Path(path).stat().st_mtime_ns > moment - _CLOCK_TICK_NS
+    except OSError:
+        return True
 
 
 def _quoted(path: str) -> str:
