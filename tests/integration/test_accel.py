@@ -139,6 +139,27 @@ def test_clashing_files_are_told_apart_and_remembered(project: Project) -> None:
     assert project.lessons.read_text() == before
 
 
+def test_the_first_file_leaves_where_it_is_at_fault(project: Project) -> None:
+    (project.source / "named.h").write_text(
+        "#pragma once\nnamespace n { struct X {}; inline int pick(const X&) { return 1; } }\n"
+    )
+    # Templates are looked at last: by then the second file has a better answer, or as good a one.
+    project.file(0).write_text(
+        '#include "named.h"\n'
+        "template <class T> int chosen(T value) { return pick(value); }\n"
+        "int f0() { return chosen(n::X{}); }\n"
+    )
+    project.file(2).write_text(
+        '#include "named.h"\nnamespace n { static int pick(X) { return 2; } }\n'
+        "int f2() { return 3; }\n"
+    )
+    project.make()
+    assert project.result() == EXPECTED
+    assert ["f00.cpp"] in project.compiles()
+    first, second = ("../source/f00.cpp", "../source/f02.cpp")
+    assert read_lessons(project.lessons).clash(first, second)
+
+
 def test_a_second_build_has_nothing_to_do(project: Project) -> None:
     project.make()
     assert "no work to do" in project.make()

@@ -93,6 +93,7 @@ class Compilation:
         self.done: list[Part] = []
         self.left: list[tuple[str, ...]] = []
         self.clashes: list[Clash] = []
+        self._without_first: set[tuple[str, ...]] = set()
         self._digests: dict[str, str] = {}
 
     def run(self) -> None:
@@ -147,11 +148,7 @@ class Compilation:
         words = self._compile(group)
         if words is None:
             return
-        clashes = [
-            clash
-            for clash in find_clashes(words, self.paths, self.folder)
-            if clash.file in group and clash.file != group[0]
-        ]
+        clashes = self._clashes(group, words)
         culprits = {clash.file for clash in clashes}
         if culprits:
             self.clashes += [
@@ -159,11 +156,24 @@ class Compilation:
             ]
             self.clashes += alike(clashes)
             leaving = [name for name in group if name in culprits]
-            self.left.insert(0, tuple(name for name in group if name not in culprits))
+            rest = tuple(name for name in group if name not in culprits)
+            if culprits == {group[0]}:
+                self._without_first.add(rest)
+            self.left.insert(0, rest)
             self.left += [tuple(part) for part in self._lessons().divide(leaving)]
         else:
             half = len(group) // 2
             self.left[:0] = [group[:half], group[half:]]
+
+    def _clashes(self, group: tuple[str, ...], words: str) -> list[Clash]:
+        """What can be said of who is at fault in a group that does not compile."""
+        found = [
+            clash for clash in find_clashes(words, self.paths, self.folder) if clash.file in group
+        ]
+        later = [clash for clash in found if clash.file != group[0]]
+        # The first is held responsible for headers that others cannot bear, too: what stays
+        # after it has left is not divided in that way again.
+        return later or ([] if group in self._without_first else found)
 
     def _compile(self, group: tuple[str, ...]) -> str | None:
         """Compile a group; what the compiler said if it cannot be compiled together."""
