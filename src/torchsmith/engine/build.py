@@ -40,11 +40,14 @@ T = TypeVar("T")
 
 def without_acceleration(plan: Plan) -> Plan:
     """The plan with every file compiled by itself; its compile steps get keys of their own."""
-    steps = tuple(
-        replace(step, env=(*step.env, (SWITCH, "off"))) if step.kind == "compile" else step
-        for step in plan.steps
-    )
+    steps = tuple(_apart(step) if step.kind == "compile" else step for step in plan.steps)
     return with_keys(replace(plan, steps=steps), {})
+
+
+def _apart(step: Step) -> Step:
+    seconds = step.cost.apart_core_seconds or step.cost.core_seconds
+    cost = replace(step.cost, core_seconds=seconds)
+    return replace(step, env=(*step.env, (SWITCH, "off")), cost=cost)
 
 
 def journal_of(store: Store) -> Journal:

@@ -375,7 +375,9 @@ class CompileCost(Fact, frozen=True, kw_only=True):
     project: str
     torch: Range
     profile: Profile
+    # Every file by itself, and in batches where that has been measured.
     core_seconds: float
+    batched_core_seconds: float = 0
     # More with CUDA, whatever the GPUs.
     cuda_core_seconds: float = 0
     # More for each architecture.

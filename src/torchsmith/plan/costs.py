@@ -18,13 +18,15 @@ def compile_cost(facts: Facts, project: str, resolution: Resolution) -> Cost:
             and entry.profile == profile
             and resolution.torch in version_range(entry.torch)
         ):
-            seconds = entry.core_seconds
+            cuda = 0.0
             if resolution.cuda is not None:
                 archs = len(resolution.cuda.archs)
-                seconds += entry.cuda_core_seconds + archs * entry.arch_core_seconds
+                cuda = entry.cuda_core_seconds + archs * entry.arch_core_seconds
             exact = entry.measured and resolution.cuda is None
+            apart = entry.core_seconds + cuda if entry.batched_core_seconds else 0.0
             return Cost(
-                core_seconds=seconds,
+                core_seconds=(entry.batched_core_seconds or entry.core_seconds) + cuda,
+                apart_core_seconds=apart,
                 memory_mb=entry.memory_mb,
                 disk_mb=entry.disk_mb,
                 basis="measured on a like build" if exact else "estimated",

@@ -81,5 +81,6 @@ def _sum(one: Cost, other: Cost) -> Cost:
     return replace(
         other,
         core_seconds=one.core_seconds + other.core_seconds,
+        apart_core_seconds=other.apart_core_seconds and one.core_seconds + other.apart_core_seconds,
         disk_mb=one.disk_mb + other.disk_mb,
     )
