@@ -81,3 +81,12 @@ def test_a_release_too_old_for_its_gcc_gets_another_that_is_packaged() -> None:
 def test_nothing_is_asked_of_this_machine_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(f'system = "debian-12"\n{DEBIAN}')
     assert asked_for(monkeypatch, plan, []) == []
+
+
+def test_builds_for_several_pythons_want_a_compiler_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    several = planned(DEBIAN.replace('"3.11"', '["3.11", "3.12"]'))
+    assert preflight.lacks_cache(several)
+    assert not preflight.lacks_cache(planned(DEBIAN))
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert not preflight.lacks_cache(several)

@@ -58,7 +58,7 @@ def build(
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import from_bundle, keyed, waiting, without_acceleration
-    from torchsmith.engine.preflight import ensure_formats, ensure_programs
+    from torchsmith.engine.preflight import ensure_formats, ensure_programs, lacks_cache
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
@@ -82,6 +82,11 @@ def build(
         # With a compiler there now, the plan is another.
         here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
         plan = planning.make(loaded, here, json=json)
+    if lacks_cache(plan):
+        if install_deps and not dry_run:
+            ensure(["ccache"])
+        else:
+            print("!  without ccache each of these compiles all of torch", file=sys.stderr)
     if no_accel:
         plan = without_acceleration(plan)
     plan = keyed(plan, project)

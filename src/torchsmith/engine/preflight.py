@@ -62,6 +62,20 @@ def ensure_programs(plan: Plan, install: Install) -> bool:
     return bool(lacking)
 
 
+def lacks_cache(plan: Plan) -> bool:
+    """Whether one release is built several times here, and nothing keeps what they share.
+
+    All of torch but its bindings is the same for every Python.
+    """
+    compiled = {
+        step.variant for step in plan.steps if step.kind == "compile" and step.project == "torch"
+    }
+    built = [
+        item.torch for item in plan.variants if not item.container and item.variant in compiled
+    ]
+    return len(built) > len(set(built)) and shutil.which("ccache") is None
+
+
 def _programs(plan: Plan, resolution: Resolution) -> list[str]:
     """Packages of the programs that are missing for a variant."""
     steps = [step for step in plan.steps if step.variant in ("", resolution.variant)]
