@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -59,6 +63,51 @@ def test_a_file_compiled_in_one_folder_is_not_compiled_in_another(tmp_path: Path
     assert misses(second) == compiled
     assert second.used() == (compiled, 0)
     assert (store / "compiler-cache").is_dir()
+
+
+class Shelf(BaseHTTPRequestHandler):
+    """A web server that keeps what is put there."""
+
+    kept: ClassVar[dict[str, bytes]] = {}
+
+    def do_GET(self) -> None:
+        body = self.kept.get(self.path)
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
+
+    def do_PUT(self) -> None:
+        self.kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(201)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Say nothing."""
+
+
+@pytest.fixture
+def web() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Shelf) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/torch"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("kind", ["folder", "web"])
+def test_machines_of_a_team_share_what_one_compiled(
+    kind: str, tmp_path: Path, web: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = web if kind == "web" else f"file:{tmp_path / 'shared'}"
+    monkeypatch.setenv("CCACHE_REMOTE_STORAGE", shared)
+    one = compiler_cache(tmp_path / "store-one", tmp_path / "one")
+    build(tmp_path / "one", one)
+    compiled = one.used()[1]
+    assert compiled > 0
+    other = compiler_cache(tmp_path / "store-other", tmp_path / "other")
+    build(tmp_path / "other", other)
+    assert other.used() == (compiled, 0)
 
 
 def test_what_the_caller_set_stays_in_force(
