@@ -45,7 +45,7 @@ def together(batch: Batch, folder: Path, scratch: Path) -> float:
         for number, member in enumerate(batch.members)
     )
     place = scratch / "batch.json"
-    place.write_text(Batch(batch.command, members).text())
+    place.write_text(Batch(batch.command, members, once=batch.once).text())
     program = "torchsmith.toolchain.accel.compile_batch"
     return cpu_seconds([sys.executable, "-P", "-m", program, str(place)], folder)
 

@@ -25,6 +25,9 @@ def profile_text(lessons: Lessons) -> str:
         "alone = [",
         *(f'  "{name}",' for name in sorted(lessons.alone)),
         "]",
+        "once = [",
+        *(f'  "{name}",' for name in sorted(lessons.once)),
+        "]",
         "apart = [",
         *(f'  ["{one}", "{other}"],' for one, other in pairs),
         "]",
@@ -44,7 +47,8 @@ def main() -> None:
         learned |= parse_profile(profile.read_text(encoding="utf-8"))
     BATCHES.mkdir(exist_ok=True)
     profile.write_text(profile_text(learned), encoding="utf-8")
-    print(f"{profile.name}: {len(learned.apart)} apart, {len(learned.alone)} alone")
+    counts = f"{len(learned.apart)} apart, {len(learned.alone)} alone, {len(learned.once)} once"
+    print(f"{profile.name}: {counts}")
 
 
 if __name__ == "__main__":

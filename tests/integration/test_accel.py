@@ -139,6 +139,28 @@ def test_clashing_files_are_told_apart_and_remembered(project: Project) -> None:
     assert project.lessons.read_text() == before
 
 
+def test_a_header_that_does_not_say_so_is_read_once(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    header = project.source / "include/walk/walk.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("struct Walk { int steps = 1; };\n")
+    with (project.source / "CMakeLists.txt").open("a") as file:
+        file.write("target_include_directories(program PRIVATE include)\n")
+    for number in (4, 5, 6, 7):
+        text = f"#include <walk/walk.h>\nint f{number}() {{ return Walk().steps + {number}; }}\n"
+        project.file(number).write_text(text)
+    project.configure()
+    project.make()
+    assert project.result() == EXPECTED
+    assert read_lessons(project.lessons).once == {"../source/include/walk/walk.h"}
+    readers = {"f04.cpp", "f05.cpp", "f06.cpp", "f07.cpp"}
+    assert max(len(readers & set(names)) for names in project.compiles()) > 1
+    # It is still the header itself that is read: who changes it has its readers compiled again.
+    header.write_text("struct Walk { int steps = 2; };\n")
+    project.make()
+    assert project.result() == str(int(EXPECTED) + 4)
+
+
 def test_the_first_file_leaves_where_it_is_at_fault(project: Project) -> None:
     (project.source / "named.h").write_text(
         "#pragma once\nnamespace n { struct X {}; inline int pick(const X&) { return 1; } }\n"

@@ -111,7 +111,8 @@ def test_a_file_for_one_kind_of_cpu_weighs_what_it_includes() -> None:
 
 def test_lessons_are_read_back_and_a_broken_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "store" / "lessons.jsonl"
-    first = Lessons(frozenset([frozenset(("a.cpp", "b.cpp"))]), frozenset(["c.cpp"]))
+    apart = frozenset([frozenset(("a.cpp", "b.cpp"))])
+    first = Lessons(apart, frozenset(["c.cpp"]), frozenset(["../walk.h"]))
     keep_lessons(path, first)
     with path.open("a") as file:
         file.write('{"apart": ["d.cpp"')

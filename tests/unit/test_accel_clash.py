@@ -118,3 +118,19 @@ def test_files_that_define_the_same_thing_clash_with_each_other_too() -> None:
 """
     (pair,) = alike(find_clashes(said, MEMBERS, "/build"))
     assert {pair.file, pair.other} == {"../b.cpp", "../c.cpp"}
+
+
+def test_a_header_that_collides_with_itself_is_named() -> None:
+    said = """\
+In file included from /s/c.cpp:2,
+                 from /b/u.cpp:5:
+/s/walk.h:6:7: error: redefinition of ‘class Walk’
+    6 | class Walk {
+In file included from /s/a.cpp:3,
+                 from /b/u.cpp:1:
+/s/walk.h:6:7: note: previous definition of ‘class Walk’
+/s/b.cpp:9:5: error: redefinition of ‘int helper()’
+/s/other.h:9:5: note: ‘int helper()’ previously defined here
+"""
+    clashes = {clash.file: clash.header for clash in find_clashes(said, MEMBERS, "/build")}
+    assert clashes == {"../c.cpp": "/s/walk.h", "../b.cpp": ""}

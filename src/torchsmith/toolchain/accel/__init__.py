@@ -13,6 +13,7 @@ code, the others are empty, so linking stays as it was.
     lessons.py       which files cannot, as earlier builds found out
     unit.py          a batch as a C++ file
     compile_batch.py what ninja runs for a batch: compiles, and splits one that clashes or is edited
+    once.py          headers that must be read once, and do not say so
     objects.py       which object of a batch holds the code
 """
 

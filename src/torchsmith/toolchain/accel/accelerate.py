@@ -68,17 +68,19 @@ class Formed:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             apart = frozenset(frozenset(pair) for pair in data["apart"])
+            known = Lessons(apart, frozenset(data["alone"]), frozenset(data["once"]))
             sizes = {name: (size, included) for name, (size, included) in data["sizes"].items()}
             limits = Limits(**data["limits"]) if data.get("limits") else None
         except (OSError, ValueError, KeyError, TypeError):
             return cls(lessons, {})
-        return cls(Lessons(apart, frozenset(data["alone"])), sizes, limits)
+        return cls(known, sizes, limits)
 
     def write(self, path: Path) -> None:
         """Write it down, whole or not at all."""
         data = {
             "apart": sorted(sorted(pair) for pair in self.lessons.apart),
             "alone": sorted(self.lessons.alone),
+            "once": sorted(self.lessons.once),
             "sizes": self.sizes,
             "limits": asdict(self.limits) if self.limits else None,
         }
@@ -112,6 +114,7 @@ def accelerate(
         for item in group
     }
     limits = formed.limits or limits_for(list(files.values()), cores)
+    once = tuple(sorted(formed.lessons.once))
     taken: list[Statement] = []
     added: list[tuple[int, list[str]]] = []
     for group in groups.values():
@@ -125,7 +128,7 @@ def accelerate(
             )
             name = batch_name(os.path.relpath(folder / file.output, folder) for file in batch)
             place = folder / FOLDER / f"{name}.json"
-            write_if_changed(place, Batch(group[0].words, members, lessons_file).text())
+            write_if_changed(place, Batch(group[0].words, members, lessons_file, once).text())
             taken += [item.statement for item in chosen]
             edge = _edge(place, [item.statement for item in chosen], members)
             added.append((sum(file.weight for file in batch), edge))

@@ -12,7 +12,7 @@ from pathlib import Path
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _INCLUDED = re.compile(r"^(?:In file included from|\s+from) (?P<path>.+?):\d+")
 _SAID = re.compile(
-    r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?: (?P<kind>fatal error|error|note): (?P<what>.*)"
+    r"^(?P<path>[^\s:][^:]*):(?P<line>\d+)(?::\d+)?: (?P<kind>fatal error|error|note): (?P<what>.*)"
 )
 # Where a template was used that does not compile as it is used there.
 _USED = re.compile(r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?:\s+required from here")
@@ -28,11 +28,16 @@ def absolute(path: str, folder: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Clash:
-    """A file that does not compile after the others, and the one it collides with if named."""
+    """A file that does not compile after the others, and the one it collides with if named.
+
+    `header` is a header that collides with itself: both of them read it, and it does not see to it
+    that it is read once.
+    """
 
     file: str
     other: str | None
     what: str = ""
+    header: str = ""
 
 
 def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[Clash, ...]:
@@ -52,7 +57,8 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
     chain: str | None = None
     user: str | None = None
     culprit: str | None = None
-    what = ""
+    what = header = ""
+    where = ("", "")
     named = False
     for line in _COLOUR.sub("", words).splitlines():
         if _ELSEWHERE.match(line):
@@ -68,16 +74,20 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
         if said is None:
             continue
         here = member(said["path"])
+        place = (said["path"], said["line"])
         if said["kind"] != "note":
             if culprit is not None and not named:
-                found[Clash(culprit, None, what)] = None
+                found[Clash(culprit, None, what, header)] = None
             # The chain of a template's header is of the first file that included it.
             culprit, what, named = here or user or chain, said["what"], False
+            where, header = place, ""
+        elif here is None and place == where and "previous" in said["what"]:
+            header = absolute(said["path"], folder)
         elif culprit is not None and here is not None and here != culprit:
             found[Clash(culprit, here, what)] = None
             named = True
     if culprit is not None and not named:
-        found[Clash(culprit, None, what)] = None
+        found[Clash(culprit, None, what, header)] = None
     with_other = {clash.file for clash in found if clash.other}
     return tuple(clash for clash in found if clash.other or clash.file not in with_other)
 

@@ -26,6 +26,7 @@ from torchsmith.toolchain.accel.batches import batch_name
 from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
 from torchsmith.toolchain.accel.objects import Objects, Part
+from torchsmith.toolchain.accel.once import can_be_guarded, guard
 from torchsmith.toolchain.accel.unit import included_sources, unit_text
 from torchsmith.toolchain.compiles import killed_for_memory
 
@@ -54,13 +55,14 @@ class Batch:
     command: tuple[str, ...]
     members: tuple[Member, ...]
     lessons: str = ""
+    once: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Batch:
         """A batch from its file."""
         data = json.loads(path.read_text(encoding="utf-8"))
         members = tuple(Member(**item) for item in data["members"])
-        return cls(tuple(data["command"]), members, data["lessons"])
+        return cls(tuple(data["command"]), members, data["lessons"], tuple(data["once"]))
 
     def text(self) -> str:
         """A batch as its file."""
@@ -94,6 +96,9 @@ class Compilation:
         self.left: list[tuple[str, ...]] = []
         self.clashes: list[Clash] = []
         self._without_first: set[tuple[str, ...]] = set()
+        # Headers that are read once, by their names in lessons.
+        self._once = set(self.batch.once)
+        self._learned_once: set[str] = set()
         self._digests: dict[str, str] = {}
 
     def run(self) -> None:
@@ -118,6 +123,7 @@ class Compilation:
         unseen = [name for name in self.members if name not in seen]
         # Other batches may have learned something since this one was formed.
         lessons = read_lessons(Path(self.batch.lessons)) if self.batch.lessons else Lessons()
+        self._once |= lessons.once
         groups += [tuple(group) for group in lessons.divide(unseen)]
         return [group for group in (*edited, *groups) if group]
 
@@ -148,6 +154,9 @@ class Compilation:
         words = self._compile(group)
         if words is None:
             return
+        if self._guard_more(words):
+            self.left.insert(0, group)
+            return
         clashes = self._clashes(group, words)
         culprits = {clash.file for clash in clashes}
         if culprits:
@@ -165,6 +174,18 @@ class Compilation:
             half = len(group) // 2
             self.left[:0] = [group[:half], group[half:]]
 
+    def _guard_more(self, words: str) -> bool:
+        """Have headers read once that collide with themselves; whether there are new ones."""
+        headers = {
+            os.path.relpath(clash.header, self.folder)
+            for clash in find_clashes(words, self.paths, self.folder)
+            if clash.header and can_be_guarded(clash.header, self.batch.command, self.folder)
+        }
+        new = headers - self._once
+        self._once |= new
+        self._learned_once |= new
+        return bool(new)
+
     def _clashes(self, group: tuple[str, ...], words: str) -> list[Clash]:
         """What can be said of who is at fault in a group that does not compile."""
         found = [
@@ -178,9 +199,13 @@ class Compilation:
     def _compile(self, group: tuple[str, ...]) -> str | None:
         """Compile a group; what the compiler said if it cannot be compiled together."""
         members = [self.members[name] for name in group]
+        command: Sequence[str] = self.batch.command
         if len(members) == 1:
             source = members[0].path
         else:
+            if self._once:
+                once = [absolute(name, self.folder) for name in sorted(self._once)]
+                command = guard(once, command, self.folder, self.place.with_name("once"))
             # Named by its objects: the same unit of another batch, in another folder, is known.
             outputs = (os.path.relpath(member.output, self.folder) for member in members)
             unit = self.place.with_name(f"{batch_name(outputs)}.cpp")
@@ -189,7 +214,7 @@ class Compilation:
         label = hashlib.sha256("\0".join(group).encode()).hexdigest()[:8]
         made, headers = (f"{self.place.with_suffix('')}-{label}.{end}.part" for end in ("o", "d"))
         began = time.time_ns()
-        status, words = self._run(source, made, headers)
+        status, words = self._run(source, made, headers, command)
         if status == 0:
             sys.stderr.write(words)
             self._keep(Part(group, self._read(Path(headers), began)), made)
@@ -201,10 +226,12 @@ class Compilation:
             raise _StoppedError(status)
         return words
 
-    def _run(self, source: str, made: str, headers: str) -> tuple[int, str]:
+    def _run(
+        self, source: str, made: str, headers: str, command: Sequence[str] | None = None
+    ) -> tuple[int, str]:
         values = {IN: source, OUT: made, DEPS: headers}
         ended = subprocess.run(
-            [values.get(word, word) for word in self.batch.command],
+            [values.get(word, word) for word in command or self.batch.command],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -302,7 +329,7 @@ class Compilation:
     def learn(self) -> None:
         """Keep what clashed, for the next time these files are put into batches."""
         settled = {name for part in self.done for name in part.names}
-        if not self.batch.lessons or not self.clashes:
+        if not self.batch.lessons or not (self.clashes or self._learned_once):
             return
         apart = frozenset(
             frozenset((clash.file, clash.other))
@@ -312,7 +339,8 @@ class Compilation:
         alone = frozenset(
             clash.file for clash in self.clashes if not clash.other and clash.file in settled
         )
-        keep_lessons(Path(self.batch.lessons), Lessons(apart, alone))
+        once = frozenset(self._learned_once)
+        keep_lessons(Path(self.batch.lessons), Lessons(apart, alone, once))
 
 
 def read_dependencies(path: Path) -> list[str]:

@@ -1,9 +1,9 @@
 """What builds learned about files that cannot share a batch.
 
-A lesson is a line of JSON, {"apart": [one, other]} or {"alone": file}, appended in one write:
-several batches and several builds learn at once. Names are relative to the build folder, so that
-they mean the same in every checkout. What is known of a release from the start is a profile
-among the facts, of the same lessons.
+A lesson is a line of JSON, {"apart": [one, other]}, {"alone": file} or {"once": header}, appended
+in one write: several batches and several builds learn at once. Names are relative to the build
+folder, so that they mean the same in every checkout. What is known of a release from the start is
+a profile among the facts, of the same lessons.
 """
 
 from __future__ import annotations
@@ -32,10 +32,14 @@ def subject(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """Files that clash with another one, and files that go with no other."""
+    """Files that clash with another one, and files that go with no other.
+
+    `once` are headers that must not be read a second time, and do not see to it themselves.
+    """
 
     apart: frozenset[frozenset[str]] = frozenset()
     alone: frozenset[str] = frozenset()
+    once: frozenset[str] = frozenset()
     _partners: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +77,7 @@ class Lessons:
         return groups + singles
 
     def __or__(self, other: Lessons) -> Lessons:
-        return Lessons(self.apart | other.apart, self.alone | other.alone)
+        return Lessons(self.apart | other.apart, self.alone | other.alone, self.once | other.once)
 
 
 def read_lessons(path: Path) -> Lessons:
@@ -84,6 +88,7 @@ def read_lessons(path: Path) -> Lessons:
         return Lessons()
     apart: set[frozenset[str]] = set()
     alone: set[str] = set()
+    once: set[str] = set()
     for line in lines:
         try:
             said = json.loads(line)
@@ -94,13 +99,16 @@ def read_lessons(path: Path) -> Lessons:
                 apart.add(frozenset((one, other)))
             case {"alone": str(name)}:
                 alone.add(name)
-    return Lessons(frozenset(apart), frozenset(alone))
+            case {"once": str(name)}:
+                once.add(name)
+    return Lessons(frozenset(apart), frozenset(alone), frozenset(once))
 
 
 def keep_lessons(path: Path, lessons: Lessons) -> None:
     """Add lessons to a file."""
     lines = [json.dumps({"apart": sorted(pair)}) for pair in sorted(map(sorted, lessons.apart))]
     lines += [json.dumps({"alone": name}) for name in sorted(lessons.alone)]
+    lines += [json.dumps({"once": name}) for name in sorted(lessons.once)]
     if not lines:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +136,7 @@ def shipped_lessons(project: str, version: str) -> Lessons:
 
 
 def parse_profile(text: str) -> Lessons:
-    """A profile's text as lessons: `alone` is a list of files, `apart` of groups of files."""
+    """A profile's text as lessons: `apart` is a list of groups of files, the others of files."""
     data = tomllib.loads(text)
     groups: Iterable[list[str]] = data.get("apart", [])
     pairs = (
@@ -137,4 +145,5 @@ def parse_profile(text: str) -> Lessons:
         for place, one in enumerate(group)
         for other in group[place + 1 :]
     )
-    return Lessons(frozenset(pairs), frozenset(data.get("alone", [])))
+    alone, once = (frozenset(data.get(name, [])) for name in ("alone", "once"))
+    return Lessons(frozenset(pairs), alone, once)
