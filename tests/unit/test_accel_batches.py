@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchsmith.toolchain.accel.batches import LARGE, File, Limits, form_batches, limits_for
+from torchsmith.toolchain.accel.batches import (
+    LARGE,
+    LARGE_KERNEL,
+    File,
+    Limits,
+    form_batches,
+    limits_for,
+)
 from torchsmith.toolchain.accel.lessons import (
     Lessons,
     keep_lessons,
@@ -103,10 +110,11 @@ def test_few_files_make_small_batches_so_that_every_core_has_some() -> None:
     assert limits_for(numbered(1200), cores=2).weight > limits_for(numbered(1200), cores=16).weight
 
 
-def test_a_file_for_one_kind_of_cpu_weighs_what_it_includes() -> None:
-    kernels = [File(f"{name}.cpp.AVX2.cpp", 100, f"{name}.o", included=50_000) for name in "abcd"]
-    batches = form_batches(kernels, Lessons(), Limits(files=8, weight=400_000))
-    assert [len(batch) for batch in batches] == [2, 2]
+def test_a_kernel_for_one_kind_of_cpu_is_by_what_it_includes_small_or_large() -> None:
+    sizes = {"a": 900, "b": 50_000, "c": 700, "d": LARGE_KERNEL}
+    kernels = [File(f"{name}.cpp.AVX2.cpp", 100, f"{name}.o", sizes[name]) for name in sizes]
+    batches = form_batches(kernels, Lessons(), Limits(files=8))
+    assert names(batches) == [["a.cpp.AVX2.cpp", "c.cpp.AVX2.cpp"]]
 
 
 def test_lessons_are_read_back_and_a_broken_line_is_passed_over(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from torchsmith.toolchain.accel.lessons import Lessons
 MOST_FILES = 32
 # A file this large takes its time for itself, not for its headers: generated ones mostly.
 LARGE = 120_000
+# So does a kernel of this size, for one kind of CPU: its loops are unfolded and vectorised.
+LARGE_KERNEL = 8_000
 # What reading the headers of a file weighs, in bytes of the file itself.
 _HEADERS = 10_000
 _HEAVIEST = 900_000
 _LIGHTEST = 200_000
-# What a byte of a file for one kind of CPU weighs: its loops are unfolded and vectorised.
-_VECTORISED = 3
 # So many batches for each core, or the last of them leave the other cores idle.
 _BATCHES_A_CORE = 4
 
@@ -37,7 +37,12 @@ class File:
     @property
     def weight(self) -> int:
         """About how much of a batch it is."""
-        return _HEADERS + self.size + _VECTORISED * self.included
+        return _HEADERS + self.size + self.included
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is compiled by itself: with others it would take as long, or longer."""
+        return self.size >= LARGE or self.included >= LARGE_KERNEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Limits:
 def limits_for(files: Sequence[File], cores: int) -> Limits:
     """Limits that keep every core busy to the end."""
     batches = cores * _BATCHES_A_CORE
-    weight = sum(file.weight for file in files if file.size < LARGE)
+    weight = sum(file.weight for file in files if not file.is_large)
     return Limits(
         files=max(2, min(MOST_FILES, -(-len(files) // batches))),
         weight=max(_LIGHTEST, min(_HEAVIEST, weight // batches)),
@@ -80,7 +85,7 @@ def _cut(files: Iterable[File], limits: Limits) -> Iterator[list[File]]:
     batch: list[File] = []
     weight = 0
     for file in files:
-        if file.size >= LARGE:
+        if file.is_large:
             continue
         if batch and weight + file.weight > limits.weight:
             yield batch
