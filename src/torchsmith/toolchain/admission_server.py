@@ -32,7 +32,7 @@ from torchsmith.toolchain.governor_events import (
 from torchsmith.toolchain.jobserver import Jobserver
 from torchsmith.toolchain.memory_book import MIB, Estimate, MemoryBook
 from torchsmith.toolchain.memory_meter import Meter
-from torchsmith.toolchain.processes import Process, end, find_process
+from torchsmith.toolchain.processes import Process, end, find_process, own_group
 
 _ATTEMPTS = 3
 _RAISE = 1.5
@@ -54,6 +54,7 @@ class _Job:
     number: int
     link: socket.socket
     pid: int
+    group: int
     buffer: bytearray = field(default_factory=bytearray)
     unit: Compile | None = None
     estimate: Estimate = _UNASKED
@@ -61,6 +62,8 @@ class _Job:
     seen_peak: int = 0
     announced: bool = False
     compiler: Process | None = None
+    # Told to run, it has not said yet which process its compiler is.
+    starting: bool = False
 
 
 class AdmissionServer:
@@ -141,7 +144,8 @@ class AdmissionServer:
             link.setblocking(True)
             credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             self._count += 1
-            job = _Job(self._count, link, struct.unpack("3i", credentials)[0])
+            pid = struct.unpack("3i", credentials)[0]
+            job = _Job(self._count, link, pid, own_group(pid))
             self._jobs[job.number] = job
             self._selector.register(link, selectors.EVENT_READ, job)
 
@@ -166,14 +170,19 @@ class AdmissionServer:
                 # Another number there than here, if the build runs in a container.
                 found = find_process(int(fields[1]))
                 job.compiler = found if found and found.parent == job.pid else None
+                job.starting = False
             elif fields[0] == b"done":
-                job.compiler = None
+                job.compiler, job.starting = None, False
                 self._ended(job, fields[1:])
 
     def _forget(self, job: _Job) -> None:
         if job.compiler and job.compiler.alive:
             # Its launcher was killed: nobody waits for the object file any more.
             end(job.compiler.pid)
+        elif job.starting and job.group:
+            # So it was before it could say which process that is: nothing else is in its group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(job.group, signal.SIGTERM)
         self._admission.leave(job.number)
         self._jobs.pop(job.number, None)
         self._selector.unregister(job.link)
@@ -283,6 +292,7 @@ class AdmissionServer:
         )
         # One that was killed gets nothing that could take more memory.
         options = self._options(job.unit) if job.attempt == 1 else ()
+        job.starting = True
         _answer(job, b"run", *(os.fsencode(word) for word in options))
 
     def _announce(self, job: _Job, unit: Compile | None) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     _Ended = tuple[int, int, struct_rusage]
 
-_SIGPIPE, _SIGXFSZ = 13, 25
+_SIGPIPE, _SIGTERM, _SIGXFSZ = 13, 15, 25
 # While this program lives its compiler should be the first to go when memory runs out, before
 # the build tool and torchsmith itself, whose loss would end the build.
 _EXPENDABLE = b"500"
@@ -86,8 +86,12 @@ def _run(governor: _socket.socket, command: list[str]) -> tuple[int, bytes, tupl
         if before:
             _swap_oom_score(before)
     posix.close(writer)
-    _send(governor, b"pid", b"%d" % child)
-    words, tail, ended = _listen(reader, child)
+    try:
+        _send(governor, b"pid", b"%d" % child)
+    except ConnectionError:
+        posix.kill(child, _SIGTERM)
+        raise
+    words, tail, ended = _listen(reader, child, governor)
     posix.close(reader)
     _, status, usage = ended or posix.wait4(child, 0)
     code = posix.WEXITSTATUS(status) if posix.WIFEXITED(status) else 128 + posix.WTERMSIG(status)
@@ -102,14 +106,23 @@ def _run(governor: _socket.socket, command: list[str]) -> tuple[int, bytes, tupl
     return code, words, report
 
 
-def _listen(reader: int, child: int) -> tuple[bytes, bytes, _Ended | None]:
+def _listen(
+    reader: int, child: int, governor: _socket.socket
+) -> tuple[bytes, bytes, _Ended | None]:
     """Read what the compiler says: (not yet printed, last words, how it ended if known)."""
     words = tail = b""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
+    # Only its end is of interest: it may have gone before it heard of this compiler.
+    poll.register(governor, 0)
     while True:
+        heard = [number for number, _ in poll.poll(1000)]
+        if governor.fileno() in heard:
+            poll.unregister(governor)
+            posix.kill(child, _SIGTERM)
+            continue
         # Something it left running, a cache's server say, may hold its output open for ever.
-        if not poll.poll(1000):
+        if not heard:
             ended = posix.wait4(child, posix.WNOHANG)
             if ended[0]:
                 return words, tail, ended

@@ -33,6 +33,14 @@ def find_process(pid: int) -> Process | None:
         return None
 
 
+def own_group(pid: int) -> int:
+    """The group of processes that one leads, as ninja's and make's commands do; 0 if none."""
+    try:
+        return pid if pid > 0 and os.getpgid(pid) == pid else 0
+    except OSError:
+        return 0
+
+
 def end(pid: int, kind: signal.Signals = signal.SIGTERM) -> None:
     """Signal a process and all under it."""
     for each in process_tree(pid):
