@@ -83,7 +83,7 @@ class Side:
 
     def verified(self) -> str:
         """What the build's own verification came to."""
-        (found,) = self.store.glob("work/*/verify/*/*.verify.json")
+        (found,) = self.store.glob("work/*/dist/*/torch-*.verify.json")
         report = json.loads(found.read_text(encoding="utf-8"))
         held = sum(check["status"] == "pass" for check in report["checks"])
         return f"{report['rating']}, {held} checks hold"

@@ -154,10 +154,11 @@ class Compilation:
         words = self._compile(group)
         if words is None:
             return
-        if self._guard_more(words):
+        found = find_clashes(words, self.paths, self.folder)
+        if self._guard_more(found):
             self.left.insert(0, group)
             return
-        clashes = self._clashes(group, words)
+        clashes = self._at_fault(group, found)
         culprits = {clash.file for clash in clashes}
         if culprits:
             self.clashes += [
@@ -174,11 +175,11 @@ class Compilation:
             half = len(group) // 2
             self.left[:0] = [group[:half], group[half:]]
 
-    def _guard_more(self, words: str) -> bool:
+    def _guard_more(self, found: Sequence[Clash]) -> bool:
         """Have headers read once that collide with themselves; whether there are new ones."""
         headers = {
             os.path.relpath(clash.header, self.folder)
-            for clash in find_clashes(words, self.paths, self.folder)
+            for clash in found
             if clash.header and can_be_guarded(clash.header, self.batch.command, self.folder)
         }
         new = headers - self._once
@@ -186,11 +187,9 @@ class Compilation:
         self._learned_once |= new
         return bool(new)
 
-    def _clashes(self, group: tuple[str, ...], words: str) -> list[Clash]:
+    def _at_fault(self, group: tuple[str, ...], found: Sequence[Clash]) -> list[Clash]:
         """What can be said of who is at fault in a group that does not compile."""
-        found = [
-            clash for clash in find_clashes(words, self.paths, self.folder) if clash.file in group
-        ]
+        found = [clash for clash in found if clash.file in group]
         later = [clash for clash in found if clash.file != group[0]]
         # The first is held responsible for headers that others cannot bear, too: what stays
         # after it has left is not divided in that way again.
