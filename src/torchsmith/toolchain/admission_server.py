@@ -46,6 +46,8 @@ _CACHE_ANSWER = 64 * MIB
 # Sleeping launchers cost about 5 MB each, so not all of a build may be one.
 _MOST_LENT = 64
 _GRACE = 5.0
+# From being told to run to saying which process that is.
+_SOON = 1.0
 _UNASKED = Estimate(0, "not asked yet")
 
 
@@ -62,8 +64,8 @@ class _Job:
     seen_peak: int = 0
     announced: bool = False
     compiler: Process | None = None
-    # Told to run, it has not said yet which process its compiler is.
-    starting: bool = False
+    # Told to run, and which process its compiler is, is not known.
+    unnamed: bool = False
 
 
 class AdmissionServer:
@@ -167,20 +169,21 @@ class AdmissionServer:
             if fields[0] == b"ask":
                 self._asked(job, [os.fsdecode(each) for each in fields[1:]])
             elif fields[0] == b"pid":
-                # Another number there than here, if the build runs in a container.
+                # Another number there than here, if the build runs in a container; and another
+                # parent, if its launcher has been killed since.
                 found = find_process(int(fields[1]))
                 job.compiler = found if found and found.parent == job.pid else None
-                job.starting = False
+                job.unnamed = job.compiler is None
             elif fields[0] == b"done":
-                job.compiler, job.starting = None, False
+                job.compiler, job.unnamed = None, False
                 self._ended(job, fields[1:])
 
     def _forget(self, job: _Job) -> None:
         if job.compiler and job.compiler.alive:
             # Its launcher was killed: nobody waits for the object file any more.
             end(job.compiler.pid)
-        elif job.starting and job.group:
-            # So it was before it could say which process that is: nothing else is in its group.
+        elif job.unnamed and job.group:
+            # So it was before that was known: nothing else is in its group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(job.group, signal.SIGTERM)
         self._admission.leave(job.number)
@@ -292,7 +295,7 @@ class AdmissionServer:
         )
         # One that was killed gets nothing that could take more memory.
         options = self._options(job.unit) if job.attempt == 1 else ()
-        job.starting = True
+        job.unnamed = True
         _answer(job, b"run", *(os.fsencode(word) for word in options))
 
     def _announce(self, job: _Job, unit: Compile | None) -> None:
@@ -320,15 +323,20 @@ class AdmissionServer:
 
         Their launchers reap them and end; those that wait end as the socket closes.
         """
+        # A launcher whose compiler is known is spared, and reports how that ended.
+        self._hear_until(lambda: not any(job.unnamed for job in self._jobs.values()), _SOON)
         for kind in (signal.SIGTERM, signal.SIGKILL):
-            until = time.monotonic() + _GRACE
             for number in self._admission.running:
                 job = self._jobs[number]
                 end(job.compiler.pid if job.compiler else job.pid, kind)
-            while self._admission.running and time.monotonic() < until:
-                for key, _ in self._selector.select(0.05):
-                    if isinstance(key.data, _Job):
-                        self._hear(key.data)
+            self._hear_until(lambda: not self._admission.running, _GRACE)
+
+    def _hear_until(self, reached: Callable[[], bool], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not reached() and time.monotonic() < until:
+            for key, _ in self._selector.select(0.05):
+                if isinstance(key.data, _Job):
+                    self._hear(key.data)
 
 
 def _answer(job: _Job, *fields: bytes) -> None:
