@@ -1,16 +1,19 @@
 """Whether two wheels of torch are the same to those who use them, however each was compiled.
 
     python -m benchmarks.same_torch STOCK.whl OURS.whl [--tree SOURCE] [--tests test_torch ...]
+    python -m benchmarks.same_torch STOCK.whl --save STOCK.json.gz [--tree SOURCE]
 
 Compares the symbols their libraries export, the operators and schemas they register and the
 dispatcher's table of each; with --tree, the source they were built from, it runs some of PyTorch's
 own tests with both and compares every outcome. Run it with a Python that has what torch requires,
-numpy, pytest and expecttest. Ends with 0 if nothing differs.
+numpy, pytest and expecttest. Ends with 0 if nothing differs. With --save one wheel is described in
+a file, which can stand for it on another machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import subprocess
@@ -138,42 +141,55 @@ def differences(kind: str, stock: Iterable[str], ours: Iterable[str]) -> int:
     return len(lost) + len(new)
 
 
-def compare_tests(places: Sequence[Path], tree: Path, tests: Sequence[str], work: Path) -> int:
-    """Run PyTorch's own tests with both; how many end in another way."""
-    jobs = [(place, test) for test in tests for place in places]
-    with ThreadPoolExecutor(max_workers=read_cores()) as pool:
-        found = list(pool.map(lambda job: outcomes(job[0], tree, job[1], work), jobs))
-    differ = 0
-    for number, test in enumerate(tests):
-        stock, ours = found[2 * number], found[2 * number + 1]
-        unlike = sorted(
-            name for name in stock.keys() | ours.keys() if stock.get(name) != ours.get(name)
-        )
-        counted = ", ".join(f"{count:,} {how}" for how, count in Counter(ours.values()).items())
-        print(f"{test}: {counted}; {len(unlike)} end in another way")
-        for name in unlike[:5]:
-            print(f"   {name}: {stock.get(name)} with stock, {ours.get(name)} with ours")
-        differ += len(unlike)
-    return differ
+def describe(
+    wheel: Path, work: Path, tree: Path | None = None, tests: Sequence[str] = TESTS
+) -> dict[str, Any]:
+    """Everything a wheel can differ in from another; of one described before, that."""
+    if wheel.name.endswith(".json.gz"):
+        with gzip.open(wheel, "rt", encoding="utf-8") as file:
+            read: dict[str, Any] = json.load(file)
+            return read
+    work.mkdir(parents=True, exist_ok=True)
+    place = installed(wheel, work / "installed")
+    strong, weak = exported(place)
+    found = {"strong": sorted(strong), "weak": sorted(weak), **registered(place)}
+    if tree is not None:
+        with ThreadPoolExecutor(max_workers=read_cores()) as pool:
+            ended = pool.map(lambda test: outcomes(place, tree, test, work), tests)
+            found["tests"] = dict(zip(tests, ended, strict=True))
+    return found
+
+
+def compare_outcomes(test: str, stock: dict[str, str], ours: dict[str, str]) -> int:
+    """Say how the tests of a file ended with both; how many in another way."""
+    unlike = sorted(
+        name for name in stock.keys() | ours.keys() if stock.get(name) != ours.get(name)
+    )
+    counted = ", ".join(f"{count:,} {how}" for how, count in Counter(ours.values()).items())
+    print(f"{test}: {counted}; {len(unlike)} end in another way")
+    for name in unlike[:5]:
+        print(f"   {name}: {stock.get(name)} with stock, {ours.get(name)} with ours")
+    return len(unlike)
 
 
 def compare(
     stock: Path, ours: Path, work: Path, tree: Path | None = None, tests: Sequence[str] = TESTS
 ) -> int:
     """Everything two wheels can differ in; how many things do."""
-    places = [installed(stock, work / "stock"), installed(ours, work / "ours")]
-    (strong, weak), (our_strong, our_weak) = map(exported, places)
-    one, other = map(registered, places)
-    differ = differences("exported symbols", strong, our_strong)
-    differences("exported copies of inline functions and templates", weak, our_weak)
+    one, other = (
+        describe(wheel, work / name, tree, tests)
+        for name, wheel in (("stock", stock), ("ours", ours))
+    )
+    differ = differences("exported symbols", one["strong"], other["strong"])
+    differences("exported copies of inline functions and templates", one["weak"], other["weak"])
     differ += differences("schemas", one["schemas"], other["schemas"])
     differ += differences("operators", one["operators"], other["operators"])
     tables = [
         [f"{name}: {text}" for name, text in found["dispatcher"].items()] for found in (one, other)
     ]
     differ += differences("dispatch tables", *tables)
-    if tree is not None:
-        differ += compare_tests(places, tree, tests, work)
+    for test in sorted(one.get("tests", {}).keys() & other.get("tests", {}).keys()):
+        differ += compare_outcomes(test, one["tests"][test], other["tests"][test])
     return differ
 
 
@@ -181,14 +197,21 @@ def main() -> int:
     """Compare two wheels; 0 if nothing differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("stock", type=Path)
-    parser.add_argument("ours", type=Path)
+    parser.add_argument("ours", type=Path, nargs="?")
+    parser.add_argument("--save", type=Path, help="describe the one wheel given in this file")
     parser.add_argument("--tree", type=Path, help="PyTorch's source, to run tests of")
     parser.add_argument("--tests", nargs="+", default=TESTS)
     parser.add_argument("--work", type=Path, help="a folder to keep logs in")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         work = (given.work or Path(place)).absolute()
-        work.mkdir(parents=True, exist_ok=True)
+        if given.save:
+            found = describe(given.stock, work, given.tree, given.tests)
+            with gzip.open(given.save, "wt", encoding="utf-8") as file:
+                json.dump(found, file)
+            return 0
+        if given.ours is None:
+            parser.error("two wheels to compare, or one to --save, are needed")
         differ = compare(given.stock, given.ours, work, given.tree, given.tests)
     print("the same" if not differ else f"{differ} differences")
     return 1 if differ else 0
