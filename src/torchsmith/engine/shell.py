@@ -104,7 +104,7 @@ def _commands(step: Step, cache: Path) -> tuple[str, ...]:
     """A step's own commands, or what does the same and more.
 
     A source is brought by what knows to resume and to check it; a wheel is compressed by every
-    core, and proven by what knows everything that is expected of it.
+    core, and proven by what knows everything that is expected of it; what has a task is done by us.
     """
     if step.source is not None:
         into = shlex.quote(step.outputs[0])
@@ -112,6 +112,8 @@ def _commands(step: Step, cache: Path) -> tuple[str, ...]:
         return (f"rm -rf {into}", _told(program, step.source))
     if step.expects is not None:
         return (_told(("torchsmith.verify",), step.expects),)
+    if step.task is not None:
+        return (_told((step.task.module,), msgspec.Raw(step.task.given.encode())),)
     wheels = [f'"$WORK"/{output}' for output in step.outputs if output.endswith(".whl")]
     if step.kind == "compile" and wheels:
         compress = shlex.join([sys.executable, "-P", "-m", "torchsmith.package"])
@@ -119,7 +121,7 @@ def _commands(step: Step, cache: Path) -> tuple[str, ...]:
     return step.commands
 
 
-def _told(program: tuple[str, ...], what: msgspec.Struct) -> str:
+def _told(program: tuple[str, ...], what: msgspec.Struct | msgspec.Raw) -> str:
     """A module of ours, run with a value on its standard input."""
     words = shlex.join([sys.executable, "-m", *program])
     return f"{words} <<'END_OF_INPUT'\n{msgspec.json.encode(what).decode()}\nEND_OF_INPUT"

@@ -41,6 +41,15 @@ class Cost(Struct, frozen=True):
     basis: str = ""
 
 
+class Task(Struct, frozen=True):
+    """What torchsmith does in place of a step's commands: a module of ours is run in the work
+    folder with `given`, JSON text, on its standard input.
+    """
+
+    module: str
+    given: str
+
+
 class Step(Struct, frozen=True):
     """One thing to do.
 
@@ -55,6 +64,7 @@ class Step(Struct, frozen=True):
     the `source` it brings: what runs the plan may bring it in a better way than its commands do.
     So does a verify with what it `expects`: its commands try what can be tried without
     torchsmith, which itself proves all of it and leaves the reports that are the step's outputs.
+    What packs and ships may carry a `task`: its commands then do it for those without torchsmith.
     """
 
     id: str
@@ -75,6 +85,7 @@ class Step(Struct, frozen=True):
     pip: tuple[str, ...] = ()
     source: SourceChoice | None = None
     expects: Expects | None = None
+    task: Task | None = None
     cost: Cost = Cost()
     details: tuple[tuple[str, str], ...] = ()
     key: str = ""
@@ -135,6 +146,8 @@ def step_key(
         subject["expects"] = json.loads(
             _neutral(step, json.dumps(to_builtins(replace(step.expects, variant=""))))
         )
+    if step.task is not None:
+        subject["task"] = [step.task.module, _neutral(step, step.task.given)]
     return digest(json.dumps(subject, sort_keys=True, separators=(",", ":")).encode())
 
 
