@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ def _pip(python: Path | str, *arguments: str) -> bool:
     second = subprocess.run(more, capture_output=True, text=True, check=False)
     assert second.returncode == 0, first.stderr + second.stderr
     return False
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _keys_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Builds sign what they make: never with the key of the person who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -44,11 +44,18 @@ def test_a_build_gives_a_working_wheel_and_never_builds_twice(
     wheel = Path(built.stdout.strip())
     assert wheel.name.startswith("tiny-1.0-cp3")
     assert wheel.is_file()
+    believed = torchsmith(project, "verify", "--signature", str(wheel))
+    assert believed.returncode == 0, believed.stderr
+    inspected = json.loads(torchsmith(project, "inspect", "--json", str(wheel)).stdout)
+    assert inspected["signature"]["state"] == "trusted"
+    assert inspected["verification"]["fits"]
+    assert inspected["made"]["sources"][0]["annotations"]["folder"] == "tiny"
+    assert inspected["bill"] == f"{wheel.name}.cdx.json"
 
     again = torchsmith(project, "build")
     assert again.returncode == 0
     assert again.stdout == built.stdout
-    assert again.stderr.count("(in the store)") == 4
+    assert again.stderr.count("(in the store)") == 5
 
     (project / "tiny" / "tiny" / "__init__.py").write_text(
         "import torch\nfrom tiny._C import twice\nVERSION = 2\n", encoding="utf-8"
@@ -56,7 +63,7 @@ def test_a_build_gives_a_working_wheel_and_never_builds_twice(
     planned = torchsmith(project, "build", "--dry-run")
     assert planned.returncode == 0
     assert planned.stdout.count("in the store") == 1
-    assert planned.stdout.count("to be run") == 3
+    assert planned.stdout.count("to be run") == 4
 
     runs = json.loads(torchsmith(project, "log", "--json").stdout)
     assert [run["status"] for run in runs] == ["done", "done", "failed"]

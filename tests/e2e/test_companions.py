@@ -57,7 +57,7 @@ def test_torchvision_is_built_and_reads_jpeg_and_png(
 
     again = torchsmith(project, "build")
     assert again.stdout == built.stdout
-    assert again.stderr.count("(in the store)") == 4
+    assert again.stderr.count("(in the store)") == 5
 
 
 def test_png_that_cannot_be_built_is_refused_before_anything_is_begun(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -97,6 +98,7 @@ def test_the_steps_are_named_without_touching_anything(project: Project) -> None
         "fetch-extension-tiny-op",
         "compile-tiny-op-tiny",
         "verify-tiny-op-tiny",
+        "attest-tiny",
     ]
     assert not project.work.exists()
     assert "DEBIAN_MIRROR" not in (usage := project.run("--help").stdout)
@@ -152,7 +154,9 @@ def test_a_broken_build_stops_is_mended_and_resumes(project: Project) -> None:
 
     again = project.run()
     assert again.returncode == 0
-    assert again.stdout.count("done before") == 4
+    assert again.stdout.count("done before") == 5
+    kept = wheel.with_name(f"{wheel.name}.sha256").read_text(encoding="utf-8").split()[0]
+    assert kept == hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert "Compile" not in again.stdout
     assert wheel.stat().st_mtime_ns == before
 

@@ -14,6 +14,7 @@ from torchsmith.engine.schedule import final_steps
 from torchsmith.engine.shell import step_script
 from torchsmith.engine.work import WorkFolder
 from torchsmith.errors import ProofFailed
+from torchsmith.plan.attest import attestations
 from torchsmith.plan.expects import Expects
 from torchsmith.plan.models import Step
 from torchsmith.plan.torch import reports
@@ -83,7 +84,9 @@ def test_a_step_that_ended_badly_for_another_reason_has_no_proof(tmp_path: Path)
 def test_a_report_is_wanted_at_the_end_and_goes_with_its_wheel(tmp_path: Path) -> None:
     compiled = Step(id="compile", kind="compile", title="C", outputs=(WHEEL,))
     assert final_steps([compiled, VERIFY], None) == {"compile", "verify"}
-    kept(tmp_path, GOOD)
+    document = kept(tmp_path, GOOD)
+    for name in attestations(str(document).removesuffix(".verify.json")):
+        Path(name).write_text("of the old one", encoding="utf-8")
     WorkFolder(tmp_path).clear(compiled, trees=True)
     assert list((tmp_path / "dist/v").iterdir()) == []
 

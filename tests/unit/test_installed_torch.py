@@ -203,6 +203,7 @@ def test_another_torch_in_the_same_place_is_built_against_anew(environment: Path
         "environment",
         "compile",
         "verify",
+        "package",
     }
 
 

@@ -140,7 +140,8 @@ def test_gemfield_is_torch_1_8_0_with_cuda_11_0_and_cudnn_8_0_5() -> None:
 
 def test_gemfield_packages_have_the_documents_names() -> None:
     plan = planned("gemfield-conda")
-    outputs = {output for step in plan.steps if step.kind == "package" for output in step.outputs}
+    packed = [step for step in plan.steps if step.id.startswith("package-")]
+    outputs = {output for step in packed for output in step.outputs}
     names = {output.rsplit("/", 1)[-1] for output in outputs}
     assert "pytorch-1.8.0-py3.8_cuda11.0.221_cudnn8.0.5_0.tar.bz2" in names
     assert "magma-cuda110-2.5.2-1.tar.bz2" in names

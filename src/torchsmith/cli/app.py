@@ -13,6 +13,8 @@ from torchsmith.cli import (
     doctor,
     facts,
     init,
+    inspect,
+    key,
     log,
     plan,
     schema,
@@ -54,6 +56,8 @@ app.command("build")(build.build)
 app.command("bundle")(bundle.bundle)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
+app.command("inspect")(inspect.inspect)
+app.add_typer(key.app, name="key")
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

@@ -49,11 +49,21 @@ def verify(
     save: Annotated[
         bool, typer.Option("--save", help="Also keep it beside each wheel, as JSON and as text.")
     ] = False,
+    signature: Annotated[
+        bool,
+        typer.Option("--signature", help="Only check that a trusted key signed these very files."),
+    ] = False,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="With --signature: trust this public key alone.")
+    ] = None,
 ) -> None:
     """Prove that a wheel or an environment is a torch that works, and the one asked for.
 
     Ends with 0 if every check passed, 9 if one failed.
     """
+    if signature or key is not None:
+        _signatures(target, key, json=json)
+        return
     from torchsmith.cli import planning
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
@@ -93,3 +103,19 @@ def verify(
     if made.rating == "fail":
         names = ", ".join(dict.fromkeys(check.name for check in made.failed))
         raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
+
+
+def _signatures(files: list[Path], key: Path | None, *, json: bool) -> None:
+    from torchsmith.cli.output import print_json
+    from torchsmith.package.envelope import check
+    from torchsmith.package.keys import read_public, trusted_keys
+
+    keys = (read_public(key),) if key is not None else trusted_keys()
+    # All of them before a word: one that is refused must not hide behind others.
+    found = {path: check(path, keys) for path in files}
+    if json:
+        print_json([{"file": str(path), "key": signed.signer.id} for path, signed in found.items()])
+        return
+    for path, signed in found.items():
+        whose = "this machine's key" if signed.signer.own else "the trusted key"
+        print(f"ok {path.name}: signed by {whose} {signed.signer.id[:16]}")

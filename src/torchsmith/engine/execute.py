@@ -11,6 +11,7 @@ from torchsmith.engine.dates import build_date
 from torchsmith.engine.disk import free_bytes, room
 from torchsmith.engine.entry import Entry, MissingOutputError
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
+from torchsmith.engine.history import history
 from torchsmith.engine.locks import Lock, key_lock
 from torchsmith.engine.process import Guard, Outcome, Stop, run_script
 from torchsmith.engine.proof import Proof, read_proof
@@ -21,6 +22,7 @@ from torchsmith.engine.shell import step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import DiskFullError, InterruptedRunError, ProofFailed, StepFailed
+from torchsmith.plan.attest import HISTORY, is_attestation
 from torchsmith.plan.models import Step
 
 
@@ -38,6 +40,7 @@ class Executor:
         *,
         fresh: bool,
         fetches: Mapping[str, Step],
+        steps: Mapping[str, Step],
     ) -> None:
         self.store = store
         self.work = work
@@ -49,6 +52,7 @@ class Executor:
         self._stop = stop
         self._fresh = fresh
         self._fetches = fetches
+        self._steps = steps
         self._logs = store.root / "logs" / recorder.run
 
     def entry(self, step: Step) -> Entry | None:
@@ -160,13 +164,16 @@ class Executor:
         folder.mkdir(parents=True, exist_ok=True)
         compiles = step.kind == "compile"
         date = build_date(step, self._fetches, self.store, self.work) if compiles else None
+        base = self._base
+        if is_attestation(step):
+            base = {**base, HISTORY: history(step, self._steps, self._recorder)}
         return run_script(
             self.work.write_script(step, step_script(step, self.store.root / "downloads")),
             folder,
             step_environment(
                 step,
                 self.work.path,
-                self._base,
+                base,
                 self._secrets,
                 resume=resume,
                 fresh=self._fresh,

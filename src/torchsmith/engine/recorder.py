@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchsmith.engine import events
 from torchsmith.engine.expected import Known
-from torchsmith.engine.journal import Journal, StepStatus
+from torchsmith.engine.journal import Journal, StepRecord, StepStatus
 from torchsmith.engine.process import Outcome
 from torchsmith.plan.models import Step
 
@@ -66,3 +66,8 @@ class Recorder:
         found = [record for record in found if record.run != self.run]
         same = [record for record in found if record.key == step.key]
         return Known(same, [record for record in found if record.key != step.key])
+
+    def done(self, step: Step) -> StepRecord | None:
+        """The last time just this was done, in this run or before."""
+        found = self._journal.earlier("", "", step.key)
+        return next((record for record in found if record.status == "done"), None)

@@ -33,6 +33,7 @@ from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, UsageError
 from torchsmith.host.limits import read_cores
+from torchsmith.plan.attest import is_attestation
 from torchsmith.plan.models import Plan, Step
 
 _AT_ONCE = 4
@@ -91,6 +92,7 @@ def run_plan(
         stop,
         fresh=fresh,
         fetches=origins(steps),
+        steps={step.id: step for step in steps},
     )
     run = _Run(plan, steps, only, executor, recorder, base, cores or read_cores())
     began = time.monotonic()
@@ -198,7 +200,8 @@ class _Run:
         for step in self.steps:
             roots = self.work.placed_roots(step, untouched=False) if step.id in self.finals else ()
             # A report lies beside the wheel it is about, and is no result by itself.
-            if roots and (step.expects is None or step.id in (self.only or ())):
+            about = step.expects is not None or is_attestation(step)
+            if roots and (not about or step.id in (self.only or ())):
                 self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
 
     def _say_how_long(self, chosen: frozenset[str]) -> None:

@@ -19,6 +19,7 @@ from torchsmith.engine.disk import room, write_whole
 from torchsmith.engine.entry import find_outputs, inside
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import remove, signature
+from torchsmith.plan.attest import attestations
 from torchsmith.plan.models import Step
 from torchsmith.plan.torch import reports
 
@@ -134,8 +135,8 @@ class WorkFolder:
             path = self.path / root
             if inside(root) and (trees or path.is_symlink() or not path.is_dir()):
                 remove(path)
-                # A report must not stay when the wheel it is about goes.
-                for report in reports(root):
+                # What is said about a wheel must not stay when the wheel goes.
+                for report in (*reports(root), *attestations(root)):
                     (self.path / report).unlink(missing_ok=True)
 
     def clear_staging(self, step: Step) -> None:

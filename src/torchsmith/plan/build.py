@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from torchsmith.facts.files import Facts
+from torchsmith.plan.attest import attest_step
 from torchsmith.plan.companions import companion_steps, extension_steps
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
@@ -147,6 +148,7 @@ def _variant(
                 conda.append(step)
             if recipe.packages.libtorch:
                 collector.add(libtorch_step(resolution, torch))
+        collector.add(attest_step(recipe, resolution, collector.steps))
     images: list[str] = []
     image_ids: tuple[str, ...] = ()
     if recipe.image is not None:

@@ -68,8 +68,8 @@ def read_library(path: str, stream: IO[bytes], size: int) -> Library | None:
     stream.seek(0)
     try:
         return _read(path, ELFFile(stream), size)
-    except (ELFError, ValueError, KeyError, AssertionError, UnicodeDecodeError) as error:
-        # Cut short, or not what its first bytes promise.
+    except (ELFError, ValueError, KeyError, AssertionError, OverflowError) as error:
+        # Cut short, or not what its first bytes promise: an offset no file can have.
         return Library(path, size=size, broken=str(error) or type(error).__name__)
 
 

@@ -166,12 +166,12 @@ def _promised(bringer: str, around: Surroundings) -> bool:
 
     A companion built for CUDA needs libtorch_cuda, which the torch beside it may not have.
     """
-    if not bringer or any(_is(name, bringer) for name in around.installed):
+    if not bringer or any(brings(name, bringer) for name in around.installed):
         return False
-    return any(_is(name, bringer) for name in around.requires)
+    return any(brings(name, bringer) for name in around.requires)
 
 
-def _is(required: str, bringer: str) -> bool:
+def brings(required: str, bringer: str) -> bool:
     """nvidia-cublas-cu12 is nvidia-cublas; nvidia-cusparselt is not nvidia-cusparse."""
     return required == bringer or required.startswith(f"{bringer}-cu")
 

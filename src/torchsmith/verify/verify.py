@@ -13,7 +13,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from torchsmith import __version__
-from torchsmith.host.probe import run
 from torchsmith.plan.expects import Expects
 from torchsmith.verify.binary import Library, below, looks_shared, read_files
 from torchsmith.verify.buildconfig import foreign_paths
@@ -21,6 +20,7 @@ from torchsmith.verify.checks import Check, Status, few
 from torchsmith.verify.compare import compare, compare_companion, matching
 from torchsmith.verify.gpucode import judge_gpu_code
 from torchsmith.verify.linkage import Surroundings, judge
+from torchsmith.verify.loader import system_libraries
 from torchsmith.verify.probing import Probed, probe
 from torchsmith.verify.report import Report
 from torchsmith.verify.target import (
@@ -289,20 +289,6 @@ def _unrecorded(environment: Environment) -> tuple[Library, ...]:
         if (path / "torch").is_dir():
             return read_files(path, below(path, "torch"))
     return ()
-
-
-def system_libraries() -> frozenset[str]:
-    """Names the machine's loader finds; not in a person's own folder, which no other has."""
-    home = f"{Path.home()}/"
-    for program in ("ldconfig", "/sbin/ldconfig"):
-        if said := run([program, "-p"]):
-            lines = [line for line in said.splitlines()[1:] if line.split()]
-            return frozenset(
-                line.split()[0]
-                for line in lines
-                if not line.rpartition("=> ")[2].strip().startswith(home)
-            )
-    return frozenset()
 
 
 def _lent() -> frozenset[str]:

@@ -1,0 +1,26 @@
+"""`torchsmith inspect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="A wheel, conda package or libtorch archive.")],
+    json: Annotated[bool, typer.Option("--json", help="All of it, for scripts.")] = False,
+) -> None:
+    """Say what an artifact is, what it needs, how it was made and who signed it."""
+    import msgspec
+
+    from torchsmith.cli.output import print_json
+    from torchsmith.cli.show_inspect import lines
+    from torchsmith.package.inspection import inspect as look
+
+    found = look(file)
+    if json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        print("\n".join(lines(found)))

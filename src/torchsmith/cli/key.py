@@ -1,0 +1,75 @@
+"""`torchsmith key`: what this machine signs with, and whose signatures it believes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Keys for signing artifacts.", no_args_is_help=True, rich_markup_mode=None)
+Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+
+
+@app.command()
+def show(json: Json = False) -> None:
+    """This machine's own key, by its number; the private half is never shown."""
+    from torchsmith.cli.output import print_json
+    from torchsmith.errors import UsageError
+    from torchsmith.package.keys import own_key
+
+    key = own_key()
+    if key is None:
+        raise UsageError(
+            "this machine has no key yet",
+            "The first build makes one, and so does `torchsmith key export`.",
+        )
+    if json:
+        print_json({"id": key.id, "public": key.pem, "file": str(key.path)})
+        return
+    print(f"key      {key.id}")
+    print(f"private  {key.path}")
+
+
+@app.command()
+def export(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write it to this file.")
+    ] = None,
+) -> None:
+    """The public half of this machine's key, for those who are to trust it."""
+    from torchsmith.cli.output import write_file
+    from torchsmith.package.keys import own_key
+
+    key = own_key(make=True)
+    assert key is not None
+    if output is None:
+        sys.stdout.write(key.pem)
+    else:
+        write_file(output, key.pem.encode())
+        print(f"{key.id} -> {output}", file=sys.stderr)
+
+
+@app.command()
+def trust(file: Annotated[Path, typer.Argument(help="A public key.")]) -> None:
+    """Believe what this key signs."""
+    from torchsmith.package.keys import trust as believe
+
+    print(f"{believe(file).id} is trusted now")
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """The keys whose signatures are believed here."""
+    from torchsmith.cli.output import print_json
+    from torchsmith.package.keys import trusted_keys
+
+    keys = trusted_keys()
+    if json:
+        print_json([{"id": key.id, "own": key.own, "file": str(key.path)} for key in keys])
+        return
+    for key in keys:
+        print(f"{key.id}  {'own' if key.own else 'trusted'}  {key.path}")
+    if not keys:
+        print("no key is trusted: `torchsmith key trust FILE` adds one")

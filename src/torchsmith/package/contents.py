@@ -1,0 +1,244 @@
+"""What lies in an artifact: its own words about itself, and every shared library.
+
+Nothing is unpacked to disk and nothing in it is believed: it may be cut short, lie about its
+sizes or name files outside itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import IO, Literal
+
+import zstandard
+from msgspec import Struct
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from torchsmith.sources.tree import file_hash
+from torchsmith.verify.binary import MAGIC, Library, read_bytes
+from torchsmith.verify.errors import VerificationError
+
+Kind = Literal["wheel", "conda package", "libtorch archive"]
+
+_ENDS: Mapping[str, Kind] = {
+    ".whl": "wheel",
+    ".conda": "conda package",
+    ".tar.bz2": "conda package",
+    ".tar.gz": "libtorch archive",
+    ".zip": "libtorch archive",
+}
+_CHUNK = 1 << 20
+# Code and text come to a tenth or so of their size; what claims so much more is a bomb.
+_MOST_TIMES, _MOST_FREE = 200, 64 << 20
+_LONGEST_TEXT = 16 << 20
+
+
+class Packed(Struct, frozen=True):
+    """A shared library as it lies in an artifact."""
+
+    library: Library
+    sha256: str
+
+
+class Contents(Struct, frozen=True):
+    """An artifact as it describes itself, and what is in it."""
+
+    path: Path
+    kind: Kind
+    name: str
+    version: str
+    size: int
+    sha256: str
+    files: int
+    unpacked: int
+    libraries: tuple[Packed, ...]
+    tags: tuple[str, ...] = ()
+    # Of a conda package: its build string and the platform it is for.
+    build: str = ""
+    subdir: str = ""
+    requires: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The local part of its version: cu126."""
+        return self.version.partition("+")[2]
+
+
+def kind_of(path: Path) -> Kind:
+    """What a file is, by its name."""
+    for end, kind in _ENDS.items():
+        if path.name.endswith(end):
+            return kind
+    raise VerificationError(
+        f"{path.name} is no artifact that can be looked into",
+        "Wheels (.whl), conda packages (.conda, .tar.bz2) and libtorch archives (.tar.gz, .zip) "
+        "can.",
+    )
+
+
+def read_contents(path: Path) -> Contents:
+    """Read all of an artifact once."""
+    kind = kind_of(path)
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise ValueError("it is no file")
+        digest = file_hash(path)
+        seen = _Seen(size)
+        for name, stream, claimed in _members(path):
+            seen.add(name, stream, claimed)
+    except OSError as error:
+        raise _damaged(path, error.strerror or str(error)) from None
+    except (*_BROKEN, ValueError) as error:
+        raise _damaged(path, str(error) or type(error).__name__) from None
+    with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
+        described = {"wheel": _wheel, "conda package": _conda}.get(kind, _libtorch)(path, seen)
+        return Contents(
+            path=path,
+            kind=kind,
+            size=size,
+            sha256=digest,
+            files=seen.files,
+            unpacked=seen.bytes,
+            libraries=tuple(sorted(seen.libraries, key=lambda item: item.library.path)),
+            **described,  # type: ignore[arg-type]
+        )
+    raise _damaged(path, f"it does not describe itself as a {kind} does")
+
+
+# RuntimeError is zipfile's word for what is encrypted, or compressed in a way it does not know.
+_BROKEN = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    zstandard.ZstdError,
+    EOFError,
+    RuntimeError,
+)
+
+
+def _damaged(path: Path, why: str) -> VerificationError:
+    return VerificationError(
+        f"{path.name} cannot be read as a {kind_of(path)}: {why}",
+        "It was cut short or damaged, or is not what its name says: build or download it again.",
+    )
+
+
+class _Seen:
+    """Members as they go by."""
+
+    def __init__(self, size: int) -> None:
+        self.files = 0
+        self.bytes = 0
+        self.texts: dict[str, str] = {}
+        self.libraries: list[Packed] = []
+        self._most = size * _MOST_TIMES + _MOST_FREE
+
+    def add(self, name: str, stream: IO[bytes], claimed: int) -> None:
+        """Take in one file."""
+        if name.startswith("/") or ".." in name.split("/") or "\\" in name or "\0" in name:
+            raise ValueError(f"it holds a file that leads out of it, {name!r}")
+        if claimed + self.bytes > self._most:
+            raise ValueError("it unpacks to far more than any package does")
+        self.files += 1
+        first = stream.read(_CHUNK)
+        if first[:4] == MAGIC:
+            content = first + stream.read()
+            self.bytes += len(content)
+            if (library := read_bytes(name, content)) is not None:
+                self.libraries.append(Packed(library, hashlib.sha256(content).hexdigest()))
+        elif _describes(name) and claimed <= _LONGEST_TEXT:
+            content = first + stream.read()
+            self.bytes += len(content)
+            self.texts[name] = content.decode("utf-8", "replace")
+        else:
+            # To the end: only there does an archive show that it is whole.
+            while first:
+                self.bytes += len(first)
+                first = stream.read(_CHUNK)
+
+
+def _describes(name: str) -> bool:
+    folder, _, last = name.partition("/")
+    return (folder.endswith(".dist-info") and last in ("METADATA", "WHEEL")) or name in (
+        "info/index.json",
+        "libtorch/build-version",
+    )
+
+
+def _members(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
+    if path.name.endswith((".whl", ".zip")):
+        yield from _zipped(path)
+    elif path.name.endswith(".conda"):
+        yield from _in_conda(path)
+    else:
+        with tarfile.open(path, "r:*") as archive:
+            yield from _tarred(archive)
+
+
+def _zipped(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            if not info.is_dir():
+                with archive.open(info) as stream:
+                    yield info.filename, stream, info.file_size
+
+
+def _tarred(archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes], int]]:
+    for item in archive:
+        stream = archive.extractfile(item) if item.isreg() else None
+        if stream is not None:
+            yield item.name.removeprefix("./"), stream, item.size
+
+
+def _in_conda(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
+    """Two compressed archives in a zip: https://docs.conda.io/projects/conda/en/latest/"""
+    with zipfile.ZipFile(path) as archive:
+        inner = [name for name in archive.namelist() if name.endswith(".tar.zst")]
+        for name in inner:
+            with (
+                archive.open(name) as packed,
+                zstandard.ZstdDecompressor().stream_reader(packed) as plain,
+                tarfile.open(fileobj=plain, mode="r|") as tar,
+            ):
+                yield from _tarred(tar)
+
+
+def _wheel(path: Path, seen: _Seen) -> dict[str, object]:
+    try:
+        name, version, _, tags = parse_wheel_filename(path.name)
+    except InvalidWheelFilename as error:
+        raise ValueError from error
+    (metadata,) = [text for name, text in seen.texts.items() if name.endswith("/METADATA")]
+    said = HeaderParser().parsestr(metadata)
+    return {
+        "name": str(name),
+        "version": str(version),
+        "tags": tuple(sorted(map(str, tags))),
+        "requires": tuple(said.get_all("Requires-Dist") or ()),
+    }
+
+
+def _conda(path: Path, seen: _Seen) -> dict[str, object]:
+    index = json.loads(seen.texts["info/index.json"])
+    return {
+        "name": str(index["name"]),
+        "version": str(index["version"]),
+        "build": str(index["build"]),
+        "subdir": str(index.get("subdir", "")),
+        "requires": tuple(map(str, index.get("depends", ()))),
+    }
+
+
+def _libtorch(path: Path, seen: _Seen) -> dict[str, object]:
+    # Upstream's archives have the same file.
+    return {"name": "libtorch", "version": seen.texts["libtorch/build-version"].strip()}

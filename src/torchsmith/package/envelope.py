@@ -1,0 +1,245 @@
+"""Signed statements: a DSSE envelope a line, beside the artifact they are about.
+
+https://github.com/secure-systems-lab/dsse and
+https://github.com/in-toto/attestation/blob/main/spec/v1/bundle.md
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from torchsmith.errors import UsageError
+from torchsmith.package.keys import PublicKey
+from torchsmith.plan.attest import attestations
+from torchsmith.sources.tree import file_hash
+from torchsmith.verify.errors import VerificationError
+
+if TYPE_CHECKING:
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.signer import Signer
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT = "https://in-toto.io/Statement/v1"
+_LARGEST = 64 << 20
+
+
+class SignatureError(VerificationError):
+    """An artifact is not vouched for; `state` says in a word what is wrong."""
+
+    def __init__(self, state: str, message: str, hint: str) -> None:
+        super().__init__(message, hint)
+        self.state = state
+
+
+class _Subject(Struct, frozen=True):
+    name: str
+    digest: Mapping[str, str]
+
+
+class _Statement(Struct, frozen=True, rename={"type": "_type", "predicate_type": "predicateType"}):
+    """The parts of a statement that say what it is about."""
+
+    type: str
+    subject: tuple[_Subject, ...]
+    predicate_type: str
+    predicate: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A statement, and the numbers of the keys that are said to have signed it."""
+
+    keys: tuple[str, ...]
+    predicate_type: str
+    predicate: Mapping[str, object]
+    subjects: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A statement about a file, and the trusted key that signed it."""
+
+    claim: Claim
+    signer: PublicKey
+
+
+def envelope_path(artifact: Path) -> Path:
+    """Where what is signed about an artifact lies."""
+    return artifact.with_name(attestations(artifact.name)[1])
+
+
+def seal(statement: bytes, signer: Signer) -> bytes:
+    """A statement in an envelope, as one line."""
+    from securesystemslib.dsse import Envelope
+
+    envelope = Envelope(statement, PAYLOAD_TYPE, {})
+    envelope.sign(signer)
+    return json.dumps(envelope.to_dict(), separators=(",", ":")).encode() + b"\n"
+
+
+def _open(path: Path) -> tuple[Envelope, ...]:
+    from securesystemslib.dsse import Envelope
+    from securesystemslib.exceptions import FormatError
+
+    broken = SignatureError(
+        "broken",
+        f"{path.name} is not a signed envelope: it is damaged, or another file was put there",
+        "Get it again from whoever built the artifact.",
+    )
+    try:
+        # Neither what never ends nor what would fill the memory.
+        if path.stat().st_size > _LARGEST or not path.is_file():
+            raise broken
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        raise SignatureError(
+            "unsigned",
+            f"{path.name.removesuffix('.intoto.jsonl')} is not signed: there is no {path.name} "
+            "beside it",
+            "Artifacts that torchsmith builds have one; copy it along with the artifact.",
+        ) from None
+    except OSError as error:
+        raise SignatureError(
+            "broken", f"{path} cannot be read: {error.strerror}", "Check its rights."
+        ) from None
+    try:
+        found = tuple(Envelope.from_dict(json.loads(line)) for line in lines if line.strip())
+    except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
+        raise broken from None
+    if not found:
+        raise broken
+    return found
+
+
+def _read(envelope: Envelope, path: Path) -> Claim:
+    try:
+        if envelope.payload_type != PAYLOAD_TYPE:
+            raise ValueError
+        said = msgspec.json.decode(envelope.payload, type=_Statement)
+        if said.type != STATEMENT:
+            raise ValueError
+    except (ValueError, msgspec.MsgspecError):
+        raise SignatureError(
+            "broken",
+            f"what is signed in {path.name} is no in-toto statement",
+            "Get it again from whoever built the artifact.",
+        ) from None
+    subjects = tuple((item.name, item.digest.get("sha256", "")) for item in said.subject)
+    return Claim(tuple(envelope.signatures), said.predicate_type, said.predicate, subjects)
+
+
+def claims(artifact: Path) -> tuple[Claim, ...]:
+    """What is said about an artifact, whether or not anybody trusted says it."""
+    path = envelope_path(artifact)
+    return tuple(_read(envelope, path) for envelope in _open(path))
+
+
+def check(artifact: Path, keys: Sequence[PublicKey], digest: str = "") -> Signed:
+    """The statement about this very file that a trusted key signed.
+
+    `digest` is the file's sha256 where it is known already. Raises `SignatureError`.
+    """
+    path = envelope_path(artifact)
+    if not artifact.is_file():
+        raise UsageError(f"{artifact} is not a file", "Name the artifact, not what lies beside it.")
+    envelopes = _open(path)
+    digest = digest or file_hash(artifact)
+    problems: list[SignatureError] = []
+    for envelope in envelopes:
+        try:
+            claim = _read(envelope, path)
+            key = _signed_by(envelope, keys, path)
+            _about(claim, artifact, digest)
+            _with_its_bill(claim, artifact)
+        except SignatureError as problem:
+            problems.append(problem)
+            continue
+        return Signed(claim, key)
+    # The one that came closest says most.
+    raise max(problems, key=lambda problem: _ORDER.index(problem.state))
+
+
+_ORDER = (
+    "broken",
+    "unknown key",
+    "changed envelope",
+    "another file",
+    "changed file",
+    "changed bill",
+)
+
+
+def _signed_by(envelope: Envelope, keys: Sequence[PublicKey], path: Path) -> PublicKey:
+    from securesystemslib.exceptions import UnverifiedSignatureError
+
+    claimed = [key for key in keys if key.id in envelope.signatures]
+    if not claimed:
+        names = ", ".join(ascii(name[:16])[1:-1] for name in envelope.signatures) or "nobody"
+        raise SignatureError(
+            "unknown key",
+            f"{path.name} is signed by {names}, whose key is not trusted here",
+            "If you know whose it is: `torchsmith key trust FILE` with the public key.",
+        )
+    for key in claimed:
+        try:
+            key.verifier.verify_signature(envelope.signatures[key.id], envelope.pae())
+        except UnverifiedSignatureError:
+            continue
+        return key
+    raise SignatureError(
+        "changed envelope",
+        f"the signature in {path.name} does not fit: it was changed after it was signed",
+        "Do not use the artifact; get both again from whoever built it.",
+    )
+
+
+def _about(claim: Claim, artifact: Path, digest: str) -> None:
+    digests = dict(claim.subjects)
+    if digest in digests.values():
+        return
+    if artifact.name in digests:
+        raise SignatureError(
+            "changed file",
+            f"{artifact.name} is not the file that was signed: its sha256 is {digest}, signed was "
+            f"{digests[artifact.name]}",
+            "It was changed or damaged afterwards: do not use it.",
+        )
+    raise SignatureError(
+        "another file",
+        f"{envelope_path(artifact).name} is about another file: {', '.join(digests) or 'none'}",
+        "Put the envelope beside the artifact it belongs to.",
+    )
+
+
+class _Byproduct(Struct, frozen=True):
+    name: str = ""
+    digest: Mapping[str, str] = {}
+
+
+class _RunDetails(Struct, frozen=True):
+    byproducts: tuple[_Byproduct, ...] = ()
+
+
+def _with_its_bill(claim: Claim, artifact: Path) -> None:
+    """The bill of materials is vouched for by its hash; a report may be written anew any time."""
+    try:
+        run = msgspec.convert(claim.predicate.get("runDetails", {}), _RunDetails)
+    except msgspec.ValidationError:
+        return
+    for item in run.byproducts:
+        path = artifact.with_name(item.name.rpartition("/")[2] or "-")
+        if not item.name.endswith(".cdx.json") or not path.is_file():
+            continue
+        if file_hash(path) != item.digest.get("sha256"):
+            raise SignatureError(
+                "changed bill",
+                f"{path.name} is not the bill of materials that was signed",
+                "It was changed afterwards: get it again from whoever built the artifact.",
+            )

@@ -1,0 +1,225 @@
+"""The step that writes down what artifacts are made of, and signs how they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from torchsmith.plan.models import Cost, Step, Task, as_json, digest
+from torchsmith.plan.shell import sh
+from torchsmith.resolve.models import Resolution, SourceChoice
+
+if TYPE_CHECKING:
+    from torchsmith.recipe.models import Recipe
+
+MODULE = "torchsmith.package.attest"
+# To be raised when documents say more: those that say less are then written again.
+FORM = 1
+# The variable in which what runs a plan tells what it knows and the plan cannot: a `History`.
+HISTORY = "TORCHSMITH_HISTORY"
+
+_ARTIFACTS = (".whl", ".conda", ".tar.bz2", ".tar.gz", ".zip")
+# What is done with a result changes nothing in it.
+_AFTERWARDS = {"description", "image", "publish", "job"}
+# Reasons are for people; where an installed torch lies is true of one machine only.
+_UNSAID = ("choices", "cautions", "installed", "patches", "vendored")
+
+
+class Origin(Struct, frozen=True, omit_defaults=True):
+    """A source something was built from: what was asked for, and the tree that was brought.
+
+    `folder` is one of the recipe's own folder, which no `source` describes.
+    """
+
+    project: str
+    tree: str
+    source: SourceChoice | None = None
+    folder: str = ""
+
+
+class Change(Struct, frozen=True, omit_defaults=True):
+    """A patch applied to a source, or with `lender` a file put into it out of another package.
+
+    A patch is left out where the tree has the path `unless`, or has not `only_with`.
+    """
+
+    project: str
+    name: str
+    sha256: str
+    why: str = ""
+    lender: str = ""
+    unless: str = ""
+    only_with: str = ""
+
+
+class Subject(Struct, frozen=True, omit_defaults=True):
+    """One artifact, as a path of the work folder or a pattern for it.
+
+    `step` is the one that made it, `env` what that was told; `trees` are those of its origins,
+    `beside` the artifacts of the same plan that it was built against, `environments` the
+    folders of the Pythons it was built with.
+    """
+
+    artifact: str
+    project: str
+    step: str
+    env: tuple[tuple[str, str], ...] = ()
+    trees: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ()
+
+
+class Attest(Struct, frozen=True):
+    """What a plan knows of its artifacts; the rest is known only when they are there."""
+
+    recipe: Mapping[str, object]
+    variant: str
+    resolution: Mapping[str, object]
+    subjects: tuple[Subject, ...]
+    origins: tuple[Origin, ...]
+    changes: tuple[Change, ...]
+    torch: str = ""
+    form: int = FORM
+
+
+class Made(Struct, frozen=True):
+    """When a step was done, and in which run; times in seconds since 1970."""
+
+    key: str = ""
+    run: str = ""
+    started: float | None = None
+    ended: float | None = None
+
+
+class History(Struct, frozen=True):
+    """The run that attests, and what is known of the steps before."""
+
+    run: str = ""
+    steps: Mapping[str, Made] = {}
+
+
+def attestations(artifact: str) -> tuple[str, str]:
+    """Where the documents on an artifact lie: beside it."""
+    return f"{artifact}.cdx.json", f"{artifact}.intoto.jsonl"
+
+
+def is_attestation(step: Step) -> bool:
+    """Whether a step's outputs are documents on artifacts, and none by themselves."""
+    return step.task is not None and step.task.module == MODULE
+
+
+def attest_step(recipe: Recipe, resolution: Resolution, steps: Mapping[str, Step]) -> Step | None:
+    """One step for all artifacts that `steps` make for a variant; None where they make none."""
+    variant = resolution.variant
+    mine = [step for step in steps.values() if step.variant == variant]
+    makers = [step for step in mine if _artifacts(step)]
+    verified = [step.id for step in mine if step.kind == "verify"]
+    subjects = tuple(subject for step in makers for subject in _subjects(step, steps))
+    if not subjects:
+        return None
+    behind = {step.id: step for maker in makers for step in _behind(maker, steps)}
+    fetches = [step for step in behind.values() if step.kind == "fetch"]
+    means = [step.id for step in behind.values() if step.kind in ("fetch", "environment")]
+    told = Attest(
+        recipe=recipe.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, exclude=_AFTERWARDS
+        ),
+        variant=variant,
+        resolution={
+            name: value for name, value in as_json(resolution).items() if name not in _UNSAID
+        },
+        subjects=subjects,
+        origins=tuple(map(_origin, fetches)),
+        changes=_changes(resolution, {step.project for step in fetches}),
+        torch=resolution.version if resolution.use != "source" else "",
+    )
+    artifacts = [subject.artifact for subject in subjects]
+    return Step(
+        id=f"attest-{variant}",
+        kind="package",
+        title="Write what was built, and sign it",
+        why="a bill of materials and signed provenance lie beside each artifact",
+        variant=variant,
+        needs=tuple(dict.fromkeys([*(step.id for step in makers), *verified, *means])),
+        # What a shell can do: whoever wants more runs the plan with torchsmith.
+        commands=tuple(map(_hash, artifacts)),
+        outputs=tuple(name for artifact in artifacts for name in attestations(artifact)),
+        task=Task(MODULE, msgspec.json.encode(told, order="deterministic").decode()),
+        cost=Cost(core_seconds=15, disk_mb=1, basis="reading what was made"),
+    )
+
+
+def _hash(artifact: str) -> str:
+    """A command that keeps an artifact's sha256 beside it."""
+    if "*" in artifact:
+        return f'for file in {artifact}; do sha256sum "$file" > "$file.sha256"; done'
+    return f"{sh('sha256sum', artifact)} > {sh(f'{artifact}.sha256')}"
+
+
+def _artifacts(step: Step) -> list[str]:
+    if step.kind not in ("compile", "package") or is_attestation(step):
+        return []
+    return [output for output in step.outputs if output.endswith(_ARTIFACTS)]
+
+
+def _behind(step: Step, steps: Mapping[str, Step]) -> Iterator[Step]:
+    """The steps a result comes from, up to artifacts of other projects, which speak themselves."""
+    seen = {step.id}
+    open_ = [step]
+    while open_:
+        for need in open_.pop().needs:
+            if need in seen:
+                continue
+            seen.add(need)
+            other = steps[need]
+            yield other
+            if not (_artifacts(other) and other.project != step.project):
+                open_.append(other)
+
+
+def _subjects(step: Step, steps: Mapping[str, Step]) -> Iterator[Subject]:
+    behind = list(_behind(step, steps))
+    trees = sorted({other.outputs[0] for other in behind if other.kind == "fetch"})
+    # What packs a build again changes nothing in it: it was compiled as it was.
+    compiled = [
+        other for other in behind if other.kind == "compile" and other.project == step.project
+    ]
+    env = step.env if step.kind == "compile" or not compiled else compiled[0].env
+    environments = tuple(other.outputs[0] for other in behind if other.kind == "environment")
+    beside = tuple(
+        artifact
+        for other in behind
+        if other.project != step.project
+        for artifact in _artifacts(other)
+    )
+    for artifact in _artifacts(step):
+        yield Subject(artifact, step.project, step.id, env, tuple(trees), beside, environments)
+
+
+def _origin(fetch: Step) -> Origin:
+    folder = "" if fetch.source is not None or not fetch.reads else fetch.reads[0]
+    return Origin(fetch.project, fetch.outputs[0], fetch.source, folder)
+
+
+def _changes(resolution: Resolution, projects: set[str]) -> tuple[Change, ...]:
+    patches = [
+        Change(
+            patch.project,
+            patch.name,
+            digest(patch.content),
+            patch.why,
+            unless=patch.unless,
+            only_with=patch.only_with,
+        )
+        for patch in resolution.patches
+        if patch.project in projects
+    ]
+    lent = [
+        Change("torch", item.path, item.sha256, lender=f"{item.lender.package} {item.lender.ref}")
+        for item in resolution.vendored
+        if "torch" in projects
+    ]
+    return (*patches, *lent)

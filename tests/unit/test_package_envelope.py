@@ -1,0 +1,212 @@
+"""Signatures: a file is believed only if a trusted key signed just this file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from securesystemslib.signer import CryptoSigner
+from tests.unit.conftest import Run
+from tests.unit.test_package_contents import wheel
+
+from torchsmith.package.envelope import SignatureError, check, claims, envelope_path, seal
+from torchsmith.package.keys import own_key, read_public, signer, trusted_keys
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+def told(artifact: Path, name: str = "", predicate: object = None) -> bytes:
+    digest = hashlib.sha256(artifact.read_bytes()).hexdigest()
+    return json.dumps(
+        {
+            "_type": "https://in-toto.io/Statement/v1",
+            "subject": [{"name": name or artifact.name, "digest": {"sha256": digest}}],
+            "predicateType": "https://slsa.dev/provenance/v1",
+            "predicate": predicate or {},
+        }
+    ).encode()
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> Path:
+    """A wheel with its signature beside it."""
+    path = wheel(tmp_path)
+    envelope_path(path).write_bytes(seal(told(path), signer()))
+    return path
+
+
+def envelope(artifact: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(envelope_path(artifact).read_bytes())
+    return read
+
+
+def put(artifact: Path, content: object) -> None:
+    envelope_path(artifact).write_text(json.dumps(content), encoding="utf-8")
+
+
+def refused(artifact: Path) -> SignatureError:
+    with pytest.raises(SignatureError) as caught:
+        check(artifact, trusted_keys())
+    assert caught.value.exit_code == 9
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_signed_file_is_believed(signed: Path) -> None:
+    found = check(signed, trusted_keys())
+    key = own_key()
+    assert key is not None
+    assert found.signer == key
+    assert found.claim.subjects[0][0] == signed.name
+
+
+def test_a_file_that_was_changed_is_refused(signed: Path) -> None:
+    content = bytearray(signed.read_bytes())
+    content[len(content) // 2] ^= 1
+    signed.write_bytes(content)
+    problem = refused(signed)
+    assert problem.state == "changed file"
+    assert "is not the file that was signed" in problem.message
+
+
+def test_a_payload_that_was_changed_is_refused(signed: Path) -> None:
+    outer = envelope(signed)
+    other = base64.b64decode(outer["payload"]).replace(b"slsa.dev", b"evil.dev")
+    put(signed, {**outer, "payload": base64.b64encode(other).decode()})
+    assert refused(signed).state == "changed envelope"
+
+
+def test_a_signature_that_was_changed_is_refused(signed: Path) -> None:
+    outer = envelope(signed)
+    raw = bytearray(base64.b64decode(outer["signatures"][0]["sig"]))
+    raw[5] ^= 1
+    outer["signatures"][0]["sig"] = base64.b64encode(raw).decode()
+    put(signed, outer)
+    assert refused(signed).state == "changed envelope"
+
+
+def test_a_type_that_was_changed_is_refused(signed: Path) -> None:
+    put(signed, {**envelope(signed), "payloadType": "text/plain"})
+    assert refused(signed).state == "broken"
+
+
+def test_the_envelope_of_another_file_is_refused(signed: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other-1.0-py3-none-any.whl"
+    other.write_bytes(b"another")
+    envelope_path(signed).write_bytes(seal(told(other), signer()))
+    problem = refused(signed)
+    assert problem.state == "another file"
+    assert other.name in problem.message
+
+
+def test_a_key_that_nobody_trusts_is_refused(signed: Path) -> None:
+    envelope_path(signed).write_bytes(seal(told(signed), CryptoSigner.generate_ed25519()))
+    problem = refused(signed)
+    assert problem.state == "unknown key"
+    assert "torchsmith key trust" in problem.hint
+
+
+def test_an_unknown_key_that_takes_a_trusted_name_is_refused(signed: Path) -> None:
+    outer = envelope(signed)
+    forged = json.loads(seal(told(signed), CryptoSigner.generate_ed25519()))
+    forged["signatures"][0]["keyid"] = outer["signatures"][0]["keyid"]
+    put(signed, forged)
+    assert refused(signed).state == "changed envelope"
+
+
+def test_a_file_without_envelope_is_unsigned(tmp_path: Path) -> None:
+    assert refused(wheel(tmp_path)).state == "unsigned"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n\n", b"{}", b"[]", b"null", b"\x00\xff", b'{"payload": 1}', b"[" * 100_000],
+)
+def test_what_is_no_envelope_is_refused(signed: Path, content: bytes) -> None:
+    envelope_path(signed).write_bytes(content)
+    assert refused(signed).state == "broken"
+
+
+def test_a_signed_text_that_is_no_statement_is_refused(signed: Path) -> None:
+    envelope_path(signed).write_bytes(seal(b'{"subject": []}', signer()))
+    assert refused(signed).state == "broken"
+
+
+def test_one_good_line_is_enough_and_the_nearest_problem_is_told(signed: Path) -> None:
+    good = envelope_path(signed).read_bytes()
+    foreign = seal(told(signed), CryptoSigner.generate_ed25519())
+    envelope_path(signed).write_bytes(foreign + good)
+    assert check(signed, trusted_keys()).signer.own
+    assert len(claims(signed)) == 2
+    signed.write_bytes(signed.read_bytes() + b"x")
+    assert refused(signed).state == "changed file"
+
+
+def test_a_bill_that_was_changed_is_refused(signed: Path) -> None:
+    bill = signed.with_name(f"{signed.name}.cdx.json")
+    bill.write_bytes(b"{}")
+    item = {"name": bill.name, "digest": {"sha256": hashlib.sha256(b"{}").hexdigest()}}
+    predicate = {"runDetails": {"byproducts": [item]}}
+    envelope_path(signed).write_bytes(seal(told(signed, predicate=predicate), signer()))
+    assert check(signed, trusted_keys())
+    bill.write_bytes(b"{} ")
+    assert refused(signed).state == "changed bill"
+
+
+def test_the_command_says_who_signed_and_ends_with_9_where_nobody_did(
+    signed: Path, run: Run, tmp_path: Path
+) -> None:
+    code, out, _ = run("verify", "--signature", str(signed))
+    assert code == 0
+    assert out.startswith(f"ok {signed.name}: signed by this machine's key ")
+    code, out, _ = run("verify", "--signature", "--json", str(signed))
+    key = own_key()
+    assert key is not None
+    assert json.loads(out) == [{"file": str(signed), "key": key.id}]
+
+    theirs = CryptoSigner.generate_ed25519()
+    envelope_path(signed).write_bytes(seal(told(signed), theirs))
+    code, _, err = run("verify", "--signature", str(signed))
+    assert code == 9
+    assert "not trusted" in err
+    code, out, _ = run("inspect", str(signed))
+    assert code == 0
+    assert "unknown key" in out
+
+    pem = tmp_path / "theirs.pem"
+    pem.write_bytes(_public(theirs))
+    code, out, _ = run("verify", "--signature", str(signed), "--key", str(pem))
+    assert code == 0, out
+    assert "the trusted key" in out
+    # Named for once, not trusted for good.
+    assert run("verify", "--signature", str(signed))[0] == 9
+    assert run("key", "trust", str(pem))[0] == 0
+    assert run("verify", "--signature", str(signed))[0] == 0
+    code, out, _ = run("inspect", str(signed))
+    assert f"signed by the trusted key {read_public(pem).id[:16]}" in out
+    # One that is named is the only one that counts.
+    mine = run("key", "export", "--output", "mine.pem")
+    assert mine[0] == 0
+    assert run("verify", "--signature", str(signed), "--key", "mine.pem")[0] == 9
+    assert run("verify", "--signature", str(tmp_path))[0] == 2
+
+
+def _public(made: CryptoSigner) -> bytes:
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_private_key,
+    )
+
+    public = load_pem_private_key(made.private_bytes, None).public_key()
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
