@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from torchsmith.errors import UsageError
+from torchsmith.ship.archives import CHUNK, escapes, exhaust
 from torchsmith.verify.errors import VerificationError
 
 ENDINGS = (".conda", ".tar.bz2")
@@ -30,7 +31,6 @@ _FIELDS = frozenset(
     ]
 )
 _SUBDIR = re.compile(r"noarch|[a-z0-9]+-[a-z0-9_]+")
-_CHUNK = 1 << 20
 _WANTED = ("info/index.json", "info/run_exports.json")
 
 # A line of a channel's repodata.json.
@@ -90,7 +90,7 @@ def _bad(path: Path, why: str) -> VerificationError:
 def _marks(path: Path) -> Record:
     sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(CHUNK):
             sha256.update(chunk)
             md5.update(chunk)
     return {"sha256": sha256.hexdigest(), "md5": md5.hexdigest(), "size": path.stat().st_size}
@@ -116,23 +116,18 @@ def _read_through(path: Path) -> dict[str, bytes]:
                 ):
                     found |= _wanted(path, tar)
                 # To its very end, where zip's own checksum is compared.
-                _exhaust(compressed)
+                exhaust(compressed)
     return found
 
 
 def _wanted(path: Path, tar: tarfile.TarFile) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for member in tar:
-        if member.name.startswith("/") or ".." in member.name.split("/"):
+        if escapes(member.name):
             raise _bad(path, f"{member.name} leaves the folder it is unpacked in")
         stream = tar.extractfile(member) if member.isfile() else None
         if stream is not None and member.name in _WANTED:
             found[member.name] = stream.read()
         elif stream is not None:
-            _exhaust(stream)
+            exhaust(stream)
     return found
-
-
-def _exhaust(stream: IO[bytes]) -> None:
-    while stream.read(_CHUNK):
-        pass

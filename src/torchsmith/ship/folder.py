@@ -193,7 +193,8 @@ def changing(
                 check_folder(root, kind)
                 remove(root / _INCOMING)
                 if not is_published(root, kind):
-                    write_whole(marker, _FORMAT.encode())
+                    write_whole(root / _INCOMING / marker.name, _FORMAT.encode())
+                    (root / _INCOMING / marker.name).replace(marker)
                 changes = Changes(root)
                 yield changes
                 changes.commit()

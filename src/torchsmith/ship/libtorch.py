@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from pathlib import Path
+from typing import IO, cast
 
 from torchsmith.errors import UsageError
+from torchsmith.ship.archives import escapes, exhaust
 from torchsmith.ship.folder import (
     Action,
     Change,
@@ -102,8 +105,7 @@ def _check(path: Path) -> None:
 
 
 def _below(name: str) -> bool:
-    parts = name.split("/")
-    return parts[0] == "libtorch" and ".." not in parts
+    return name.partition("/")[0] == "libtorch" and not escapes(name)
 
 
 def _names(path: Path) -> Iterator[str]:
@@ -113,9 +115,10 @@ def _names(path: Path) -> Iterator[str]:
                 raise zipfile.BadZipFile(f"{bad} is damaged")
             yield from archive.namelist()
         return
-    with tarfile.open(path, "r|gz") as tar:
-        for member in tar:
-            yield member.name
+    with gzip.open(path) as stream:
+        with tarfile.open(fileobj=stream, mode="r|") as tar:
+            yield from (member.name for member in tar)
+        exhaust(cast("IO[bytes]", stream))
 
 
 def remove_archive(root: Path, name: str) -> list[Change]:
