@@ -22,6 +22,16 @@ def publish(
     preset: wishes.Preset = None,
     index: places.Index = None,
     channel: places.Channel = None,
+    to: Annotated[
+        list[str] | None, typer.Option("--to", help="Also upload: pypi, anaconda, s3; repeatable.")
+    ] = None,
+    repository: Annotated[
+        str | None, typer.Option("--repository", help="Where pypi is; default: PyPI itself.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Of anaconda.org.")] = None,
+    bucket: Annotated[
+        str | None, typer.Option("--bucket", help="s3://BUCKET/FOLDER, a copy of the folders.")
+    ] = None,
     store: StoreFolder = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the recipe was built.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be added.")] = False,
@@ -31,25 +41,32 @@ def publish(
 
     The same file again changes nothing; other bytes under a name that is taken are refused.
     """
-    from torchsmith.engine.store import Store
-    from torchsmith.engine.work import plain_name
-    from torchsmith.ship.publish import Places, built_files
-    from torchsmith.ship.publish import publish as ship
+    from torchsmith.ship.deliver import deliver
+    from torchsmith.ship.wishes import wished
 
     given = files or []
     recipe = given[0] if len(given) == 1 and given[0].suffix == ".toml" else None
-    if not given or recipe is not None:
+    only_copy = to == ["s3"] and not given and preset is None and bool(index or channel)
+    loaded = None
+    if recipe is not None or not (given or only_copy):
         loaded = wishes.loaded(recipe, preset, {})
-        project = Path(loaded.path).parent
-        wanted = loaded.recipe.publish
-        # What the command line says comes before what the recipe says.
-        index = index or (project / wanted.index if wanted.index else None)
-        channel = channel or (project / wanted.channel if wanted.channel else None)
-        place = work or Store(store).root / "work" / plain_name(loaded.recipe.name)
-        given = built_files(place)
-    made = ship(
-        given,
-        Places(index, channel),
+    wish = wished(
+        loaded,
+        index=index,
+        channel=channel,
+        to=to or (),
+        repository=repository,
+        user=user,
+        bucket=bucket,
+        store=store,
+        work=work,
+    )
+    made = deliver(
+        wish.files if loaded is not None else given,
+        index=wish.index,
+        channel=wish.channel,
+        to=wish.to,
+        accounts=wish.accounts,
         dry_run=dry_run,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )

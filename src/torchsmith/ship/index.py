@@ -129,13 +129,14 @@ def _sorted_out(
         same = wheel.target in taken or (name in known and there.exists())
         taken[wheel.target] = wheel.sha256
         if not same:
-            _check(wheel.source)
+            check_wheel(wheel.source)
         action: Action = "same" if same else "added"
         decided.append((Change(action, wheel.target, wheel.sha256), wheel))
     return decided
 
 
-def _check(path: Path) -> None:
+def check_wheel(path: Path) -> None:
+    """Refuse a wheel that is damaged, or says one thing here and another there."""
     failed = [check for check in read_wheel(path).checks if check.status == "fail"]
     if failed:
         said = "; ".join(f"{check.name}: {check.found}" for check in failed)

@@ -74,6 +74,21 @@ def read_project(content: bytes) -> tuple[IndexFile, ...]:
     return msgspec.json.decode(content, type=_Project).files
 
 
+class _AnyFile(Struct, frozen=True):
+    filename: str
+    hashes: dict[str, str]
+
+
+class _AnyProject(Struct, frozen=True):
+    files: tuple[_AnyFile, ...]
+
+
+def read_hashes(content: bytes) -> dict[str, str]:
+    """The sha256 of each file, from the JSON page of any index."""
+    files = msgspec.json.decode(content, type=_AnyProject).files
+    return {file.filename: file.hashes.get("sha256", "") for file in files}
+
+
 def project_json(name: str, files: Iterable[IndexFile]) -> bytes:
     """The JSON page of a project, its files in the order of their versions."""
     listed = sorted(files, key=lambda file: (file.version, file.filename))

@@ -1,0 +1,132 @@
+"""Copying a published folder to an S3 bucket, with the AWS command line.
+
+The folder stays the record: the bucket is a copy of it. Files go first and are never replaced;
+the pages that name them follow. Where a bucket is read without a web server in front of it, an
+address that ends with a slash is an object of that name, so the index's pages are put there too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchsmith.errors import OutputError, UsageError
+from torchsmith.ship.archives import CHUNK
+from torchsmith.ship.client import ClientError, Say, run_client
+from torchsmith.ship.folder import Change, FolderKind, check_folder, file_hash
+
+_CURE = "pip install awscli"
+_SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+# What S3 takes in one request.
+_MOST = 5 << 30
+_PAGES = re.compile(
+    r"index\.(?:html|json)|.*\.(?:metadata|sha256)|channeldata\.json"
+    r"|(?:current_)?(?:repodata|run_exports)\.json(?:\.zst)?"
+)
+_BUCKET = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*?))?/*")
+_TYPES = {".html": "text/html", ".json": "application/json", ".zst": "application/zstd"}
+
+
+def copy_folder(
+    root: Path, kind: FolderKind, bucket: str, say: Say, *, dry_run: bool = False
+) -> list[Change]:
+    """Bring a bucket up to date with an index or a channel."""
+    check_folder(root, kind, exists=True)
+    match = _BUCKET.fullmatch(bucket)
+    if match is None:
+        raise UsageError(f"{bucket} is not a bucket's address", "Say s3://BUCKET/FOLDER.")
+    name, start = match[1], f"{match[2]}/" if match[2] else ""
+    known = _objects(name, start)
+    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    shown = [path for path in files if not _hidden(path.relative_to(root))]
+    made: list[Change] = []
+    for path in (path for path in shown if not _PAGES.fullmatch(path.name)):
+        place = path.relative_to(root).as_posix()
+        key = f"{start}{place}"
+        if dry_run and key not in known:
+            made.append(Change("added", place, file_hash(path)))
+        else:
+            made.append(_bring(path, place, name, key, known, say))
+    if dry_run:
+        return made
+    # Metadata before the pages that name it, and inner pages before the list of projects.
+    pages = [path for path in shown if _PAGES.fullmatch(path.name)]
+    pages.sort(key=lambda path: (path.name.startswith("index."), -len(path.parts), path.name))
+    for path in pages:
+        place = path.relative_to(root).as_posix()
+        keys = [f"{start}{place}"]
+        if path.name == "index.html":
+            keys.append(f"{start}{place.removesuffix('index.html')}")
+        for key in keys:
+            if known.get(key) != _md5(path):
+                _put(path, name, key, _TYPES.get(path.suffix, "text/plain"), "no-cache")
+    return made
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _bring(
+    path: Path, place: str, bucket: str, key: str, known: dict[str, str], say: Say
+) -> Change:
+    sha256 = file_hash(path)
+    if path.stat().st_size > _MOST:
+        raise UsageError(
+            f"{path.name} is larger than S3 takes in one request, 5 GiB",
+            "Copy it with `aws s3 cp`, then run the same command again.",
+        )
+    if key not in known:
+        say(f"uploading {place}")
+        try:
+            _put(path, bucket, key, "application/octet-stream", "", sha256)
+        except ClientError as error:
+            # Somebody else was quicker.
+            if "PreconditionFailed" not in error.said:
+                raise
+        else:
+            return Change("added", place, sha256)
+    elif known[key] == _md5(path):
+        return Change("same", place, sha256)
+    # What a bucket calls ETag is the MD5 of most objects, not of all: ask for what we wrote.
+    head = json.loads(_aws("head-object", "--bucket", bucket, "--key", key))
+    if head.get("Metadata", {}).get("sha256") != sha256:
+        raise OutputError(
+            f"{key} is in {bucket} already, with other bytes",
+            "Give the new build another version or build number.",
+        )
+    return Change("same", place, sha256)
+
+
+def _put(path: Path, bucket: str, key: str, type_: str, cache: str, sha256: str = "") -> None:
+    more: Sequence[str] = ["--cache-control", cache] if cache else []
+    if sha256:
+        # Never over an object that is there.
+        more = ["--metadata", f"sha256={sha256}", "--if-none-match", "*"]
+    words = ("--bucket", bucket, "--key", key, "--body", str(path), "--content-type", type_)
+    _aws("put-object", *words, *more)
+
+
+def _aws(*words: str) -> str:
+    """Run the client, which finds credentials itself; those it may print are known to us."""
+    known = {name: os.environ[name] for name in _SECRETS if name in os.environ}
+    return run_client(["aws", "s3api", *words, "--output", "json"], _CURE, known)
+
+
+def _objects(bucket: str, start: str) -> dict[str, str]:
+    """The objects below a prefix, and their ETags."""
+    query = ("--query", "Contents[].[Key,ETag]")
+    said = _aws("list-objects-v2", "--bucket", bucket, "--prefix", start, *query)
+    return {key: mark.strip('"') for key, mark in json.loads(said or "null") or ()}
+
+
+def _md5(path: Path) -> str:
+    mark = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            mark.update(chunk)
+    return mark.hexdigest()
