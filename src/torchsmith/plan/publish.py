@@ -102,7 +102,7 @@ def _index(variant: str, folder: str, needs: tuple[Step, ...]) -> Step:
             f"for there in {here}/simple/*/; do "
             'for wheel in "$there"*.whl; do name="${wheel##*/}"; '
             'sum="$(sha256sum "$wheel" | cut -c 1-64)"; '
-            'href="$(echo "$name" | sed "s/+/%2B/g")"; '
+            'href="$(printf %s "$name" | sed "s/+/%2B/g")"; '
             'echo "<a href=\\"$href#sha256=$sum\\">$name</a><br>"; '
             'done > "$there"index.part; mv "$there"index.part "$there"index.html; done',
             f"for there in {here}/simple/*/; do "

@@ -27,8 +27,8 @@ _PAGES = re.compile(
     r"index\.(?:html|json)|.*\.(?:metadata|sha256)|channeldata\.json"
     r"|(?:current_)?(?:repodata|run_exports)\.json(?:\.zst)?"
 )
+_NAMED = (".metadata", ".sha256")
 _BUCKET = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*?))?/*")
-_TYPES = {".html": "text/html", ".json": "application/json", ".zst": "application/zstd"}
 
 
 def copy_folder(
@@ -53,18 +53,29 @@ def copy_folder(
             made.append(_bring(path, place, name, key, known, say))
     if dry_run:
         return made
-    # Metadata before the pages that name it, and inner pages before the list of projects.
     pages = [path for path in shown if _PAGES.fullmatch(path.name)]
-    pages.sort(key=lambda path: (path.name.startswith("index."), -len(path.parts), path.name))
+    keys = {path: f"{start}{path.relative_to(root).as_posix()}" for path in pages}
+    changed = [path for path in pages if known.get(keys[path]) != _md5(path)]
+    # Metadata before the pages that name it.
+    named = [path for path in changed if path.suffix in _NAMED]
+    for group in (named, [path for path in changed if path not in named]):
+        if group:
+            _copy(root, group, f"s3://{name}/{start}")
     for path in pages:
-        place = path.relative_to(root).as_posix()
-        keys = [f"{start}{place}"]
-        if path.name == "index.html":
-            keys.append(f"{start}{place.removesuffix('index.html')}")
-        for key in keys:
-            if known.get(key) != _md5(path):
-                _put(path, name, key, _TYPES.get(path.suffix, "text/plain"), "no-cache")
+        key = keys[path].removesuffix("index.html")
+        if key != keys[path] and known.get(key) != _md5(path):
+            _put(path, name, key, "--content-type", "text/html", "--cache-control", "no-cache")
     return made
+
+
+def _copy(root: Path, pages: Sequence[Path], target: str) -> None:
+    """Copy pages in one call, several at a time."""
+    includes = [("--include", path.relative_to(root).as_posix()) for path in pages]
+    words = [word for pair in includes for word in pair]
+    _aws(
+        *("s3", "cp", str(root), target, "--recursive", "--exclude", "*", *words),
+        *("--cache-control", "no-cache", "--only-show-errors"),
+    )
 
 
 def _hidden(path: Path) -> bool:
@@ -83,7 +94,9 @@ def _bring(
     if key not in known:
         say(f"uploading {place}")
         try:
-            _put(path, bucket, key, "application/octet-stream", "", sha256)
+            # Never over an object that is there.
+            mark = ("--metadata", f"sha256={sha256}", "--if-none-match", "*")
+            _put(path, bucket, key, "--content-type", "application/octet-stream", *mark)
         except ClientError as error:
             # Somebody else was quicker.
             if "PreconditionFailed" not in error.said:
@@ -93,7 +106,7 @@ def _bring(
     elif known[key] == _md5(path):
         return Change("same", place, sha256)
     # What a bucket calls ETag is the MD5 of most objects, not of all: ask for what we wrote.
-    head = json.loads(_aws("head-object", "--bucket", bucket, "--key", key))
+    head = json.loads(_aws("s3api", "head-object", "--bucket", bucket, "--key", key))
     if head.get("Metadata", {}).get("sha256") != sha256:
         raise OutputError(
             f"{key} is in {bucket} already, with other bytes",
@@ -102,25 +115,20 @@ def _bring(
     return Change("same", place, sha256)
 
 
-def _put(path: Path, bucket: str, key: str, type_: str, cache: str, sha256: str = "") -> None:
-    more: Sequence[str] = ["--cache-control", cache] if cache else []
-    if sha256:
-        # Never over an object that is there.
-        more = ["--metadata", f"sha256={sha256}", "--if-none-match", "*"]
-    words = ("--bucket", bucket, "--key", key, "--body", str(path), "--content-type", type_)
-    _aws("put-object", *words, *more)
+def _put(path: Path, bucket: str, key: str, *more: str) -> None:
+    _aws("s3api", "put-object", "--bucket", bucket, "--key", key, "--body", str(path), *more)
 
 
 def _aws(*words: str) -> str:
     """Run the client, which finds credentials itself; those it may print are known to us."""
     known = {name: os.environ[name] for name in _SECRETS if name in os.environ}
-    return run_client(["aws", "s3api", *words, "--output", "json"], _CURE, known)
+    return run_client(["aws", *words, "--output", "json"], _CURE, known)
 
 
 def _objects(bucket: str, start: str) -> dict[str, str]:
     """The objects below a prefix, and their ETags."""
     query = ("--query", "Contents[].[Key,ETag]")
-    said = _aws("list-objects-v2", "--bucket", bucket, "--prefix", start, *query)
+    said = _aws("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", start, *query)
     return {key: mark.strip('"') for key, mark in json.loads(said or "null") or ()}
 
 
