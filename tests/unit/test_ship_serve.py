@@ -105,6 +105,11 @@ def test_names_are_normalised_and_folders_end_with_a_slash(client: Client) -> No
         assert (answer.status, answer.headers["Location"]) == (301, "/simple/tiny-lib/"), path
 
 
+def test_a_browser_at_the_root_is_shown_the_projects(client: Client) -> None:
+    answer = client.get("/")
+    assert (answer.status, answer.headers["Location"]) == (301, "/simple/")
+
+
 def test_a_file_can_be_had_in_parts(client: Client, places: Places) -> None:
     assert places.index is not None
     whole = (places.index / f"simple/tiny-lib/{WHEEL.replace('%2B', '+')}").read_bytes()
@@ -170,7 +175,6 @@ def test_a_channel_lies_below_its_own_name(client: Client) -> None:
         "/simple/.hidden",
         "/%00",
         "/simple/%ff%fe",
-        "/",
         "/nothing",
         "/simple/nothing/",
         f"/simple/tiny-lib/{WHEEL}/",

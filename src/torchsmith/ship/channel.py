@@ -6,7 +6,7 @@ A subdir's repodata.json is the record of its packages; every other page is made
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -17,6 +17,7 @@ from torchsmith.ship.folder import (
     Action,
     Change,
     Changes,
+    Say,
     changing,
     check_folder,
     file_hash,
@@ -72,7 +73,7 @@ def publish_packages(
     packages: Sequence[Path],
     *,
     dry_run: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> list[Change]:
     """Add packages to a channel, all or none; those that are there already stay as they are."""
     check_folder(root, "channel")

@@ -6,13 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torchsmith.engine.secrets import Redactor
 from torchsmith.errors import HostError, OutputError, UsageError
 
-Say = Callable[[str], None]
 _TOLD = 6
 
 

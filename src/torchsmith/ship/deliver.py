@@ -8,8 +8,7 @@ from pathlib import Path
 from torchsmith.errors import UsageError
 from torchsmith.plan.publish import Accounts, Service
 from torchsmith.ship.anaconda import upload_packages
-from torchsmith.ship.client import Say
-from torchsmith.ship.folder import Change
+from torchsmith.ship.folder import Change, Say
 from torchsmith.ship.publish import Places, publish, sort_files
 from torchsmith.ship.pypi import upload_wheels
 from torchsmith.ship.s3 import copy_folder

@@ -24,6 +24,7 @@ from torchsmith.engine.trees import copy_file, remove
 from torchsmith.errors import OutputError, TorchsmithError, UsageError
 
 FolderKind = Literal["index", "channel"]
+Say = Callable[[str], None]
 Action = Literal["added", "same", "yanked", "restored", "removed"]
 
 _FORMAT = "1\n"
@@ -87,7 +88,6 @@ class Changes:
             raise OutputError(
                 f"{source} changed while it was read", "Publish it once nobody writes to it."
             )
-        staged.chmod(0o644)
         sync_file(staged)
         self._files.append((staged, target))
 
@@ -176,7 +176,7 @@ def changing(
     root: Path,
     kind: FolderKind,
     *,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> Iterator[Changes]:
     """Hold a folder and collect changes to it; they are made when the block ends well.
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from torchsmith.ship.folder import (
     Action,
     Change,
     Changes,
+    Say,
     changing,
     check_folder,
     file_hash,
@@ -75,7 +76,7 @@ def publish_wheels(
     wheels: Sequence[Path],
     *,
     dry_run: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> list[Change]:
     """Add wheels to an index, all or none; those that are there already stay as they are."""
     given = [_Wheel(path, _owner(path.name), file_hash(path)) for path in wheels]

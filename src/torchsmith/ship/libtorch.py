@@ -6,7 +6,7 @@ import gzip
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 from typing import IO, cast
@@ -17,6 +17,7 @@ from torchsmith.ship.folder import (
     Action,
     Change,
     Changes,
+    Say,
     changing,
     check_folder,
     file_hash,
@@ -39,7 +40,7 @@ def publish_archives(
     archives: Sequence[Path],
     *,
     dry_run: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> list[Change]:
     """Add archives to an index, all or none; those that are there already stay as they are."""
     check_folder(root, "index")

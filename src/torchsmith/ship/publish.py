@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -14,9 +15,15 @@ from torchsmith.ship.channel import (
     yank_packages,
 )
 from torchsmith.ship.conda_package import ENDINGS
-from torchsmith.ship.folder import Change
+from torchsmith.ship.folder import Change, FolderKind, Say
 from torchsmith.ship.index import publish_wheels, remove_wheel, yank_wheels
 from torchsmith.ship.libtorch import is_libtorch, publish_archives, remove_archive
+
+
+class _Publisher(Protocol):
+    def __call__(
+        self, root: Path, files: Sequence[Path], /, *, dry_run: bool = ..., say: Say = ...
+    ) -> list[Change]: ...
 
 
 class Places(Struct, frozen=True):
@@ -60,27 +67,29 @@ def publish(
     places: Places,
     *,
     dry_run: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    say: Say = lambda _: None,
 ) -> list[Change]:
     """Publish files, all or none; the same file again changes nothing."""
     given = sort_files(files)
-    if not dry_run and sum(map(bool, (given.wheels, given.archives, given.packages))) > 1:
+    kinds: list[tuple[_Publisher, FolderKind, Path | None, tuple[Path, ...]]] = [
+        (publish_wheels, "index", places.index, given.wheels),
+        (publish_archives, "index", places.index, given.archives),
+        (publish_packages, "channel", places.channel, given.packages),
+    ]
+    wanted: list[tuple[_Publisher, Path, tuple[Path, ...]]] = []
+    for publisher, kind, root, paths in kinds:
+        if paths and root is None:
+            names = ", ".join(path.name for path in paths)
+            raise UsageError(f"no {kind} was named for {names}", f"Say --{kind} DIR.")
+        if paths and root is not None:
+            wanted.append((publisher, root, paths))
+    if not dry_run:
         # A bad one of one kind is known before anything of another is published.
-        publish(files, places, dry_run=True)
+        for publisher, root, paths in wanted[1:]:
+            publisher(root, paths, dry_run=True)
     made: list[Change] = []
-    if given.wheels or given.archives:
-        if places.index is None:
-            names = ", ".join(path.name for path in (*given.wheels, *given.archives))
-            raise UsageError(f"no index was named for {names}", "Say --index DIR.")
-        if given.wheels:
-            made += publish_wheels(places.index, given.wheels, dry_run=dry_run, say=say)
-        if given.archives:
-            made += publish_archives(places.index, given.archives, dry_run=dry_run, say=say)
-    if given.packages:
-        if places.channel is None:
-            names = ", ".join(path.name for path in given.packages)
-            raise UsageError(f"no channel was named for {names}", "Say --channel DIR.")
-        made += publish_packages(places.channel, given.packages, dry_run=dry_run, say=say)
+    for publisher, root, paths in wanted:
+        made += publisher(root, paths, dry_run=dry_run, say=say)
     return made
 
 

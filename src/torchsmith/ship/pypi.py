@@ -13,8 +13,8 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from torchsmith.errors import OutputError
-from torchsmith.ship.client import Say, run_client, secret
-from torchsmith.ship.folder import Change, file_hash
+from torchsmith.ship.client import run_client, secret
+from torchsmith.ship.folder import Change, Say, file_hash
 from torchsmith.ship.index import check_wheel
 from torchsmith.ship.index_pages import JSON_TYPE, read_hashes
 from torchsmith.ship.remote import read_page

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable
 from email.utils import formatdate, parsedate_to_datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,7 +22,7 @@ from msgspec import Struct
 from packaging.utils import canonicalize_name
 
 from torchsmith.errors import HostError
-from torchsmith.ship.folder import check_folder
+from torchsmith.ship.folder import Say, check_folder
 from torchsmith.ship.index_pages import HTML_TYPE, JSON_TYPE
 from torchsmith.ship.publish import Places
 
@@ -103,6 +102,8 @@ def look_up(places: Places, address: str, accept: str = "") -> Found:
         root, inner = places.channel, parts[1:]
     if root is None:
         return Found(HTTPStatus.NOT_FOUND)
+    if not parts:
+        return _moved(["simple"])
     top = root.resolve()
     path = top.joinpath(*inner).resolve()
     if not path.is_relative_to(top):
@@ -166,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
     # A client that stops reading must not hold its thread for ever.
     timeout = 60
     places: ClassVar[Places]
-    say: ClassVar[Callable[[str], None]]
+    say: ClassVar[Say]
 
     def do_GET(self) -> None:
         self._answer(body=True)
@@ -264,9 +265,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     places: Places
 
-    def __init__(
-        self, places: Places, host: str, port: int, say: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, places: Places, host: str, port: int, say: Say = lambda _: None) -> None:
         if places.index is not None:
             check_folder(places.index, "index", exists=True)
         if places.channel is not None:

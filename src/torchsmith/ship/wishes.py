@@ -14,7 +14,7 @@ from torchsmith.errors import UsageError
 from torchsmith.plan.publish import Accounts, Service
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.outcome import Publish
-from torchsmith.ship.publish import built_files
+from torchsmith.ship.publish import built_files, sort_files
 
 
 class Wish(Struct, frozen=True):
@@ -56,7 +56,12 @@ def wished(
         index = index or (project / said.index if said.index else None)
         channel = channel or (project / said.channel if said.channel else None)
         place = work or Store(store).root / "work" / plain_name(loaded.recipe.name)
-        files = built_files(place)
+        built = sort_files(built_files(place))
+        # What a build made on the way, and nobody asked to have published, stays where it is.
+        if index is not None or "pypi" in to:
+            files += (*built.wheels, *built.archives)
+        if channel is not None or "anaconda" in to:
+            files += built.packages
     return Wish(
         tuple(files),
         index,
