@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.tiny_packages import conda, wheel
@@ -45,15 +44,21 @@ class Client:
         self._connection.close()
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    made = tmp_path / "made"
-    places = Places(tmp_path / "index", tmp_path / "channel")
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    """Published folders, beside and inside of which lies what is nobody's business."""
+    folder = tmp_path_factory.mktemp("served")
+    index = folder / "index"
+    places = Places(index, folder / "channel")
+    made = folder / "made"
     publish([wheel(made, "tiny-lib", "1.0+cpu"), conda(made, "tiny", "1.0")], places)
+    (folder / "secret.txt").write_text("secret")
+    (index / "simple/.hidden").write_text("secret")
+    (index / "simple/link").symlink_to(folder)
     return places
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(places: Places) -> Iterator[Client]:
     with Server(places, "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -180,13 +185,7 @@ def test_a_channel_lies_below_its_own_name(client: Client) -> None:
         f"/simple/tiny-lib/{WHEEL}/",
     ],
 )
-def test_nothing_else_can_be_reached(
-    path: str, client: Client, places: Places, tmp_path: Path
-) -> None:
-    assert places.index is not None
-    (tmp_path / "secret.txt").write_text("secret")
-    (places.index / "simple/.hidden").write_text("secret")
-    (places.index / "simple/link").symlink_to(tmp_path)
+def test_nothing_else_can_be_reached(path: str, client: Client) -> None:
     answer = client.get(path)
     assert answer.status == 404
     assert b"secret" not in answer.body.replace(path.encode(), b"")
