@@ -120,4 +120,4 @@ def test_without_torchsmith_a_shell_makes_an_index_that_pip_installs_from(
         text=True,
     )
     assert refused.returncode == 1
-    assert "idx is an index of torchsmith" in refused.stderr
+    assert "idx is torchsmith's own" in refused.stderr

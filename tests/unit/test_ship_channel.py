@@ -214,6 +214,21 @@ def test_a_removed_package_is_gone(channel: Path, made: Path) -> None:
         remove_package(channel, "tiny-1.0-0.conda")
 
 
+def test_a_channel_that_another_program_indexed_is_read_all_the_same(
+    channel: Path, made: Path
+) -> None:
+    publish_packages(channel, [conda(made, "tiny", "1.0")])
+    before = tree(channel)
+    listed = table(channel, "noarch/repodata.json")
+    del listed["removed"], listed["packages"]
+    (channel / "noarch/repodata.json").write_text(json.dumps(listed))
+    publish_packages(channel, [made / "tiny-1.0-0.conda"])
+    assert tree(channel) == before
+    (channel / "noarch/repodata.json").write_text("[]")
+    with pytest.raises(OutputError, match="does not list packages"):
+        publish_packages(channel, [made / "tiny-1.0-0.conda"])
+
+
 def test_an_index_is_not_a_channel(tmp_path: Path, made: Path) -> None:
     publish([wheel(made, "tiny-lib", "1.0")], Places(tmp_path / "index"))
     with pytest.raises(OutputError, match="neither empty nor a conda channel"):

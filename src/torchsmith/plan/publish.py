@@ -78,6 +78,14 @@ def _packages(variant: str) -> tuple[str, str]:
     return f"channel/{variant}/*/*.conda", f"channel/{variant}/*/*.tar.bz2"
 
 
+def _not_ours(folder: str, kind: str) -> str:
+    """What a shell adds by its simpler means, torchsmith's own pages would not know of."""
+    return unless(
+        f"test ! -e {in_project(folder)}/.torchsmith-{kind}",
+        f"{folder} is torchsmith's own: add to it with torchsmith publish",
+    )
+
+
 def _index(variant: str, folder: str, needs: tuple[Step, ...]) -> Step:
     here = in_project(folder)
     return Step(
@@ -88,10 +96,7 @@ def _index(variant: str, folder: str, needs: tuple[Step, ...]) -> Step:
         variant=variant,
         needs=tuple(step.id for step in needs),
         commands=(
-            unless(
-                f"test ! -e {here}/.torchsmith-index",
-                f"{folder} is an index of torchsmith: add to it with torchsmith publish",
-            ),
+            _not_ours(folder, "index"),
             f"mkdir -p {here}/simple",
             f"for wheel in {_wheels(variant)}; do "
             'name="${wheel##*/}"; project="$(echo "${name%%-*}" | tr "A-Z_." "a-z--")"; '
@@ -125,6 +130,7 @@ def _channel(variant: str, folder: str, conda: tuple[Step, ...]) -> Step:
         variant=variant,
         needs=tuple(step.id for step in conda),
         commands=(
+            _not_ours(folder, "channel"),
             f"mkdir -p {here}/noarch",
             f"for package in {' '.join(_packages(variant))}; do "
             'test -e "$package" || continue; '

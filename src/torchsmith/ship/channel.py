@@ -58,11 +58,12 @@ def published_packages(root: Path) -> Subdirs:
     for page in sorted(root.glob(f"*/{_REPODATA}")):
         try:
             table = json.loads(page.read_bytes())
-            listed = table["packages"] | table["packages.conda"]
-            found[page.parent.name] = Subdir(listed, set(table["removed"]))
-        except (ValueError, KeyError, TypeError):
+            # Other programs that index a channel leave out what is empty.
+            listed = table.get("packages", {}) | table.get("packages.conda", {})
+            found[page.parent.name] = Subdir(listed, set(table.get("removed", ())))
+        except (ValueError, AttributeError, TypeError):
             raise OutputError(
-                f"{page} is not a page torchsmith wrote",
+                f"{page} does not list packages",
                 "Put back the one that was there, or begin a new channel.",
             ) from None
     return found

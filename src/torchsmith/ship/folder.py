@@ -40,11 +40,6 @@ class Change(Struct, frozen=True):
     path: str
     sha256: str = ""
 
-    @property
-    def name(self) -> str:
-        """The file's own name."""
-        return self.path.rpartition("/")[2]
-
 
 def file_hash(path: Path) -> str:
     """The sha256 of a file somebody named; a sentence where it cannot be read."""

@@ -49,10 +49,10 @@ def upload_wheels(
         run_client(
             [
                 *("twine", "upload", "--non-interactive", "--disable-progress-bar"),
-                *("--repository-url", repository, *map(str, new)),
+                *("--username", user, "--repository-url", repository, *map(str, new)),
             ],
             "pip install twine",
-            {"TWINE_USERNAME": user, "TWINE_PASSWORD": password},
+            {"TWINE_PASSWORD": password},
         )
     return made
 
@@ -67,7 +67,7 @@ def _published(repository: str, name: str) -> str | None:
     if page is None:
         return None
     try:
-        return read_hashes(page).get(name)
+        return read_hashes(page).get(name) or None
     except msgspec.DecodeError:
         links = _HREF.findall(unescape(page.decode(errors="replace")))
         return {unquote(href).rpartition("/")[2]: digest for href, digest in links}.get(name)

@@ -86,12 +86,12 @@ def _bring(
     path: Path, place: str, bucket: str, key: str, known: dict[str, str], say: Say
 ) -> Change:
     sha256 = file_hash(path)
-    if path.stat().st_size > _MOST:
-        raise UsageError(
-            f"{path.name} is larger than S3 takes in one request, 5 GiB",
-            "Copy it with `aws s3 cp`, then run the same command again.",
-        )
     if key not in known:
+        if path.stat().st_size > _MOST:
+            raise UsageError(
+                f"{path.name} is larger than S3 takes in one request, 5 GiB",
+                f"Copy it first: aws s3 cp --metadata sha256={sha256} {path} s3://{bucket}/{key}",
+            )
         say(f"uploading {place}")
         try:
             # Never over an object that is there.
