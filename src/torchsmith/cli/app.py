@@ -17,7 +17,9 @@ from torchsmith.cli import (
     key,
     log,
     plan,
+    publish,
     schema,
+    serve,
     store,
     timeline,
     verify,
@@ -63,3 +65,7 @@ app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
 app.command("log")(log.log)
 app.command("timeline")(timeline.timeline)
+app.command("publish")(publish.publish)
+app.command("yank")(publish.yank)
+app.command("remove")(publish.remove)
+app.command("serve")(serve.serve)

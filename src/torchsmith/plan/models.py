@@ -58,10 +58,11 @@ class Step(Struct, frozen=True):
     are files of the plan (patches, recipes) the step reads; `reads` are paths of the recipe's
     own folder, whose absolute path is `$PROJECT`: their content is not in the plan, so whoever
     runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a
-    value that starts with `@/` is a path in the work folder. `secrets` names variables that
-    must be set when it runs and whose values appear nowhere. `pip` names what its commands ask
-    pip for, so that it can be had beforehand where there is no network later. A fetch carries
-    the `source` it brings: what runs the plan may bring it in a better way than its commands do.
+    value that starts with `@/` is a path in the work folder; an output that starts with
+    `$PROJECT/` lies in the recipe's. `secrets` names variables that must be set when it runs and
+    whose values appear nowhere. `pip` names what its commands ask pip for, so that it can be had
+    beforehand where there is no network later. A fetch carries the `source` it brings: what runs
+    the plan may bring it in a better way than its commands do.
     So does a verify with what it `expects`: its commands try what can be tried without
     torchsmith, which itself proves all of it and leaves the reports that are the step's outputs.
     What packs and ships may carry a `task`: its commands then do it for those without torchsmith.
