@@ -34,7 +34,7 @@ _SIGNATURES = (".dist-info/RECORD.jws", ".dist-info/RECORD.p7s")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file of a wheel, and how to get its content."""
+    """A file of an archive, and how to get its content."""
 
     name: str
     size: int
@@ -111,7 +111,7 @@ def write_wheel(
     try:
         with part.open("wb") as file:
             writer = ZipWriter(file, date)
-            for packed, digest in _packed(ordered, threads or read_cores()):
+            for packed, digest in packed_members(ordered, threads or read_cores()):
                 writer.add(packed)
                 signed = packed.name.endswith(_SIGNATURES)
                 rows.append((packed.name, *(("", "") if signed else (digest, str(packed.size)))))
@@ -134,8 +134,8 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _packed(members: list[Member], threads: int) -> Iterator[tuple[Packed, str]]:
-    """Compress members side by side, and give them back in their order."""
+def packed_members(members: Iterable[Member], threads: int) -> Iterator[tuple[Packed, str]]:
+    """Compress members side by side, and give them back in their order, each with its hash."""
     waiting = deque(members)
     running: deque[tuple[Member, Future[tuple[Packed, str]]]] = deque()
     held = 0
