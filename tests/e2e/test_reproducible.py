@@ -39,10 +39,10 @@ FILE = """
 #include <cassert>
 #include <stdexcept>
 #include "part.h"
-namespace {{ const char* made = __FILE__ " " __DATE__ " " __TIME__; }}
+namespace {{ const char* made{number} = __FILE__ " " __DATE__ " " __TIME__; }}
 long part{number}(long x) {{
   assert(x >= 0);
-  if (x == {number}) throw std::runtime_error(made);
+  if (x == {number}) throw std::runtime_error(made{number});
   return square(x);
 }}
 """

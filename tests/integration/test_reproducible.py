@@ -86,8 +86,8 @@ def project(tmp_path: Path) -> Path:
     )
     for number in range(COUNT):
         (source / f"f{number:02}.cpp").write_text(
-            '#include "where.h"\nnamespace { struct Made { const char* name; Made() :'
-            f" name(inner()) {{}} }} made{number}; }}\n"
+            '#include "where.h"\nnamespace { struct Made'
+            f"{number} {{ const char* name = inner(); }} made{number}; }}\n"
             f"const char* f{number}() {{ assert(made{number}.name); return where({number}L)"
             " + (__FILE__[0] != 0); }\n"
         )
