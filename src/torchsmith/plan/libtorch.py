@@ -49,10 +49,8 @@ def libtorch_step(resolution: Resolution, wheel: Step) -> Step:
             f"rm -rf {tree}/libtorch/lib/libtorch_python.so {tree}/libtorch/lib/libshm*",
             f"rm -f {tree}/libtorch/bin/torch_shm_manager",
             f"if test -d {tree}/libtorch/bin; then chmod -R a+x {tree}/libtorch/bin; fi",
-            # The one place of the building machine that is in every torch's CMake files.
-            'sed -i \'s|ATEN_INCLUDE_DIR "/.*"|'
-            'ATEN_INCLUDE_DIR "${CMAKE_CURRENT_LIST_DIR}/../../../include"|\' '
-            f"{tree}/libtorch/share/cmake/ATen/ATenConfig.cmake",
+            # A folder of the building machine, and the one such in every torch's CMake files.
+            f"sed -i '/^set(ATEN_INCLUDE_DIR /d' {tree}/libtorch/share/cmake/ATen/ATenConfig.cmake",
             f"echo {resolution.version} > {tree}/libtorch/build-version",
             sh(python, "-m", "zipfile", "-c", archive, f"{tree}/libtorch"),
         ),
