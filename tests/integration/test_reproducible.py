@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from torchsmith.engine.build import build, with_same_batches
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.shell import fresh_copy, in_project
+from torchsmith.toolchain.build_paths import names_from_within
+from torchsmith.toolchain.compiles import read_compile
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("build_tools")]
 
@@ -133,3 +136,17 @@ def test_folder_cores_umask_time_zone_and_cache_leave_no_trace(
     monkeypatch.setenv("PATH", str(programs))
     assert shutil.which("ccache") is None
     assert built(project, tmp_path / "no-cache", 2) == first
+
+
+def test_a_cuda_file_does_not_name_its_folder_either(tmp_path: Path) -> None:
+    source = tmp_path / "deep" / "er"
+    source.mkdir(parents=True)
+    (source / "k.cu").write_text(
+        "#include <cstdio>\n__global__ void k() {}\n"
+        "void go() { k<<<1, 1>>>(); std::puts(__FILE__); }\n"
+    )
+    command = ["nvcc", "-c", str(source / "k.cu"), "-o", str(source / "k.o")]
+    options = names_from_within(tmp_path)(read_compile(str(source), command))
+    assert options, "nvcc and its host compiler know the option"
+    subprocess.run([*command, *options], cwd=source, check=True)
+    assert str(tmp_path).encode() not in (source / "k.o").read_bytes()

@@ -63,6 +63,5 @@ def understands(compiler: str, option: str) -> bool:
     """Whether a compiler knows an option: gcc does from 8 on, clang from 10."""
     if not compiler:
         return False
-    kind = "cu" if option == _FOR_NVCC else "c"
-    answer = ask([compiler, f"{option}/a=/b", "-x", kind, "-E", "/dev/null"], timeout=20)
+    answer = ask([compiler, f"{option}/a=/b", "-x", "c", "-E", "/dev/null"], timeout=20)
     return answer is not None and answer.code == 0
