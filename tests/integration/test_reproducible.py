@@ -138,14 +138,14 @@ def test_folder_cores_umask_time_zone_and_cache_leave_no_trace(
     assert built(project, tmp_path / "no-cache", 2) == first
 
 
-def test_a_cuda_file_does_not_name_its_folder_either(tmp_path: Path) -> None:
+def test_a_cuda_file_does_not_name_its_folder_either(nvcc: Path, tmp_path: Path) -> None:
     source = tmp_path / "deep" / "er"
     source.mkdir(parents=True)
     (source / "k.cu").write_text(
         "#include <cstdio>\n__global__ void k() {}\n"
         "void go() { k<<<1, 1>>>(); std::puts(__FILE__); }\n"
     )
-    command = ["nvcc", "-c", str(source / "k.cu"), "-o", str(source / "k.o")]
+    command = [str(nvcc), "-c", str(source / "k.cu"), "-o", str(source / "k.o")]
     options = names_from_within(tmp_path)(read_compile(str(source), command))
     assert options, "nvcc and its host compiler know the option"
     subprocess.run([*command, *options], cwd=source, check=True)

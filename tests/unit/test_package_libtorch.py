@@ -85,7 +85,7 @@ def test_what_has_to_be_on_the_machine_is_known() -> None:
     text = (
         'if(ON)\n  include("${CMAKE_CURRENT_LIST_DIR}/public/glog.cmake")\nendif()\n'
         'if(OFF)\n  include("${CMAKE_CURRENT_LIST_DIR}/public/gflags.cmake")\nendif()\n'
-        "if(1)\n  # why\n  set(CAFFE2_USE_CUDA 1)\n"
+        "if(1)\n  # why\n  set(CAFFE2_USE_CUDA 1)\n\n"
         '  include("${CMAKE_CURRENT_LIST_DIR}/public/cuda.cmake")\nendif()\n'
     )
     assert list(looked_for(text)) == ["glog", "a CUDA toolkit"]
