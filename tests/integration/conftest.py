@@ -15,6 +15,7 @@ from torchsmith.host.models import Host
 from torchsmith.host.read import read_host
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan
+from torchsmith.plan.toolkit import assemble
 from torchsmith.recipe.load import load_recipe, parse_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.models import Recipe
@@ -33,6 +34,23 @@ def build_tools() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
         yield
+
+
+@pytest.fixture(scope="session")
+def nvcc(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiler alone, from NVIDIA's wheels."""
+    folder = tmp_path_factory.mktemp("nvcc")
+    commands = assemble("toolkit", ("cuda-toolkit[nvcc,cudart,cccl]==13.0.*",))
+    done = subprocess.run(
+        ["sh", "-c", "\n".join(["set -eu", *commands])],
+        cwd=folder,
+        env={**os.environ, "WORK": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "toolkit/bin/nvcc"
 
 
 @pytest.fixture(scope="session")

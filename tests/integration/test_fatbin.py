@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from torchsmith.plan.toolkit import assemble
 from torchsmith.verify.binary import Library, read_files
 
 pytestmark = pytest.mark.integration
@@ -17,23 +15,6 @@ SOURCE = """
 __global__ void add(float *x) { x[threadIdx.x] += 1; }
 extern "C" void go(float *x) { add<<<1, 8>>>(x); }
 """
-
-
-@pytest.fixture(scope="module")
-def nvcc(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiler alone, from NVIDIA's wheels."""
-    folder = tmp_path_factory.mktemp("nvcc")
-    commands = assemble("toolkit", ("cuda-toolkit[nvcc,cudart,cccl]==13.0.*",))
-    done = subprocess.run(
-        ["sh", "-c", "\n".join(["set -eu", *commands])],
-        cwd=folder,
-        env={**os.environ, "WORK": str(folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "toolkit/bin/nvcc"
 
 
 def compiled(nvcc: Path, folder: Path, codes: list[str], *flags: str) -> Library:

@@ -15,6 +15,7 @@ from torchsmith.cli import (
     init,
     inspect,
     key,
+    libtorch,
     log,
     plan,
     publish,
@@ -60,6 +61,7 @@ app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
 app.add_typer(key.app, name="key")
+app.command("libtorch")(libtorch.libtorch)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
