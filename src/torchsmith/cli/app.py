@@ -12,6 +12,7 @@ from torchsmith.cli import (
     bundle,
     doctor,
     facts,
+    finish,
     init,
     log,
     plan,
@@ -54,6 +55,7 @@ app.command("build")(build.build)
 app.command("bundle")(bundle.bundle)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
+app.command("finish")(finish.finish)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
