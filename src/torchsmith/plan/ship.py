@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import in_project, needs_program, sh
@@ -11,6 +12,11 @@ from torchsmith.recipe.outcome import Image, Job, Publish
 from torchsmith.resolve.models import Resolution
 
 ENGINE = '"${ENGINE:-docker}"'
+
+
+def wheel_folder(verified: Sequence[Step]) -> str:
+    """Where the wheels lie that were verified, their reports beside them: the finished ones."""
+    return verified[0].outputs[0].rpartition("/")[0] if verified else ""
 
 
 def image_names(image: Image, variant: str, *, only: bool) -> dict[str, str]:
@@ -31,6 +37,7 @@ def image_steps(
     reads: tuple[str, ...],
     *,
     only: bool,
+    dist: str,
 ) -> list[Step]:
     """One step for each image; they share every layer up to torch."""
     variant = resolution.variant
@@ -67,7 +74,7 @@ def image_steps(
             (
                 sh("rm", "-rf", f"{context}/wheels"),
                 sh("mkdir", "-p", f"{context}/wheels"),
-                f"cp dist/{variant}/*.whl {context}/wheels/",
+                f"cp {dist}/*.whl {context}/wheels/",
             )
             if image.build == "wheels" and needs
             else ()
@@ -119,6 +126,7 @@ def publish_steps(
     variant = resolution.variant
     steps: list[Step] = []
     verified = tuple(step.id for step in wheels)
+    dist = wheel_folder(wheels)
     if publish.index is not None and wheels:
         folder = f"{publish.index}"
         steps.append(
@@ -130,7 +138,7 @@ def publish_steps(
                 variant=variant,
                 needs=verified,
                 commands=(
-                    f"for wheel in dist/{variant}/*.whl; do "
+                    f"for wheel in {dist}/*.whl; do "
                     'name="${wheel##*/}"; project="$(echo "${name%%-*}" | tr "A-Z_" "a-z-")"; '
                     f'there={sh(folder)}/"$project"; mkdir -p "$there"; '
                     # Published once, a file never changes: pip's caches and locks rest on that.
@@ -195,7 +203,7 @@ def publish_steps(
                     ': "${TWINE_PASSWORD:?is unset. Set it in your environment before publishing}"',
                     needs_program("twine", "pip install twine"),
                     f"twine upload --non-interactive --repository-url {sh(publish.repository)} "
-                    f"dist/{variant}/*.whl",
+                    f"{dist}/*.whl",
                 ),
             )
         )

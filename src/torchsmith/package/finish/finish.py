@@ -163,7 +163,9 @@ def _changes(wheel: Wheel, wanted: Design) -> Iterator[Change]:
         if path in wanted.taken:
             continue
         count = len(item.needed)
-        told = [f"needs {count} of them by {'its' if count == 1 else 'their'} new name"] * bool(count)
+        told = [f"needs {count} of them by {'its' if count == 1 else 'their'} new name"] * bool(
+            count
+        )
         told += [f"{name} is not needed" for name in item.unneeded]
         if item.search is not None:
             told.append(f"looks in {':'.join(item.search) or 'no folder of its own'}")

@@ -76,7 +76,8 @@ def new_requirements(
     """Requirements with torch held to one version, and what else is needed."""
     found: list[str] = []
     pinned = False
-    added = {canonicalize_name(Requirement(line).name): line for line in more}
+    added = list(more)
+    replaced = {canonicalize_name(Requirement(line).name) for line in added}
     for line in requires:
         try:
             requirement = Requirement(line)
@@ -84,7 +85,7 @@ def new_requirements(
             found.append(line)
             continue
         name = canonicalize_name(requirement.name)
-        if name in added:
+        if name in replaced:
             continue
         if name == "torch" and torch:
             _fits(requirement, torch)
@@ -96,7 +97,7 @@ def new_requirements(
             found.append(line)
     if torch and uses_torch and not pinned:
         found.append(f"torch=={torch}")
-    return [*found, *added.values()]
+    return [*found, *added]
 
 
 def _fits(requirement: Requirement, torch: str) -> None:

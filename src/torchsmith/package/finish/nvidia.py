@@ -14,6 +14,14 @@ from torchsmith.verify.linkage import baseline
 
 # Whose version is CUDA's own.
 _NAMED_AFTER_CUDA = ("cuda-toolkit", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cuda-nvrtc")
+# Not of the toolkit: each has versions of its own, and names itself after a CUDA.
+_APART = ("nvidia-cudnn", "nvidia-cusparselt", "nvidia-nccl", "nvidia-nvshmem")
+# What `cuda-toolkit` calls them, where that is not the end of their own name.
+_EXTRAS = {
+    "nvidia-cuda-runtime": "cudart",
+    "nvidia-cuda-nvrtc": "nvrtc",
+    "nvidia-cuda-cupti": "cupti",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +41,7 @@ def read_pins(lines: Iterable[str]) -> dict[str, str]:
         except InvalidRequirement:
             continue
         exact = [item.version for item in wanted.specifier if item.operator in ("==", "===")]
-        if len(exact) == 1 and "*" not in exact[0]:
+        if len(exact) == 1:
             found[canonicalize_name(wanted.name)] = exact[0]
     return found
 
@@ -45,27 +53,38 @@ def brought_by_nvidia(library: str) -> str:
 
 
 def bringer(library: str, pins: Mapping[str, str]) -> Bringer:
-    """The distribution that brings a library, at the version that is pinned."""
+    """The distribution that brings a library, in the version that is pinned.
+
+    Where only the toolkit's release is, its own list of parts (`cuda-toolkit`) says the rest.
+    """
     name = brought_by_nvidia(library)
     for pinned, version in pins.items():
         suffix = pinned.removeprefix(name)
         if pinned.startswith(name) and re.fullmatch(r"(-cu\d+)?", suffix):
-            # Up to CUDA 12 each has a folder; from 13 on they share one, except for those that
-            # are not of the toolkit, which keep the suffix in their name.
-            part = name.removeprefix("nvidia-").replace("-", "_") if suffix else _shared(pins, name)
-            requirement = f'{pinned}=={version}; platform_system == "Linux"'
-            return Bringer(requirement, f"nvidia/{part}/lib")
+            return _brought(f"{pinned}=={version}", name, suffix or _cuda(pins))
+    cuda = _cuda(pins)
+    if name in _APART and cuda:
+        # The library's own number is its version's first.
+        number = library.partition(".so.")[2].partition(".")[0]
+        return _brought(f"{name}{cuda}=={number}.*", name, cuda)
+    if "cuda-toolkit" in pins:
+        extra = _EXTRAS.get(name, name.removeprefix("nvidia-"))
+        return _brought(f"cuda-toolkit[{extra}]=={pins['cuda-toolkit']}", name, cuda)
     raise UsageError(
         f"{library} comes with {name}, and it is not known in which version",
         "Name the versions it was built with: --pins FILE, as `pip freeze` prints them.",
     )
 
 
-def _shared(pins: Mapping[str, str], name: str) -> str:
-    for known in _NAMED_AFTER_CUDA:
-        if known in pins:
-            return f"cu{pins[known].partition('.')[0]}"
-    raise UsageError(
-        f"it is not known which CUDA {name} belongs to",
-        f"Name the version of {_NAMED_AFTER_CUDA[1]} among the --pins, too.",
-    )
+def _cuda(pins: Mapping[str, str]) -> str:
+    """-cu12, by the first that is named after CUDA; empty if none is."""
+    known = next((pins[name] for name in _NAMED_AFTER_CUDA if name in pins), "")
+    return f"-cu{known.partition('.')[0]}" if known else ""
+
+
+def _brought(requirement: str, name: str, cuda: str) -> Bringer:
+    """Up to CUDA 12 every part has a folder; from 13 on those of the toolkit share one."""
+    part = name.removeprefix("nvidia-").replace("-", "_")
+    if name not in _APART and int(cuda.removeprefix("-cu") or 0) >= 13:
+        part = cuda.removeprefix("-")
+    return Bringer(f'{requirement}; platform_system == "Linux"', f"nvidia/{part}/lib")
