@@ -11,7 +11,6 @@ from typing import IO, Any
 
 # pyelftools rather than lief: pure Python (nothing to build on an odd platform), typed, a
 # seventh of the size, and as quick where only headers are read.
-from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
@@ -23,6 +22,8 @@ MAGIC = b"\x7fELF"
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_ARM": "armv7l", "EM_386": "i686"}
 _FAMILIES = ("GLIBC", "GLIBCXX", "CXXABI")
 _EXECUTABLE = 1
+# A count in a damaged file may be four milliards, each of them read from the same place.
+_MANY = 1 << 16
 
 
 class Library(Struct, frozen=True):
@@ -74,8 +75,9 @@ def read_library(path: str, stream: IO[bytes], size: int) -> Library | None:
     stream.seek(0)
     try:
         return _read(path, ELFFile(stream), size)
-    except (ELFError, ValueError, KeyError, AssertionError, UnicodeDecodeError) as error:
-        # Cut short, or not what its first bytes promise.
+    except Exception as error:
+        # Cut short, or not what its first bytes promise: pyelftools then ends as it happens to,
+        # with an OverflowError say.
         return Library(path, size=size, broken=str(error) or type(error).__name__)
 
 
@@ -86,6 +88,8 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
     dynamic = False
     stack: int | None = None
     ends = 0
+    if elf.num_segments() > _MANY or elf.num_sections() > _MANY:
+        raise ValueError("it counts more parts than it can have")
     for segment in elf.iter_segments():
         header = segment.header
         if header["p_type"] == "PT_LOAD":
@@ -145,6 +149,8 @@ def _sections(elf: ELFFile) -> tuple[tuple[str, ...], int, int]:
             symbols += int(section.header["sh_size"])
         if not isinstance(section, GNUVerNeedSection):
             continue
+        if section.num_versions() > _MANY:
+            raise ValueError("it needs more versions than there can be")
         for library, needs in section.iter_versions():
             # The loader is of one piece with the libc that is there.
             if not str(library.name).startswith(("ld-", "ld64.")):
