@@ -337,6 +337,7 @@ def test_those_without_torchsmith_have_auditwheel_do_it(demo: Built, tmp_path: P
         'name = "lab"\ntorch = "2.6.0"\npython = "3.11"\ncuda = "none"\n'
         'packages = { libraries = "vendor" }\n'
         '[[companions.extension]]\nname = "demo"\nsdist = "demo==1.0"\n'
+        f'sha256 = "{"0" * 64}"\n'
     )
     words = [sys.executable, "-m", "torchsmith", "plan", str(recipe), "--host", str(host), "--json"]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout

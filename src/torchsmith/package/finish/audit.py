@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -70,9 +71,14 @@ def audit(wheel: Path, tag: Tag, theirs: Collection[str]) -> None:
 
 def verdict(wheel: Path, theirs: frozenset[str]) -> Verdict:
     """Have auditwheel look at a wheel, by the platforms in its name."""
+    from auditwheel import elfutils
     from auditwheel.wheel_abi import analyze_wheel_abi
     from auditwheel.wheeltools import get_wheel_architecture, get_wheel_libc, get_wheel_platforms
 
+    if read := getattr(elfutils, "get_undefined_symbols", None):
+        # It reads all symbols of a library again for each of four policies, which is half of the
+        # time; this process is ours alone, and the files do not change.
+        elfutils.get_undefined_symbols = cache(read)
     name = wheel.name
     found = analyze_wheel_abi(
         get_wheel_libc(name),
