@@ -117,6 +117,19 @@ def test_an_archive_that_is_cut_short_at_any_place(run: Run, tmp_path: Path) -> 
         refused(run, tmp_path / NAME)
 
 
+@pytest.mark.parametrize(("place", "value"), [(8, 0x01), (10, 14), (10, 99), (9, 0x08)], ids=str)
+def test_a_list_of_members_that_lies(run: Run, tmp_path: Path, place: int, value: int) -> None:
+    """One that calls a member encrypted, packed in another way, or named in other letters."""
+    path = build(tmp_path, {"demo/more.py": b"x" * 99})
+    whole = bytearray(path.read_bytes())
+    start = whole.index(b"PK\1\2")
+    whole[start + place] = value
+    if place == 9:
+        whole[start + 46] = 0xFF
+    path.write_bytes(whole)
+    assert "archive" in refused(run, path)
+
+
 def test_a_library_that_is_broken(run: Run, tmp_path: Path) -> None:
     for data in (b"\x7fELF", b"\x7fELF\2\1\1" + b"\xff" * 200):
         error = refused(run, build(tmp_path, {"demo/a.so": data}))

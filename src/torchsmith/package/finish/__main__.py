@@ -6,6 +6,7 @@ auditwheel repair the wheel.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import msgspec
 
 from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.package.finish.design import Options
-from torchsmith.package.finish.finish import finish_wheel
+from torchsmith.package.finish.finish import UNFINISHED, finish_wheel
 from torchsmith.package.finish.nvidia import read_pins
 from torchsmith.package.finish.report import Finished, lines
 from torchsmith.package.finish.several import pins_in
@@ -29,9 +30,13 @@ def carry_out(given: Finishing) -> Finished:
             f"one wheel was to be finished as {given.wheel}, and there is {said}",
             "Remove what does not belong there, then run the same command again.",
         )
+    folder = Path(given.output).parent
+    for left in folder.glob(f"{UNFINISHED}*"):
+        # Of an attempt that was killed; no other step works in this folder now.
+        shutil.rmtree(left, ignore_errors=True)
     made = finish_wheel(
         found[0],
-        Path(given.output).parent,
+        folder,
         Options(
             libraries=given.libraries,
             strip=given.strip,

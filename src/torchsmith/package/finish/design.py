@@ -41,7 +41,8 @@ class Design:
 
     `name` is the finished file's, `version` the new one, empty if it stays. `taken` are libraries
     of this machine by the paths they get in the wheel; `patches` and `stripped` go by path, too.
-    `texts` are files that say something else from now on, by the names they had.
+    `texts` are files that say something else from now on, by the names they had; what lies in
+    NAME-VERSION.dist-info and .data moves from `old` to `new`.
     """
 
     name: str
@@ -52,6 +53,8 @@ class Design:
     patches: Mapping[str, Patch]
     stripped: frozenset[str]
     texts: Mapping[str, bytes]
+    old: str
+    new: str
 
 
 def design(wheel: Wheel, options: Options) -> Design:
@@ -76,6 +79,8 @@ def design(wheel: Wheel, options: Options) -> Design:
     taken = {f"{folder}/{item.name}": item for item in settled.vendored.values()}
     known = {item.path: item for item in libraries}
     known |= {path: item.library for path, item in taken.items()}
+    info = _info(wheel)
+    stem = info.removesuffix(".dist-info")
     return Design(
         name=metadata.file_name(wheel.path.name, version or old, str(tag)),
         tag=tag,
@@ -86,8 +91,16 @@ def design(wheel: Wheel, options: Options) -> Design:
         stripped=frozenset(path for path, item in known.items() if item.strippable)
         if options.strip
         else frozenset(),
-        texts=_texts(wheel, options, version, tag, settled),
+        texts=_texts(wheel, info, options, version, tag, settled),
+        old=stem,
+        new=f"{stem.rpartition('-')[0]}-{version}" if version else stem,
     )
+
+
+def _info(wheel: Wheel) -> str:
+    """The .dist-info folder: a package may hold others further down."""
+    folders = (name.partition("/")[0] for name in wheel.files)
+    return next(folder for folder in folders if folder.endswith(".dist-info"))
 
 
 def _patches(
@@ -150,10 +163,9 @@ def _patch(
 
 
 def _texts(
-    wheel: Wheel, options: Options, version: str, tag: Tag, settled: Settled
+    wheel: Wheel, folder: str, options: Options, version: str, tag: Tag, settled: Settled
 ) -> dict[str, bytes]:
-    info = next(name for name in wheel.files if name.endswith(".dist-info/METADATA"))
-    marks = info.replace("METADATA", "WHEEL")
+    info, marks = f"{folder}/METADATA", f"{folder}/WHEEL"
     modules = metadata.version_modules(wheel.files) if version else []
     with zipfile.ZipFile(wheel.path) as archive:
         said = metadata.Fields(archive.read(info))

@@ -27,6 +27,8 @@ from torchsmith.verify.binary import Library, read_files
 from torchsmith.verify.wheelfile import Wheel
 
 Say = Callable[[str], None]
+# The folder a wheel is finished in, beside where it will lie.
+UNFINISHED = ".finish-"
 
 
 def finish_wheel(
@@ -68,7 +70,7 @@ def finish_wheel(
 
 def _write(wheel: Wheel, wanted: Design, target: Path, say: Say) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(dir=target.parent, prefix=".finish-"))
+    place = Path(tempfile.mkdtemp(dir=target.parent, prefix=UNFINISHED))
     try:
         tree = place / "tree"
         made = place / wanted.name
@@ -77,7 +79,7 @@ def _write(wheel: Wheel, wanted: Design, target: Path, say: Say) -> None:
             _change(wheel, wanted, archive, tree)
             say("packing it")
             date = max(info.date_time for info in archive.infolist())
-            write_wheel(_members(wheel, wanted, archive, tree), made, date=date)
+            write_wheel(_members(wanted, archive, tree), made, date=date)
         shutil.rmtree(tree, ignore_errors=True)
         if wanted.tag.promises and loadable(wheel):
             say("having auditwheel look at it")
@@ -135,15 +137,13 @@ def _is_as_wanted(library: Library | None, wanted: Patch) -> bool:
     )
 
 
-def _members(
-    wheel: Wheel, wanted: Design, archive: zipfile.ZipFile, tree: Path
-) -> Iterator[Member]:
-    old, new = ("-".join(name.split("-")[:2]) for name in (wheel.path.name, wanted.name))
+def _members(wanted: Design, archive: zipfile.ZipFile, tree: Path) -> Iterator[Member]:
+    signatures = {f"{wanted.old}.dist-info/RECORD.{end}" for end in ("jws", "p7s")}
     changed = {*wanted.patches, *wanted.stripped}
     for info in archive.infolist():
         name = info.filename
         # A signature is of a RECORD that is no more.
-        if info.is_dir() or name.endswith((".dist-info/RECORD.jws", ".dist-info/RECORD.p7s")):
+        if info.is_dir() or name in signatures:
             continue
         size, read = info.file_size, partial(archive.read, info)
         if name in changed:
@@ -151,7 +151,7 @@ def _members(
         elif name in wanted.texts:
             size, read = len(wanted.texts[name]), partial(bytes, wanted.texts[name])
         executable = bool(info.external_attr >> 16 & stat.S_IXUSR)
-        yield Member(moved(name, old, new), size, executable, read)
+        yield Member(moved(name, wanted.old, wanted.new), size, executable, read)
     for path in wanted.taken:
         yield Member(path, (tree / path).stat().st_size, True, (tree / path).read_bytes)
 
