@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-
-
-class Libraries(StrEnum):
-    """Where the libraries a wheel needs come from."""
-
-    vendor = "vendor"
-    system = "system"
-    wheels = "wheels"
 
 
 def finish(
     wheel: Annotated[list[Path], typer.Argument(help="Wheels to finish.")],
     libraries: Annotated[
-        Libraries,
+        Literal["vendor", "system", "wheels"],
         typer.Option(
             "--libraries",
             help="Put those it needs into it; leave them to the system; or, for CUDA, require "
             "NVIDIA's wheels.",
         ),
-    ] = Libraries.vendor,
+    ] = "vendor",
     label: Annotated[
         str, typer.Option("--label", help="Local version label it gets: cu126.sm86, or none.")
     ] = "",
@@ -64,7 +55,7 @@ def finish(
         wheel,
         output,
         Options(
-            libraries=libraries.value,
+            libraries=libraries,
             strip=not no_strip,
             label=label,
             torch=torch,

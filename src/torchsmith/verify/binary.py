@@ -23,7 +23,7 @@ MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_ARM": "armv7l", 
 _FAMILIES = ("GLIBC", "GLIBCXX", "CXXABI")
 _EXECUTABLE = 1
 # A count in a damaged file may be four milliards, each of them read from the same place.
-_MANY = 1 << 16
+_MANY = 1 << 20
 
 
 class Library(Struct, frozen=True):

@@ -74,6 +74,7 @@ def new_requirements(
     requires: Iterable[str], *, torch: str, uses_torch: bool, more: Iterable[str]
 ) -> list[str]:
     """Requirements with torch held to one version, and what else is needed."""
+    _is_version(torch)
     found: list[str] = []
     pinned = False
     added = list(more)
@@ -100,12 +101,16 @@ def new_requirements(
     return [*found, *added]
 
 
-def _fits(requirement: Requirement, torch: str) -> None:
-    """A wheel that asks for another release was built against that one; labels may differ."""
+def _is_version(torch: str) -> None:
     try:
-        public = Version(torch).public
+        Version(torch or "0")
     except InvalidVersion:
         raise UsageError(f"{torch!r} is no version of torch", "Such as 2.6.0+cpu.") from None
+
+
+def _fits(requirement: Requirement, torch: str) -> None:
+    """A wheel that asks for another release was built against that one; labels may differ."""
+    public = Version(torch).public
     plain = ",".join(re.sub(r"\+[\w.]+", "", str(item)) for item in requirement.specifier)
     if not SpecifierSet(plain).contains(public, prereleases=True):
         raise UsageError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 
 from torchsmith.errors import UsageError
 from torchsmith.package.finish.design import Options
@@ -30,16 +30,9 @@ def finish_wheels(
         item = finish_wheel(path, folder, options, dry_run=dry_run, say=say)
         made.append(item)
         if path.name.startswith("torch-") and not options.torch:
-            options = replace(options, torch=version_of(item.result))
+            version = parse_wheel_filename(Path(item.result).name)[1]
+            options = replace(options, torch=str(version))
     return made
-
-
-def version_of(wheel: str) -> str:
-    """The version in a wheel's name."""
-    try:
-        return str(parse_wheel_filename(Path(wheel).name)[1])
-    except InvalidWheelFilename as error:
-        raise UsageError(f"{wheel}: {error}", "Name a wheel.") from None
 
 
 def pins_in(file: Path) -> dict[str, str]:
