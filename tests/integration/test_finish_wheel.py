@@ -307,6 +307,7 @@ def test_a_step_of_a_plan_finishes_its_wheel_and_leaves_one(demo: Built, tmp_pat
     (dist / "finished").mkdir(parents=True)
     shutil.copy(demo.wheel, dist)
     (dist / "finished" / "demo-1.0-py3-none-old.whl").write_bytes(b"of an earlier attempt")
+    (dist / "finished" / ".finish-killed" / "tree").mkdir(parents=True)
     given = Finishing("dist/lab/demo-*.whl", "dist/lab/finished/demo-*.whl", torch="2.6.0")
     words = [sys.executable, "-m", "torchsmith.package.finish"]
 

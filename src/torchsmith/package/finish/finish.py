@@ -84,7 +84,8 @@ def _write(wheel: Wheel, wanted: Design, target: Path, say: Say) -> None:
         if wanted.tag.promises and loadable(wheel):
             say("having auditwheel look at it")
             audit(made, wanted.tag, wanted.settled.of("torch", "wheels", "driver"))
-        made.chmod(stat.S_IMODE(wheel.path.stat().st_mode))
+        # Not as the given one, which a store may hold unwritable.
+        made.chmod(0o644)
         with made.open("rb") as file:
             os.fsync(file.fileno())
         made.replace(target)
@@ -163,9 +164,7 @@ def _changes(wheel: Wheel, wanted: Design) -> Iterator[Change]:
         if path in wanted.taken:
             continue
         count = len(item.needed)
-        told = [f"needs {count} of them by {'its' if count == 1 else 'their'} new name"] * bool(
-            count
-        )
+        told = [f"{count} of them under new names"] if count else []
         told += [f"{name} is not needed" for name in item.unneeded]
         if item.search is not None:
             told.append(f"looks in {':'.join(item.search) or 'no folder of its own'}")
