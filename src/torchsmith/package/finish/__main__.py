@@ -12,30 +12,25 @@ from pathlib import Path
 
 import msgspec
 
-from torchsmith.errors import TorchsmithError, UsageError
+from torchsmith.errors import TorchsmithError
 from torchsmith.package.finish.design import Options
 from torchsmith.package.finish.finish import UNFINISHED, finish_wheel
 from torchsmith.package.finish.nvidia import read_pins
 from torchsmith.package.finish.report import Finished, lines
 from torchsmith.package.finish.several import pins_in
 from torchsmith.plan.finishing import Finishing
+from torchsmith.verify.target import one_file
 
 
 def carry_out(given: Finishing) -> Finished:
     """Finish the one wheel that is meant; what an earlier attempt left under its name goes."""
-    found = [Path(given.wheel)] if Path(given.wheel).is_file() else sorted(Path().glob(given.wheel))
-    if len(found) != 1:
-        said = ", ".join(map(str, found)) or "none"
-        raise UsageError(
-            f"one wheel was to be finished as {given.wheel}, and there is {said}",
-            "Remove what does not belong there, then run the same command again.",
-        )
+    wheel = one_file(given.wheel)
     folder = Path(given.output).parent
     for left in folder.glob(f"{UNFINISHED}*"):
         # Of an attempt that was killed; no other step works in this folder now.
         shutil.rmtree(left, ignore_errors=True)
     made = finish_wheel(
-        found[0],
+        wheel,
         folder,
         Options(
             libraries=given.libraries,
