@@ -12,6 +12,7 @@ from torchsmith.cli import (
     bundle,
     doctor,
     facts,
+    finish,
     init,
     inspect,
     key,
@@ -62,6 +63,7 @@ app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)
 app.add_typer(key.app, name="key")
 app.command("libtorch")(libtorch.libtorch)
+app.command("finish")(finish.finish)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from torchsmith.facts.files import Facts
 from torchsmith.plan.attest import attest_step
 from torchsmith.plan.companions import companion_steps, extension_steps
+from torchsmith.plan.finishing import finished
 from torchsmith.plan.libtorch import libtorch_step
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
@@ -17,7 +18,7 @@ from torchsmith.plan.patching import patch_source
 from torchsmith.plan.publish import publish_steps
 from torchsmith.plan.render.conda import conda_files, magma_files
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
-from torchsmith.plan.ship import image_names, image_steps, job_steps
+from torchsmith.plan.ship import image_names, image_steps, job_steps, wheel_folder
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps
@@ -115,6 +116,7 @@ def _variant(
     archives: list[Step] = []
     conda: list[Step] = []
     mine: list[Step] = []
+    ready: list[Step] = []
     if builds:
         environ = environment(resolution)
         torch: Step | None = None
@@ -126,9 +128,10 @@ def _variant(
         conda += [step for step in magma if step.kind == "package"]
         if source is not None:
             steps = torch_steps(facts, resolution, source, environ, magma[0] if magma else None)
-            collector.add(*steps)
+            ready = finished(recipe.packages, resolution, steps)
+            collector.add(*ready)
             torch = next(step for step in steps if step.kind == "compile")
-            wheels.append(steps[-1])
+            wheels.append(ready[-1])
             if resolution.companions or resolution.extensions:
                 environ = torch_environment(resolution, environ, torch)
         collector.add(environ, toolkit_step(resolution))
@@ -136,10 +139,12 @@ def _variant(
             fetch = _fetch_companion(facts, recipe, resolution, companion)
             tree = _patched(collector, resolution, fetch, companion.name)
             made = companion_steps(facts, resolution, companion, tree, environ, torch)
+            made = finished(recipe.packages, resolution, made, ready)
             collector.add(*made)
             wheels.append(made[-1])
         for extension in resolution.extensions:
             made = extension_steps(facts, resolution, extension, environ, torch)
+            made = finished(recipe.packages, resolution, made, ready)
             collector.add(*made)
             wheels.append(made[-1])
         mine = [step for step in collector.steps.values() if step.variant in ("", variant)]
@@ -150,7 +155,8 @@ def _variant(
                 collector.add(step)
                 conda.append(step)
             if recipe.packages.libtorch:
-                archives.append(libtorch_step(resolution, torch))
+                # The wheel that is proven: a finished one brings its libraries along.
+                archives.append(libtorch_step(resolution, ready[-2]))
                 collector.add(*archives)
         # After everything that is packed: it says how each came about.
         collector.add(attest_step(recipe, resolution, collector.steps))
@@ -170,7 +176,13 @@ def _variant(
         reads = [path for step in inside for path in step.reads]
         reads += [path for client in recipe.image.client for path in client.files]
         made = image_steps(
-            resolution, recipe.image, context, needs, tuple(dict.fromkeys(reads)), only=only
+            resolution,
+            recipe.image,
+            context,
+            needs,
+            tuple(dict.fromkeys(reads)),
+            only=only,
+            dist=wheel_folder(wheels),
         )
         collector.add(*made)
         images = list(image_names(recipe.image, variant, only=only).values())

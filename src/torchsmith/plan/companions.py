@@ -60,7 +60,7 @@ def companion_env(
         label = ""
     env["BUILD_VERSION"] = companion.version + (f"+{label}" if label else "")
     # Companions write this into Requires-Dist: the wheel then asks for exactly this torch.
-    env["PYTORCH_VERSION"] = _distribution_version(resolution)
+    env["PYTORCH_VERSION"] = distribution_version(resolution)
     env.update(companion.switches)
     # The recipe's own wins.
     env.update((name, value) for name, value in resolution.env if name in dict(companion.switches))
@@ -72,7 +72,7 @@ def companion_env(
     return tuple(env.items())
 
 
-def _distribution_version(resolution: Resolution) -> str:
+def distribution_version(resolution: Resolution) -> str:
     """Torch's version as pip knows it: PyPI's 2.11.0 calls itself 2.11.0+cu130."""
     beside = dict(resolution.installed.beside) if resolution.installed is not None else {}
     return beside.get("torch", resolution.version)

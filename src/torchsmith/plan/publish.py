@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from torchsmith.plan.models import Step, Task
 from torchsmith.plan.shell import in_project, needs_program, sh, unless
-from torchsmith.plan.ship import ENGINE
+from torchsmith.plan.ship import ENGINE, wheel_folder
 from torchsmith.recipe.outcome import Publish
 from torchsmith.resolve.models import Resolution
 
@@ -50,8 +50,9 @@ def publish_steps(
     """Every place a recipe names, for what there is to go there."""
     variant = resolution.variant
     steps: list[Step] = []
+    made = f"{wheel_folder(wheels)}/*.whl"
     if publish.index is not None and (wheels or archives):
-        steps.append(_index(variant, publish.index, (*wheels, *archives)))
+        steps.append(_index(variant, publish.index, made, wheels, archives))
     if publish.channel is not None and conda:
         steps.append(_channel(variant, publish.channel, conda))
     folders = tuple(step.id for step in steps)
@@ -60,7 +61,7 @@ def publish_steps(
     if publish.anaconda_user is not None and conda:
         steps.append(_anaconda(variant, publish.anaconda_user, publish.token_env, conda))
     if publish.repository is not None and wheels:
-        steps.append(_repository(variant, publish.repository, wheels))
+        steps.append(_repository(variant, publish.repository, made, wheels))
     if publish.registry is not None and images:
         steps.append(_registry(variant, publish.registry.rstrip("/"), images, image_ids))
     return steps
@@ -68,10 +69,6 @@ def publish_steps(
 
 def _task(shipment: Shipment) -> Task:
     return Task("torchsmith.ship", msgspec.json.encode(shipment).decode())
-
-
-def _wheels(variant: str) -> str:
-    return f"dist/{variant}/*.whl"
 
 
 def _packages(variant: str) -> tuple[str, str]:
@@ -86,19 +83,22 @@ def _not_ours(folder: str, kind: str) -> str:
     )
 
 
-def _index(variant: str, folder: str, needs: tuple[Step, ...]) -> Step:
+def _index(
+    variant: str, folder: str, made: str, wheels: tuple[Step, ...], archives: tuple[Step, ...]
+) -> Step:
     here = in_project(folder)
+    files = (*([made] if wheels else []), *(step.outputs[0] for step in archives))
     return Step(
         id=f"publish-index-{variant}",
         kind="publish",
         title=f"Add the wheels to the pip index {folder}",
         why="any web server can serve it: pip install --index-url",
         variant=variant,
-        needs=tuple(step.id for step in needs),
+        needs=tuple(step.id for step in (*wheels, *archives)),
         commands=(
             _not_ours(folder, "index"),
             f"mkdir -p {here}/simple",
-            f"for wheel in {_wheels(variant)}; do "
+            f"for wheel in {made}; do "
             'name="${wheel##*/}"; project="$(echo "${name%%-*}" | tr "A-Z_." "a-z--")"; '
             f'there={here}/simple/"$project"; mkdir -p "$there"; '
             # Published once, a file never changes: pip's caches and locks rest on that.
@@ -116,7 +116,7 @@ def _index(variant: str, folder: str, needs: tuple[Step, ...]) -> Step:
             f"mv {here}/simple/index.part {here}/simple/index.html",
         ),
         outputs=(f"$PROJECT/{folder}",),
-        task=_task(Shipment((_wheels(variant), f"dist/{variant}/libtorch-*"), index=folder)),
+        task=_task(Shipment(files, index=folder)),
     )
 
 
@@ -200,7 +200,7 @@ def _anaconda(variant: str, user: str, token: str, conda: tuple[Step, ...]) -> S
     )
 
 
-def _repository(variant: str, repository: str, wheels: tuple[Step, ...]) -> Step:
+def _repository(variant: str, repository: str, made: str, wheels: tuple[Step, ...]) -> Step:
     return Step(
         id=f"publish-wheels-{variant}",
         kind="publish",
@@ -211,11 +211,9 @@ def _repository(variant: str, repository: str, wheels: tuple[Step, ...]) -> Step
         commands=(
             ': "${TWINE_PASSWORD:?is unset. Set it in your environment before publishing}"',
             needs_program("twine", "pip install twine"),
-            f"twine upload --non-interactive --repository-url {sh(repository)} {_wheels(variant)}",
+            f"twine upload --non-interactive --repository-url {sh(repository)} {made}",
         ),
-        task=_task(
-            Shipment((_wheels(variant),), to=("pypi",), accounts=Accounts(repository=repository))
-        ),
+        task=_task(Shipment((made,), to=("pypi",), accounts=Accounts(repository=repository))),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import in_project, sh
@@ -11,6 +12,11 @@ from torchsmith.recipe.outcome import Image, Job
 from torchsmith.resolve.models import Resolution
 
 ENGINE = '"${ENGINE:-docker}"'
+
+
+def wheel_folder(verified: Sequence[Step]) -> str:
+    """Where the wheels lie that were verified, their reports beside them: the finished ones."""
+    return verified[0].outputs[0].rpartition("/")[0] if verified else ""
 
 
 def image_names(image: Image, variant: str, *, only: bool) -> dict[str, str]:
@@ -31,6 +37,7 @@ def image_steps(
     reads: tuple[str, ...],
     *,
     only: bool,
+    dist: str,
 ) -> list[Step]:
     """One step for each image; they share every layer up to torch."""
     variant = resolution.variant
@@ -67,7 +74,7 @@ def image_steps(
             (
                 sh("rm", "-rf", f"{context}/wheels"),
                 sh("mkdir", "-p", f"{context}/wheels"),
-                f"cp dist/{variant}/*.whl {context}/wheels/",
+                f"cp {dist}/*.whl {context}/wheels/",
             )
             if image.build == "wheels" and needs
             else ()

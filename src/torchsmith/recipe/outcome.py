@@ -39,6 +39,10 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
+# Where a wheel finds libraries that are not torch's own.
+Libraries = Literal["system", "vendor", "wheels"]
+
+
 class Packages(_Section):
     """What the build is packed into."""
 
@@ -57,6 +61,15 @@ class Packages(_Section):
     magma_sha256: Sha256 | None = Field(None, description="Of that archive.")
     label: Label | None = Field(
         None, description="Local version label of the wheel; 'none' leaves it out. Default: cuXYZ."
+    )
+    libraries: Libraries = Field(
+        "system",
+        description="Libraries that wheels need: the machine's; put into them (vendor); or, for "
+        "CUDA, NVIDIA's wheels on PyPI. Unless the machine's, wheels are finished: tagged "
+        "manylinux, stripped, with no path of the building machine.",
+    )
+    strip: bool = Field(
+        True, description="Drop symbols and debug information from wheels that are finished."
     )
 
     @model_validator(mode="after")

@@ -20,21 +20,8 @@ from torchsmith.verify.archive import verify_archive
 from torchsmith.verify.errors import VerificationError
 from torchsmith.verify.report import Report, from_json, keep_beside, lines
 from torchsmith.verify.report import as_json as report_json
-from torchsmith.verify.target import Options
+from torchsmith.verify.target import Options, one_file
 from torchsmith.verify.verify import verify
-
-
-def found(pattern: str) -> Path:
-    """Return the one file a path of the work folder stands for."""
-    path = Path(pattern)
-    matches = [path] if path.is_file() else sorted(Path().glob(pattern))
-    if len(matches) != 1:
-        said = ", ".join(map(str, matches)) or "none"
-        raise VerificationError(
-            f"one wheel was to be verified as {pattern}, and there is {said}",
-            "Remove what does not belong there, then run the same command again.",
-        )
-    return matches[0]
 
 
 def without(report: Report, place: str) -> Report:
@@ -45,7 +32,7 @@ def without(report: Report, place: str) -> Report:
 
 def prove(expects: Expects) -> Report:
     """Prove one wheel of a plan, or a static library, in the current folder."""
-    wheel = found(expects.wheel)
+    wheel = one_file(expects.wheel)
     if expects.symbols:
         report = verify_archive(wheel, expects)
         folder = Path(expects.folder)
@@ -56,7 +43,7 @@ def prove(expects: Expects) -> Report:
         python=f"{expects.environment}/bin/python",
         folder=Path(expects.folder),
         layered=expects.layered,
-        beside=tuple(map(found, expects.beside)),
+        beside=tuple(map(one_file, expects.beside)),
     )
     made = verify(
         [wheel], options=options, asked=[expects], say=lambda text: print(text, flush=True)

@@ -11,7 +11,6 @@ from typing import IO, Any
 
 # pyelftools rather than lief: pure Python (nothing to build on an odd platform), typed, a
 # seventh of the size, and as quick where only headers are read.
-from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
@@ -23,12 +22,17 @@ MAGIC = b"\x7fELF"
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_ARM": "armv7l", "EM_386": "i686"}
 _FAMILIES = ("GLIBC", "GLIBCXX", "CXXABI")
 _EXECUTABLE = 1
+# A count in a damaged file may be four milliards, each of them read from the same place.
+_MANY = 1 << 20
 
 
 class Library(Struct, frozen=True):
     """One shared library; `path` is relative to what holds it, with forward slashes.
 
-    `gpu` names the GPUs it has code for; `gpu_unread` says why that cannot be told.
+    `versions` has the newest symbol version it needs of each family, `required` all of them.
+    `dynamic` says that it is loaded by a loader, which object files and GPU code are not;
+    `strippable` counts the bytes of symbols and debug information that no loader reads. `gpu`
+    names the GPUs it has code for; `gpu_unread` says why that cannot be told.
     """
 
     path: str
@@ -37,6 +41,9 @@ class Library(Struct, frozen=True):
     needed: tuple[str, ...] = ()
     search: tuple[str, ...] = ()
     versions: Mapping[str, str] = {}
+    required: tuple[str, ...] = ()
+    dynamic: bool = False
+    strippable: int = 0
     executable_stack: bool = False
     debug_bytes: int = 0
     size: int = 0
@@ -68,8 +75,9 @@ def read_library(path: str, stream: IO[bytes], size: int) -> Library | None:
     stream.seek(0)
     try:
         return _read(path, ELFFile(stream), size)
-    except (ELFError, ValueError, KeyError, AssertionError, OverflowError) as error:
-        # Cut short, or not what its first bytes promise: an offset no file can have.
+    except Exception as error:
+        # Cut short, or not what its first bytes promise: pyelftools then ends as it happens to,
+        # with an OverflowError say.
         return Library(path, size=size, broken=str(error) or type(error).__name__)
 
 
@@ -77,8 +85,11 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
     needed: list[str] = []
     search: list[str] = []
     soname = ""
+    dynamic = False
     stack: int | None = None
     ends = 0
+    if elf.num_segments() > _MANY or elf.num_sections() > _MANY:
+        raise ValueError("it counts more parts than it can have")
     for segment in elf.iter_segments():
         header = segment.header
         if header["p_type"] == "PT_LOAD":
@@ -86,6 +97,7 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
         elif header["p_type"] == "PT_GNU_STACK":
             stack = header["p_flags"]
         elif isinstance(segment, DynamicSegment):
+            dynamic = True
             tag: Any  # its attributes are named after what it holds
             for tag in segment.iter_tags():
                 kind = tag.entry.d_tag
@@ -99,13 +111,13 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
     if ends > size:
         raise ValueError(f"its segments reach to byte {ends} and it has {size}")
     machine = MACHINES.get(elf.header["e_machine"], str(elf.header["e_machine"]))
-    versions, debug = _sections(elf)
+    versions, debug, unread = _sections(elf)
     gpu: tuple[str, ...] = ()
-    unread = ""
+    gpu_unread = ""
     try:
         gpu = gpu_code(elf)
     except ValueError as error:
-        unread = str(error)
+        gpu_unread = str(error)
     # Without the header the kernel gives x86 an executable stack, and ARM none.
     executable = bool(stack & _EXECUTABLE) if stack is not None else machine == "x86_64"
     return Library(
@@ -114,32 +126,46 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
         soname=soname,
         needed=tuple(needed),
         search=tuple(search),
-        versions=versions,
+        versions=newest_versions(versions),
+        required=versions,
+        dynamic=dynamic,
+        strippable=debug + unread,
         executable_stack=executable,
         debug_bytes=debug,
         size=size,
         gpu=gpu,
-        gpu_unread=unread,
+        gpu_unread=gpu_unread,
     )
 
 
-def _sections(elf: ELFFile) -> tuple[dict[str, str], int]:
-    """Return the newest symbol version needed of each family, and the size of debug information."""
-    newest: dict[str, str] = {}
-    debug = 0
+def _sections(elf: ELFFile) -> tuple[tuple[str, ...], int, int]:
+    """Every symbol version needed; the sizes of debug information and of symbols nobody reads."""
+    required: set[str] = set()
+    debug = symbols = 0
     for section in elf.iter_sections():
         if section.name.startswith((".debug", ".zdebug")):
             debug += int(section.header["sh_size"])
+        elif section.name in (".symtab", ".strtab"):
+            symbols += int(section.header["sh_size"])
         if not isinstance(section, GNUVerNeedSection):
             continue
-        for _, needs in section.iter_versions():
-            for need in needs:
-                family, _, version = need.name.partition("_")
-                if family in _FAMILIES and version_key(version) > version_key(
-                    newest.get(family, "")
-                ):
-                    newest[family] = version
-    return newest, debug
+        if section.num_versions() > _MANY:
+            raise ValueError("it needs more versions than there can be")
+        for library, needs in section.iter_versions():
+            # The loader is of one piece with the libc that is there.
+            if not str(library.name).startswith(("ld-", "ld64.")):
+                required.update(need.name for need in needs)
+    return tuple(sorted(required)), debug, symbols
+
+
+def newest_versions(required: Iterable[str]) -> dict[str, str]:
+    """The newest version of each family that decides where a library can be loaded."""
+    newest: dict[str, str] = {}
+    for name in required:
+        family, _, version = name.partition("_")
+        if family in _FAMILIES and version_key(version) > version_key(newest.get(family, "")):
+            newest[family] = version
+    return newest
 
 
 def read_bytes(path: str, content: bytes) -> Library | None:

@@ -102,9 +102,7 @@ def _search_paths(libraries: Sequence[Library], around: Surroundings) -> Check:
             if not entry.startswith("/") or _inside(entry, around.prefix):
                 continue
             # A program of the package (torch/bin has tests) is not loaded into anyone's process.
-            harmless = not looks_shared(library.path) or any(
-                _inside(entry, folder) for folder in _SYSTEM_FOLDERS
-            )
+            harmless = not looks_shared(library.path) or in_system_folder(entry)
             (useless if harmless else foreign).append(f"{library.path}: {entry}")
     cure = "patchelf --set-rpath '$ORIGIN' FILE, or configure with CMAKE_SKIP_INSTALL_RPATH"
     wanted = "paths that start at $ORIGIN"
@@ -113,6 +111,11 @@ def _search_paths(libraries: Sequence[Library], around: Surroundings) -> Check:
     if useless:
         return Check(GROUP, "search paths", "warn", few(useless), wanted, cure=cure)
     return Check(GROUP, "search paths", "pass", "none leads out of the package")
+
+
+def in_system_folder(path: str) -> bool:
+    """Whether a path is where every such machine has its libraries."""
+    return any(_inside(path, folder) for folder in _SYSTEM_FOLDERS)
 
 
 def _inside(path: str, folder: str) -> bool:

@@ -10,7 +10,6 @@ import os
 import re
 import stat
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -109,8 +108,9 @@ def read_wheel(path: Path) -> Wheel:
             escaping += [name for name, count in counts.items() if count > 1]
             seen = {} if escaping else _contents(path, infos)
             texts = _texts(archive, seen)
-    # NotImplementedError is zipfile's word for a compression it does not know.
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+    except Exception as error:
+        # What zipfile ends with depends on what is damaged: RuntimeError where it takes a member
+        # to be encrypted, ValueError where a name is in no known letters, lzma's and zlib's own.
         cure = "it was cut short or damaged: build or download it again"
         return _with(
             plain, [Check(GROUP, "archive", "fail", str(error), "a whole zip file", cure=cure)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
+from torchsmith.plan.finishing import finishes
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.instructions import (
     CCACHE_MOUNT,
@@ -127,7 +128,7 @@ def _builds(steps: Sequence[Step]) -> list[str]:
     lines += ["", "# ---- verified: nothing below exists unless this passes"]
     lines.append(f"FROM {stage} AS verified")
     for step in steps:
-        if step.kind == "verify":
+        if step.kind in ("package", "verify"):
             lines += _step(step, [PIP_MOUNT])
     return lines
 
@@ -136,12 +137,13 @@ def _stage_name(project: str) -> str:
     return "".join(char if char.isalnum() else "-" for char in project.lower())
 
 
-def _wheels(variant: str) -> list[str]:
+def _wheels(steps: Sequence[Step], variant: str) -> list[str]:
+    folder = f"dist/{variant}/finished" if any(map(finishes, steps)) else f"dist/{variant}"
     return [
         "",
         "# ---- wheels: `docker build --target wheels --output wheels .` takes them out",
         "FROM scratch AS wheels",
-        f"COPY --from=verified {WORK}/dist/{variant}/ /",
+        f"COPY --from=verified {WORK}/{folder}/ /",
     ]
 
 
@@ -254,7 +256,7 @@ def render_dockerfile(
     lines += _toolchain(resolution, compilers=inside)
     if inside:
         lines += _builds(mine)
-        lines += _wheels(resolution.variant)
+        lines += _wheels(mine, resolution.variant)
     lines += _install(resolution, image, wheels=compiled)
     lines += _runtime(resolution, image, torchsmith)
     for training in image.train:
@@ -273,7 +275,10 @@ def _beside(steps: Sequence[Step], image: Image, *, wheels: bool) -> list[str]:
 
 
 def _reaches(step: Step, resolution: Resolution) -> bool:
-    return step.kind in _BUILD_KINDS and step.variant in ("", resolution.variant)
+    return (step.kind in _BUILD_KINDS or finishes(step)) and step.variant in (
+        "",
+        resolution.variant,
+    )
 
 
 def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str, bytes]:

@@ -1,0 +1,71 @@
+"""`torchsmith finish`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def finish(
+    wheel: Annotated[list[Path], typer.Argument(help="Wheels to finish.")],
+    libraries: Annotated[
+        Literal["vendor", "system", "wheels"],
+        typer.Option(
+            "--libraries",
+            help="Put those it needs into it; leave them to the system; or, for CUDA, require "
+            "NVIDIA's wheels.",
+        ),
+    ] = "vendor",
+    label: Annotated[
+        str, typer.Option("--label", help="Local version label it gets: cu126.sm86, or none.")
+    ] = "",
+    no_strip: Annotated[
+        bool, typer.Option("--no-strip", help="Keep symbols and debug information.")
+    ] = False,
+    torch: Annotated[
+        str, typer.Option("--torch", help="Hold what was built against torch to this version.")
+    ] = "",
+    pins: Annotated[
+        Path | None,
+        typer.Option("--pins", help="Versions of NVIDIA's wheels, as `pip freeze` prints them."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Folder. Default: finished/ beside each wheel.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+) -> None:
+    """Make wheels that run on other machines: libraries, search paths, tag, version label.
+
+    The wheels that are given stay as they are.
+    """
+    from msgspec import to_builtins
+
+    from torchsmith.cli.output import print_json
+    from torchsmith.package.finish.design import Options
+    from torchsmith.package.finish.report import lines
+    from torchsmith.package.finish.several import finish_wheels, pins_in
+
+    made = finish_wheels(
+        wheel,
+        output,
+        Options(
+            libraries=libraries,
+            strip=not no_strip,
+            label=label,
+            torch=torch,
+            pins=pins_in(pins) if pins else {},
+        ),
+        dry_run=dry_run,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    if json:
+        print_json([to_builtins(item) for item in made])
+        return
+    for item in made:
+        print("\n".join(lines(item)))

@@ -1,0 +1,61 @@
+"""Finish a wheel of a plan, in its work folder: python -m torchsmith.package.finish < FINISHING
+
+The engine writes this line into the step's script instead of the step's own commands, which have
+auditwheel repair the wheel.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from torchsmith.errors import TorchsmithError
+from torchsmith.package.finish.design import Options
+from torchsmith.package.finish.finish import UNFINISHED, finish_wheel
+from torchsmith.package.finish.nvidia import read_pins
+from torchsmith.package.finish.report import Finished, lines
+from torchsmith.package.finish.several import pins_in
+from torchsmith.plan.finishing import Finishing
+from torchsmith.verify.target import one_file
+
+
+def carry_out(given: Finishing) -> Finished:
+    """Finish the one wheel that is meant; what an earlier attempt left under its name goes."""
+    wheel = one_file(given.wheel)
+    folder = Path(given.output).parent
+    for left in folder.glob(f"{UNFINISHED}*"):
+        # Of an attempt that was killed; no other step works in this folder now.
+        shutil.rmtree(left, ignore_errors=True)
+    made = finish_wheel(
+        wheel,
+        folder,
+        Options(
+            libraries=given.libraries,
+            strip=given.strip,
+            torch=given.torch,
+            pins=read_pins(given.known) | (pins_in(Path(given.pins)) if given.pins else {}),
+        ),
+        say=lambda text: print(text, flush=True),
+    )
+    for other in Path().glob(given.output):
+        if other != Path(made.result):
+            other.unlink()
+    return made
+
+
+def main() -> int:
+    """Do what standard input says; the exit code says what came of it."""
+    try:
+        made = carry_out(msgspec.json.decode(sys.stdin.buffer.read(), type=Finishing))
+    except TorchsmithError as error:
+        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
+        return error.exit_code
+    print("\n".join(lines(made)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

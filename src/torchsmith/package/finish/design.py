@@ -1,0 +1,186 @@
+"""What finishing will do with a wheel, before any of it is done."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from msgspec import Struct
+
+from torchsmith.errors import UsageError
+from torchsmith.package.finish import loader, metadata
+from torchsmith.package.finish.manylinux import Policies, Tag
+from torchsmith.package.finish.opening import loadable
+from torchsmith.package.finish.outside import Rules, Settled, Vendored, settle
+from torchsmith.package.finish.patchelf import Patch
+from torchsmith.package.finish.search import installed_at, search_path
+from torchsmith.recipe.outcome import Libraries
+from torchsmith.verify.binary import Library
+from torchsmith.verify.wheelfile import Wheel
+
+
+class Options(Struct, frozen=True):
+    """How wheels are finished.
+
+    `label` is the local version label they get, empty for the one they have; `torch` the version
+    a library built against torch is held to; `pins` the versions of NVIDIA's wheels.
+    """
+
+    libraries: Libraries = "vendor"
+    strip: bool = True
+    label: str = ""
+    torch: str = ""
+    pins: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """Everything that is to be done with a wheel.
+
+    `name` is the finished file's, `version` the new one, empty if it stays. `taken` are libraries
+    of this machine by the paths they get in the wheel; `patches` and `stripped` go by path, too.
+    `texts` are files that say something else from now on, by the names they had; what lies in
+    NAME-VERSION.dist-info and .data moves from `old` to `new`.
+    """
+
+    name: str
+    tag: Tag
+    version: str
+    settled: Settled
+    taken: Mapping[str, Vendored]
+    patches: Mapping[str, Patch]
+    stripped: frozenset[str]
+    texts: Mapping[str, bytes]
+    old: str
+    new: str
+
+
+def design(wheel: Wheel, options: Options) -> Design:
+    """Decide everything about a wheel; nothing is written."""
+    libraries = loadable(wheel)
+    _, old, *_, platform = wheel.path.stem.split("-")
+    settled = Settled()
+    tag = Tag((platform,), "it has no libraries")
+    if libraries:
+        policies = Policies(libraries[0].machine)
+        find = loader.finder(policies.machine)
+        settled = settle(
+            libraries,
+            Rules(wheel.name, options.libraries, options.pins, policies, find, loader.read),
+        )
+        every = [*libraries, *(item.library for item in settled.vendored.values())]
+        tag = policies.tag(every, settled.of("system"))
+    version = metadata.labelled(wheel.version, options.label) if options.label else ""
+    version = version if version != wheel.version else ""
+    # As auditwheel names the folder.
+    folder = f"{wheel.path.name.partition('-')[0]}.libs"
+    taken = {f"{folder}/{item.name}": item for item in settled.vendored.values()}
+    known = {item.path: item for item in libraries}
+    known |= {path: item.library for path, item in taken.items()}
+    info = _info(wheel)
+    stem = info.removesuffix(".dist-info")
+    return Design(
+        name=metadata.file_name(wheel.path.name, version or old, str(tag)),
+        tag=tag,
+        version=version,
+        settled=settled,
+        taken=taken,
+        patches=_patches(wheel, libraries, settled, taken, system=options.libraries == "system"),
+        stripped=frozenset(path for path, item in known.items() if item.strippable)
+        if options.strip
+        else frozenset(),
+        texts=_texts(wheel, info, options, version, tag, settled),
+        old=stem,
+        new=f"{stem.rpartition('-')[0]}-{version}" if version else stem,
+    )
+
+
+def _info(wheel: Wheel) -> str:
+    """The .dist-info folder: a package may hold others further down."""
+    folders = (name.partition("/")[0] for name in wheel.files)
+    return next(folder for folder in folders if folder.endswith(".dist-info"))
+
+
+def _patches(
+    wheel: Wheel,
+    libraries: list[Library],
+    settled: Settled,
+    taken: Mapping[str, Vendored],
+    *,
+    system: bool,
+) -> dict[str, Patch]:
+    """What changes in each library."""
+    places = [place for name in (*wheel.files, *taken) if (place := installed_at(name))]
+    folders = {str(parent) for place in places for parent in PurePosixPath(place).parents}
+    homes: dict[str, str] = {}
+    for path in (*(item.path for item in libraries), *taken):
+        if place := installed_at(path):
+            # The first of a name: a loader would take any.
+            homes.setdefault(PurePosixPath(place).name, str(PurePosixPath(place).parent))
+    found = {
+        item.path: _patch(item, item.path, homes, settled, folders, system=system)
+        for item in libraries
+    }
+    for path, item in taken.items():
+        made = _patch(item.library, path, homes, settled, folders, system=False)
+        soname = item.name if item.name != item.library.soname else ""
+        found[path] = replace(made, soname=soname)
+    return {path: wanted for path, wanted in found.items() if wanted}
+
+
+def _patch(
+    library: Library,
+    path: str,
+    homes: Mapping[str, str],
+    settled: Settled,
+    folders: Collection[str],
+    *,
+    system: bool,
+) -> Patch:
+    renamed = {
+        name: settled.renamed[name]
+        for name in library.needed
+        if settled.renamed.get(name, name) != name and name not in homes
+    }
+    needed = [renamed.get(name, name) for name in library.needed]
+    wanted = [homes[name] for name in needed if name in homes]
+    wanted += [settled.brought[name].folder for name in needed if name in settled.brought]
+    place = installed_at(path)
+    if place is None and wanted:
+        # A script: who installs it decides how far that is from site-packages.
+        raise UsageError(
+            f"{path} needs libraries, and there is no telling where it will be installed",
+            "Link it statically, or finish with --libraries system.",
+        )
+    search = search_path(library, place, folders, wanted, system=system) if place else ()
+    return Patch(
+        needed=renamed,
+        unneeded=tuple(name for name in library.needed if name in settled.of("python")),
+        search=search if search != library.search else None,
+    )
+
+
+def _texts(
+    wheel: Wheel, folder: str, options: Options, version: str, tag: Tag, settled: Settled
+) -> dict[str, bytes]:
+    info, marks = f"{folder}/METADATA", f"{folder}/WHEEL"
+    modules = metadata.version_modules(wheel.files) if version else []
+    with zipfile.ZipFile(wheel.path) as archive:
+        said = metadata.Fields(archive.read(info))
+        tags = metadata.Fields(archive.read(marks))
+        sources = {name: archive.read(name) for name in modules}
+    told = metadata.with_version(sources, said.all("Version")[0], version) if version else {}
+    if version:
+        said.set("Version", [version])
+    requires = metadata.new_requirements(
+        wheel.requires,
+        torch=options.torch if wheel.name != "torch" else "",
+        uses_torch=wheel.uses_torch,
+        more=dict.fromkeys(item.requirement for item in settled.brought.values()),
+    )
+    if tuple(requires) != wheel.requires:
+        said.set("Requires-Dist", requires)
+    tags.set("Tag", metadata.retagged(tags.all("Tag"), str(tag)))
+    return {**told, info: said.content(), marks: tags.content()}

@@ -1,0 +1,182 @@
+"""Finishing a wheel from one end to the other: look, decide, change, pack, have it audited."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from torchsmith.errors import DiskFullError, OutputError, UsageError
+from torchsmith.host.limits import read_cores
+from torchsmith.package.finish.audit import audit
+from torchsmith.package.finish.design import Design, Options, design
+from torchsmith.package.finish.metadata import Fields, moved
+from torchsmith.package.finish.opening import loadable, open_wheel
+from torchsmith.package.finish.patchelf import Patch, patch, patchelf_program
+from torchsmith.package.finish.report import Change, Finished
+from torchsmith.package.finish.strip import strip, strip_program
+from torchsmith.package.pack import Member, write_wheel
+from torchsmith.verify.binary import Library, read_files
+from torchsmith.verify.wheelfile import Wheel
+
+Say = Callable[[str], None]
+# The folder a wheel is finished in, beside where it will lie.
+UNFINISHED = ".finish-"
+
+
+def finish_wheel(
+    path: Path,
+    out: Path,
+    options: Options,
+    *,
+    dry_run: bool = False,
+    say: Say = lambda text: None,
+) -> Finished:
+    """Write the finished wheel into a folder, whole or not at all; the given one stays."""
+    say(f"reading {path.name}")
+    wheel = open_wheel(path)
+    wanted = design(wheel, options)
+    target = out / wanted.name
+    if not dry_run:
+        if target.exists() and target.samefile(path):
+            raise UsageError(f"{path} would be written over itself", "Name another --output.")
+        try:
+            _write(wheel, wanted, target, say)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise DiskFullError(str(out)) from None
+            raise OutputError(
+                f"{target} cannot be written: {error.strerror or error}", "Name another --output."
+            ) from None
+    return Finished(
+        wheel=str(path),
+        result=str(target),
+        platform=str(wanted.tag),
+        because=wanted.tag.reason,
+        outside=tuple(wanted.settled.outside),
+        changes=tuple(_changes(wheel, wanted)),
+        before=path.stat().st_size,
+        after=0 if dry_run else target.stat().st_size,
+        written=not dry_run,
+    )
+
+
+def _write(wheel: Wheel, wanted: Design, target: Path, say: Say) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    place = Path(tempfile.mkdtemp(dir=target.parent, prefix=UNFINISHED))
+    try:
+        tree = place / "tree"
+        made = place / wanted.name
+        with zipfile.ZipFile(wheel.path) as archive:
+            say("changing its libraries")
+            _change(wheel, wanted, archive, tree)
+            say("packing it")
+            date = max(info.date_time for info in archive.infolist())
+            write_wheel(_members(wanted, archive, tree), made, date=date)
+        shutil.rmtree(tree, ignore_errors=True)
+        if wanted.tag.promises and loadable(wheel):
+            say("having auditwheel look at it")
+            audit(made, wanted.tag, wanted.settled.of("torch", "wheels", "driver"))
+        # Not as the given one, which a store may hold unwritable.
+        made.chmod(0o644)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        made.replace(target)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _change(wheel: Wheel, wanted: Design, archive: zipfile.ZipFile, tree: Path) -> None:
+    """Lay the libraries that change into a folder, changed."""
+    paths = sorted({*wanted.patches, *wanted.stripped, *wanted.taken})
+    stripper = strip_program(loadable(wheel)[0].machine) if wanted.stripped else ""
+    patcher = patchelf_program() if wanted.patches else Path()
+
+    def one(path: str) -> None:
+        file = tree / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if path in wanted.taken:
+            shutil.copyfile(wanted.taken[path].source, file)
+        else:
+            with archive.open(path) as source, file.open("wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+        # Stripped first: after patchelf has moved things, strip can break a library.
+        # https://github.com/pypa/auditwheel/issues/716
+        if path in wanted.stripped:
+            strip(file, stripper)
+        if path in wanted.patches:
+            patch(file, wanted.patches[path], patcher)
+
+    with ThreadPoolExecutor(read_cores()) as pool:
+        list(pool.map(one, paths))
+    read = {item.path: item for item in read_files(tree, paths)}
+    for path in paths:
+        if not _is_as_wanted(read.get(path), wanted.patches.get(path, Patch())):
+            raise OutputError(
+                f"{path} was not changed as it should have been",
+                "Nothing was written. Finish with --no-strip, or with --libraries system.",
+            )
+
+
+def _is_as_wanted(library: Library | None, wanted: Patch) -> bool:
+    """Whether a library is whole, and says what it should: a program may end well and not do it."""
+    if library is None or library.broken or not library.dynamic:
+        return False
+    needed = {*library.needed}
+    return (
+        (not wanted.soname or library.soname == wanted.soname)
+        and not {*wanted.needed, *wanted.unneeded} & needed
+        and {*wanted.needed.values()} <= needed
+        and (wanted.search is None or library.search == wanted.search)
+    )
+
+
+def _members(wanted: Design, archive: zipfile.ZipFile, tree: Path) -> Iterator[Member]:
+    signatures = {f"{wanted.old}.dist-info/RECORD.{end}" for end in ("jws", "p7s")}
+    changed = {*wanted.patches, *wanted.stripped}
+    for info in archive.infolist():
+        name = info.filename
+        # A signature is of a RECORD that is no more.
+        if info.is_dir() or name in signatures:
+            continue
+        size, read = info.file_size, partial(archive.read, info)
+        if name in changed:
+            size, read = (tree / name).stat().st_size, partial((tree / name).read_bytes)
+        elif name in wanted.texts:
+            size, read = len(wanted.texts[name]), partial(bytes, wanted.texts[name])
+        executable = bool(info.external_attr >> 16 & stat.S_IXUSR)
+        yield Member(moved(name, wanted.old, wanted.new), size, executable, read)
+    for path in wanted.taken:
+        yield Member(path, (tree / path).stat().st_size, True, (tree / path).read_bytes)
+
+
+def _changes(wheel: Wheel, wanted: Design) -> Iterator[Change]:
+    if wanted.version:
+        yield Change("version", wanted.version)
+    for path, item in wanted.patches.items():
+        if path in wanted.taken:
+            continue
+        count = len(item.needed)
+        told = [f"{count} of them under new names"] if count else []
+        told += [f"{name} is not needed" for name in item.unneeded]
+        if item.search is not None:
+            told.append(f"looks in {':'.join(item.search) or 'no folder of its own'}")
+        yield Change(path, ", ".join(told))
+    if wanted.stripped:
+        sizes = {item.path: item.strippable for item in wheel.libraries}
+        sizes |= {path: item.library.strippable for path, item in wanted.taken.items()}
+        total = sum(sizes[path] for path in wanted.stripped)
+        yield Change("stripped", f"{len(wanted.stripped)} libraries, {total / 1e6:.1f} MB")
+    for name, text in wanted.texts.items():
+        if name.endswith(".py"):
+            yield Change(name, f"__version__ is {wanted.version}")
+        for line in Fields(text).all("Requires-Dist") if name.endswith("/METADATA") else ():
+            if line not in wheel.requires:
+                yield Change("requires", line)
