@@ -10,6 +10,7 @@ from torchsmith import __version__
 from torchsmith.cli import (
     build,
     bundle,
+    diagnose,
     doctor,
     facts,
     init,
@@ -54,6 +55,7 @@ app.command("build")(build.build)
 app.command("bundle")(bundle.bundle)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
+app.command("diagnose")(diagnose.diagnose)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

@@ -55,6 +55,7 @@ def verify(
     Ends with 0 if every check passed, 9 if one failed.
     """
     from torchsmith.cli import planning
+    from torchsmith.cli.known import known_of_lines
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
     from torchsmith.verify.report import as_json, keep_beside, lines
@@ -92,4 +93,7 @@ def verify(
         print("\n".join(lines(made)))
     if made.rating == "fail":
         names = ", ".join(dict.fromkeys(check.name for check in made.failed))
+        said = (text for check in made.failed for text in (check.found, check.detail))
+        for line in known_of_lines(line for text in said for line in text.splitlines()):
+            print(line, file=sys.stderr)
         raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
