@@ -188,7 +188,7 @@ def _causes(
     possible = [cause for cause, verdict in verdicts if verdict is not False]
     return tuple(
         NamedCause(filled(cause.text, caught), filled(cause.cure, caught), bool(certain))
-        for cause in certain[:1] or possible or failure.cause
+        for cause in certain[:1] or possible
     )
 
 

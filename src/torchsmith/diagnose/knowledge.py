@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.diagnose.literal import required_literal
-from torchsmith.diagnose.models import FailuresFile, Failure
+from torchsmith.diagnose.models import Failure, FailuresFile
 from torchsmith.facts.compiled import load_table
 
 DATA = Path(__file__).parent / "data"
