@@ -22,6 +22,8 @@ _AROUND = 4000
 _HITS = 3
 _SUSPECTS = 300
 _TAIL = 40
+# So many kinds of lines are remembered; a log with more is looked at line by line from there on.
+_FORMS = 200_000
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\n]*\x07|[()][0-9A-Z])")
 # Lines with one of these are kept for logs that nothing known explains.
 _SUSPICIOUS = (
@@ -93,17 +95,19 @@ def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
     seen = Seen()
     tail: deque[Line] = deque(maxlen=_TAIL)
     open_patterns = list(knowledge.patterns)
+    forms: set[int] = set()
     for raw in chunks:
         chunk = raw.replace(b"\r\n", b"\n")
         if b"\x1b" in chunk:
             chunk = _ANSI.sub(b"", chunk)
+        fresh = _without_repetitions(chunk, forms)
         for pattern in open_patterns:
-            if pattern.literal in chunk:
-                _match(pattern, chunk, seen)
+            if pattern.literal in fresh:
+                _match(pattern, fresh, seen)
         open_patterns = [
             item for item in open_patterns if len(seen.hits.get(item.text, ())) < _HITS
         ]
-        if len(seen.suspects) < _SUSPECTS and any(word in chunk for word in _SUSPICIOUS):
+        if len(seen.suspects) < _SUSPECTS and any(word in fresh for word in _SUSPICIOUS):
             _suspect(chunk, seen)
         last = chunk.rstrip(b"\n").rsplit(b"\n", _TAIL)[-_TAIL:]
         ends = seen.lines + chunk.rstrip(b"\n").count(b"\n") + 1
@@ -115,6 +119,21 @@ def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
             seen.lines += 1
     seen.tail = tuple(tail)
     return seen
+
+
+def _without_repetitions(chunk: bytes, forms: set[int]) -> bytes:
+    """The same lines, empty where all but the numbers in one was there before.
+
+    Gigabytes are written by loops; a message that comes again says nothing new.
+    """
+    lines = chunk.split(b"\n")
+    for index, form in enumerate(chunk.translate(None, b"0123456789").split(b"\n")):
+        key = hash(form)
+        if key in forms:
+            lines[index] = b""
+        elif len(forms) < _FORMS:
+            forms.add(key)
+    return b"\n".join(lines)
 
 
 def _match(pattern: Pattern, chunk: bytes, seen: Seen) -> None:
