@@ -13,7 +13,7 @@ _MOST = 3
 def show(found: Diagnosis) -> None:
     """The failures a log shows, or the first error of one that shows none."""
     if not found.named:
-        root = Branch(f"nothing that is known was found in {found.lines:,} lines", "bold")
+        root = Branch(f"nothing that is known in {found.lines:,} lines; what says most:", "bold")
         for line in found.first_error:
             root.add(f"line {line.number}: {line.text}", "dim")
         print("\n".join(root.lines()))
