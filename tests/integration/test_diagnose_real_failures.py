@@ -100,7 +100,7 @@ def test_a_compiler_that_gets_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room(tmp_path: Path) -> None:
-    source = write(tmp_path / "x.cpp", "int f() { return 1; }\n" * 1)
+    source = write(tmp_path / "x.cpp", "int f() { return 1; }\n")
     found = failing("g++", "-S", "-o", "/dev/full", source, cwd=tmp_path)
     assert found.named[0].id == "disk-full"
 
@@ -138,9 +138,8 @@ def test_a_library_the_linker_does_not_find(tmp_path: Path, library: str, expect
     ],
 )
 def test_a_symbol_a_loaded_library_lacks(tmp_path: Path, symbol: str, expected: str) -> None:
-    library = shared(
-        tmp_path, "ext", f"extern int {symbol}(void); int f(void) {{ return {symbol}(); }}\n"
-    )
+    calls = f"extern int {symbol}(void); int f(void) {{ return {symbol}(); }}\n"
+    library = shared(tmp_path, "ext", calls)
     found = failing(*load(library), cwd=tmp_path)
     assert found.named[0].id == expected
 
@@ -151,7 +150,7 @@ def test_a_symbol_a_loaded_library_lacks(tmp_path: Path, symbol: str, expected: 
         ("libtorch_cuda.so", "torch-library-missing"),
         ("libcudart.so.11.0", "cuda-library-missing"),
         ("libcuda.so.1", "driver-library-missing"),
-        ("libopenblas.so.0", "blas-library-missing"),
+        ("libopenblas.so.99", "blas-library-missing"),
     ],
 )
 def test_a_library_that_was_removed(tmp_path: Path, needed: str, expected: str) -> None:
@@ -170,17 +169,13 @@ def test_a_library_that_was_removed(tmp_path: Path, needed: str, expected: str) 
 
 
 def test_a_version_of_a_library_that_is_not_there(tmp_path: Path) -> None:
-    script = write(tmp_path / "v.map", "GLIBCXX_9.9.99 { global: f; };\n")
-    one = shared(
-        tmp_path, "libold", "int f(void) { return 1; }\n", f"-Wl,--version-script={script}"
-    )
-    user = shared(
-        tmp_path,
-        "user",
-        "extern int f(void); int g(void) { return f(); }\n",
-        str(one),
-    )
-    shared(tmp_path, "libold", "int f(void) { return 1; }\n")
+    source = "int f(void) { return 1; }\n"
+    calls = "extern int f(void); int g(void) { return f(); }\n"
+    newer = write(tmp_path / "newer", "GLIBCXX_9.9.99 { global: f; };\n")
+    older = write(tmp_path / "older", "GLIBCXX_1.0 { global: f; };\n")
+    needed = shared(tmp_path, "libold", source, f"-Wl,--version-script={newer}")
+    user = shared(tmp_path, "user", calls, f"-L{tmp_path}", f"-l:{needed.name}")
+    shared(tmp_path, "libold", source, f"-Wl,--version-script={older}")
     found = failing(*load(user), cwd=tmp_path, env={"LD_LIBRARY_PATH": str(tmp_path)})
     assert found.named[0].id == "libstdcxx-too-old"
 
@@ -208,16 +203,16 @@ def test_a_package_no_index_has(tmp_path: Path) -> None:
 
 
 def test_a_download_whose_hash_differs(tmp_path: Path) -> None:
-    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr(
-            "tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
-        )
+    links = tmp_path / "links"
+    links.mkdir()
+    metadata = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+    with zipfile.ZipFile(links / "tiny-1.0-py3-none-any.whl", "w") as archive:
+        archive.writestr("tiny-1.0.dist-info/METADATA", metadata)
         archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
         archive.writestr("tiny-1.0.dist-info/RECORD", "")
     wanted = write(tmp_path / "r.txt", f"tiny==1.0 --hash=sha256:{'0' * 64}\n")
     found = failing(
-        *PIP, "download", "--no-index", "--find-links", tmp_path, "-r", wanted, cwd=tmp_path
+        *PIP, "download", "--no-index", "--find-links", links, "-r", wanted, cwd=tmp_path
     )
     assert found.named[0].id == "hashes-differ"
 
@@ -251,10 +246,8 @@ def test_a_cmake_that_is_too_old_or_too_new(tmp_path: Path, version: str, expect
 
 def test_a_tree_without_its_submodules(tmp_path: Path) -> None:
     (tmp_path / "third_party" / "psimd").mkdir(parents=True)
-    write(
-        tmp_path / "CMakeLists.txt",
-        "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\nadd_subdirectory(third_party/psimd)\n",
-    )
+    project = "cmake_minimum_required(VERSION 3.20)\nproject(x NONE)\n"
+    write(tmp_path / "CMakeLists.txt", f"{project}add_subdirectory(third_party/psimd)\n")
     found = failing(CMAKE, "-S", tmp_path, "-B", tmp_path / "build", cwd=tmp_path)
     assert found.named[0].id == "cmake-source-folder-empty"
 
