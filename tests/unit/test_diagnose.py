@@ -64,6 +64,8 @@ def test_ids_are_told_once_and_what_is_hidden_exists() -> None:
     assert len(written) == len(set(written)) >= 60
     for failure in FAILURES:
         assert set(failure.hides) <= set(written) - {failure.id}
+        for hidden in failure.hides:
+            assert failure.id not in shipped().failures[hidden].hides
 
 
 def test_every_pattern_is_an_expression_whose_text_can_be_looked_for() -> None:
@@ -235,7 +237,9 @@ def test_colours_returns_and_bytes_that_are_no_text_do_not_matter() -> None:
 
 def test_a_line_of_megabytes_is_looked_at_in_parts() -> None:
     content = b"x " * 2_500_000 + b"\n" + KILLED.encode()
-    assert ids(explained(scan_file(io.BytesIO(content), shipped()))) == ["compiler-killed"]
+    found = explained(scan_file(io.BytesIO(content), shipped()))
+    assert ids(found) == ["compiler-killed"]
+    assert found.named[0].lines[0].number == found.lines == 2
 
 
 def test_a_failure_after_many_repetitions_keeps_its_number() -> None:

@@ -109,8 +109,9 @@ def test_whatever_is_set_nothing_else_changes(key: str, value: str | int | list[
     path = tuple(key.split("."))
     before = tomllib.loads(RECIPE)
     after = tomllib.loads(with_key(RECIPE, path, value))
-    there = after
+    there: object = after
     for part in path:
+        assert isinstance(there, dict)
         there = there[part]
     assert there == value
     for name in before:

@@ -116,9 +116,8 @@ def wants_host(seen: Seen, knowledge: Knowledge | None = None) -> bool:
     """Whether looking at the machine could tell causes apart."""
     known = knowledge or shipped()
     return any(
-        failure.cause and _hits(failure, seen)
+        any(cause.when for cause in failure.cause) and _hits(failure, seen)
         for failure in known.failures.values()
-        if any(cause.when for cause in failure.cause)
     )
 
 

@@ -96,6 +96,7 @@ def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
     tail: deque[Line] = deque(maxlen=_TAIL)
     open_patterns = list(knowledge.patterns)
     forms: set[int] = set()
+    ended = True
     for raw in chunks:
         chunk = raw.replace(b"\r\n", b"\n")
         if b"\x1b" in chunk:
@@ -115,8 +116,9 @@ def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
             Line(ends - len(last) + 1 + index, _text(item)) for index, item in enumerate(last)
         )
         seen.lines += chunk.count(b"\n")
-        if not chunk.endswith(b"\n"):
-            seen.lines += 1
+        ended = chunk.endswith(b"\n")
+    # A last line without an end is one, too.
+    seen.lines += not ended
     seen.tail = tuple(tail)
     return seen
 
