@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.conftest import Run
 
-from torchsmith.cli.known import known_of_step
+from torchsmith.cli.known import known_of_lines, known_of_step
 from torchsmith.errors import StepFailed
 
 pytestmark = pytest.mark.unit
@@ -136,3 +136,9 @@ def test_the_command_line_says_it_after_the_error(
     code, _, err = run("build")
     assert code == 6
     assert err.index("error: compile torch") < err.index("known: A compiler was killed")
+
+
+def test_what_a_failed_check_said_is_known_without_a_log() -> None:
+    said = ["ImportError: libtorch_cuda.so: cannot open shared object file: No such file"]
+    assert [line[:7] for line in known_of_lines(said)] == ["known: "]
+    assert known_of_lines(["all is well"]) == []
