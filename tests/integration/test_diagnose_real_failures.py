@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.integration
 
 CMAKE = Path(cmake.CMAKE_BIN_DIR) / "cmake"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc here")
 
 
 def failing(
@@ -259,3 +261,20 @@ def test_too_many_open_files(tmp_path: Path) -> None:
     code = "files = [open('/dev/null') for _ in range(40)]"
     found = failing(sys.executable, "-c", code, cwd=tmp_path, before=limit)
     assert found.named[0].id == "too-many-open-files"
+
+
+@needs_nvcc
+def test_a_gpu_that_nvcc_does_not_know(tmp_path: Path) -> None:
+    source = write(tmp_path / "x.cu", "__global__ void x() {}\n")
+    found = failing("nvcc", "-gencode", "arch=compute_10,code=sm_10", "-c", source, cwd=tmp_path)
+    assert found.named[0].id == "gpu-unknown-to-nvcc"
+    assert "compute_10" in found.named[0].lines[0].text
+
+
+@needs_nvcc
+def test_a_gcc_that_is_newer_than_nvcc_takes(tmp_path: Path) -> None:
+    """The compiler says it is version 99; the refusal is that of CUDA's own header."""
+    source = write(tmp_path / "x.cu", "__global__ void x() {}\n")
+    newer = "-U__GNUC__,-D__GNUC__=99"
+    found = failing("nvcc", "-c", source, "-Xcompiler", newer, cwd=tmp_path)
+    assert found.named[0].id == "gcc-too-new-for-cuda"
