@@ -3,12 +3,13 @@
     python tools/render_docs.py            rewrite what is out of date
     python tools/render_docs.py --check    only say what is (exit 1)
 
-Three things are rendered:
+Four things are rendered:
 
 - ``docs/recipe-reference.md``, from the recipe's models and ``docs/recipe-keys.toml``;
 - the answers in ``console`` blocks of README.md and docs/*.md. A block that shows only
   commands is run and left as it is. A command must end with 0, unless ``$ echo $?`` follows;
-- the pictures of terminals in docs/pictures/.
+- the pictures of terminals in docs/pictures/;
+- the list of known failures in ``docs/diagnose.md``.
 
 In ``bash`` blocks and in running text only the parts that call torchsmith are run: the rest
 needs a network, a container engine or hours. Commands of one page run in one scratch folder,
@@ -44,6 +45,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from torchsmith.diagnose.knowledge import shipped as shipped_failures
 from torchsmith.facts.files import shipped
 from torchsmith.recipe import models, outcome, values
 from torchsmith.recipe.gpus import Gpus
@@ -54,6 +56,7 @@ EXAMPLES = DOCS / "examples"
 PICTURES = DOCS / "pictures"
 REFERENCE = DOCS / "recipe-reference.md"
 KEYS = DOCS / "recipe-keys.toml"
+DIAGNOSE = DOCS / "diagnose.md"
 WIDTH = 120
 _SHELL = frozenset("();<>|&")
 
@@ -252,6 +255,8 @@ def run_page(path: Path) -> Page:
         for command in dict.fromkeys(inline):
             _must_work(page, command, ask(command, folder))
     page.text = "".join([*shown, text[done:]])
+    if path == DIAGNOSE:
+        page.text = with_known_failures(page.text)
     return page
 
 
@@ -540,6 +545,30 @@ def reference() -> str:
             lines += ["| --- | --- | --- | --- | --- |"]
             lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows(model)]
     return "\n".join(lines) + "\n"
+
+
+# ------------------------------------------------------------------------ known failures
+
+
+def with_known_failures(text: str) -> str:
+    """A page with the list of failures that are known, between its two marks."""
+    before, start, rest = text.partition("<!-- known failures:")
+    mark, arrow, _ = rest.partition("-->")
+    _, end, after = rest.partition("<!-- end of known failures -->")
+    return f"{before}{start}{mark}{arrow}\n{known_failures()}\n{end}{after}"
+
+
+def known_failures() -> str:
+    """Every failure that is known, by area."""
+    lines: list[str] = []
+    for area, items in shipped_failures().areas.items():
+        lines += ["", f"### {area.capitalize()}", "", "| failure | what it is | with `--fix` |"]
+        lines += ["| --- | --- | --- |"]
+        for item in items:
+            fix = f"`{item.fix.key}`" if item.fix else ""
+            title = re.sub(r"\{\w+(?:\|([^}]*))?\}", lambda gap: gap[1] or "…", item.title)
+            lines += [f"| [{item.id}]({item.source}) | {_cell(title)} | {fix} |"]
+    return "\n".join(lines)
 
 
 # ---------------------------------------------------------------------------------- main

@@ -31,6 +31,7 @@ def main() -> None:
         _end(error, debug)
     except TorchsmithError as error:
         _complain(f"error: {error.message}", error.hint)
+        _say_what_is_known(error)
         _end(error, debug)
     except BrokenPipeError:
         # `torchsmith … | head`: the reader has seen enough.
@@ -48,6 +49,16 @@ def _complain(message: str, hint: str = "") -> None:
     print(message, file=sys.stderr)
     if hint:
         print(f"  {hint}", file=sys.stderr)
+
+
+def _say_what_is_known(error: BaseException) -> None:
+    from torchsmith.errors import StepFailed
+
+    if isinstance(error, StepFailed):
+        from torchsmith.cli.known import known_of_step
+
+        for line in known_of_step(error):
+            _complain(line)
 
 
 def _end(error: BaseException, debug: bool) -> None:

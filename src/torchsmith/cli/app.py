@@ -10,6 +10,7 @@ from torchsmith import __version__
 from torchsmith.cli import (
     build,
     bundle,
+    diagnose,
     doctor,
     facts,
     finish,
@@ -64,6 +65,7 @@ app.command("inspect")(inspect.inspect)
 app.add_typer(key.app, name="key")
 app.command("libtorch")(libtorch.libtorch)
 app.command("finish")(finish.finish)
+app.command("diagnose")(diagnose.diagnose)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

@@ -65,6 +65,7 @@ def verify(
         _signatures(target, key, json=json)
         return
     from torchsmith.cli import planning
+    from torchsmith.cli.known import known_of_lines
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
     from torchsmith.verify.report import as_json, keep_beside, lines
@@ -102,6 +103,9 @@ def verify(
         print("\n".join(lines(made)))
     if made.rating == "fail":
         names = ", ".join(dict.fromkeys(check.name for check in made.failed))
+        said = (text for check in made.failed for text in (check.found, check.detail))
+        for line in known_of_lines(line for text in said for line in text.splitlines()):
+            print(line, file=sys.stderr)
         raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
 
 

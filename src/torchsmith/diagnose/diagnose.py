@@ -1,0 +1,231 @@
+"""From what was seen in a log to what it means: the first real cause first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torchsmith.diagnose.conditions import holds
+from torchsmith.diagnose.knowledge import Knowledge, shipped
+from torchsmith.diagnose.models import Cause, Failure, Fix
+from torchsmith.diagnose.redact import redacted
+from torchsmith.diagnose.scan import Hit, Line, Seen, scan_lines
+from torchsmith.engine.failure import explain
+from torchsmith.facts.cuda import find_arch
+from torchsmith.facts.files import Facts
+from torchsmith.facts.files import shipped as shipped_facts
+from torchsmith.facts.ranges import version_range
+from torchsmith.host.models import Host
+
+_STANDINGS = ("cause", "symptom", "warning")
+_LONGEST = 400
+_GAP = re.compile(r"\{(\w+)(?:\|([^}]*))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCause:
+    """A reason; `certain` where the machine or the log shows that it is the one."""
+
+    text: str
+    cure: str
+    certain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A failure that is known, with the names of this case filled in.
+
+    `after` is the failure it only follows from; empty if it stands for itself.
+    """
+
+    id: str
+    area: str
+    title: str
+    meaning: str
+    cure: str
+    causes: tuple[NamedCause, ...]
+    lines: tuple[Line, ...]
+    source: str
+    after: str
+    fix: Fix | None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What a log says; the best answer first. Without one, the first error there is."""
+
+    named: tuple[Named, ...]
+    first_error: tuple[Line, ...]
+    lines: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        table = asdict(self)
+        for named, shown in zip(self.named, table["named"], strict=True):
+            fix = named.fix
+            shown["fix"] = fix and {"key": fix.key, "how": fix.how, "value": fix.value}
+        return {"known": bool(self.named), **table}
+
+
+def diagnose(
+    lines: Iterable[str],
+    host: Host | None = None,
+    *,
+    versions: Mapping[str, str] | None = None,
+    knowledge: Knowledge | None = None,
+) -> Diagnosis:
+    """Name what happened in a log."""
+    known = knowledge or shipped()
+    return explained(scan_lines(lines, known), host, versions=versions, knowledge=known)
+
+
+def explained(
+    seen: Seen,
+    host: Host | None = None,
+    *,
+    versions: Mapping[str, str] | None = None,
+    knowledge: Knowledge | None = None,
+    facts: Facts | None = None,
+) -> Diagnosis:
+    """Name what was seen. `versions` are those of torch, cuda and python, where they are known."""
+    known = knowledge or shipped()
+    facts = facts or shipped_facts()
+    matched = {
+        failure.id: hits
+        for failure in known.failures.values()
+        if _possible(failure, versions or {}) and (hits := _hits(failure, seen))
+    }
+    above = {
+        hidden: id_ for id_ in matched for hidden in known.failures[id_].hides if hidden in matched
+    }
+
+    def order(id_: str) -> tuple[bool, int, int]:
+        failure = known.failures[id_]
+        return id_ in above, _STANDINGS.index(failure.standing), matched[id_][0].line.number
+
+    named = tuple(
+        _named(known.failures[id_], known.area_of[id_], matched[id_], seen, host, facts, above)
+        for id_ in sorted(matched, key=order)
+    )
+    return Diagnosis(named, () if named else _first_error(seen), seen.lines)
+
+
+def wants_host(seen: Seen, knowledge: Knowledge | None = None) -> bool:
+    """Whether looking at the machine could tell causes apart."""
+    known = knowledge or shipped()
+    return any(
+        any(cause.when for cause in failure.cause) and _hits(failure, seen)
+        for failure in known.failures.values()
+    )
+
+
+def _possible(failure: Failure, versions: Mapping[str, str]) -> bool:
+    """Whether these versions can have this failure."""
+    applies = failure.applies_to
+    if applies is None:
+        return True
+    ranges = {"torch": applies.torch, "cuda": applies.cuda, "python": applies.python}
+    return all(
+        version_range(span).touches(versions[name])
+        for name, span in ranges.items()
+        if span and versions.get(name)
+    )
+
+
+def _hits(failure: Failure, seen: Seen) -> list[Hit]:
+    """The lines that show a failure, in their order; none if it is not shown."""
+    shown = [hit for text in failure.any_of for hit in seen.hits.get(text, ())]
+    needed = [seen.hits.get(text, []) for text in failure.all_of]
+    if not shown or not all(needed) or any(text in seen.hits for text in failure.none_of):
+        return []
+    shown += [hits[0] for hits in needed]
+    by_line = {hit.line.number: hit for hit in sorted(shown, key=lambda hit: hit.line.number)}
+    return list(by_line.values())
+
+
+def _named(
+    failure: Failure,
+    area: str,
+    hits: list[Hit],
+    seen: Seen,
+    host: Host | None,
+    facts: Facts,
+    above: Mapping[str, str],
+) -> Named:
+    caught: dict[str, str] = {}
+    for text in (*failure.any_of, *failure.all_of):
+        for hit in seen.hits.get(text, ())[:1]:
+            caught = {**hit.groups, **caught}
+    caught = {name: redacted(value) for name, value in _derived(caught, facts).items()}
+    fix = failure.fix
+    if fix is not None and isinstance(fix.value, str):
+        value = filled(fix.value, caught)
+        # A change whose value was not caught is no change.
+        fix = None if "{" in value else Fix(key=fix.key, how=fix.how, value=value)
+    return Named(
+        failure.id,
+        area,
+        filled(failure.title, caught),
+        filled(failure.meaning, caught),
+        filled(failure.cure, caught),
+        _causes(failure, caught, seen, host, facts),
+        tuple(_shown(hit.line) for hit in hits[:3]),
+        failure.source,
+        above.get(failure.id, ""),
+        fix,
+    )
+
+
+def _causes(
+    failure: Failure, caught: Mapping[str, str], seen: Seen, host: Host | None, facts: Facts
+) -> tuple[NamedCause, ...]:
+    """The one that holds; else those that may."""
+    verdicts = [(cause, _verdict(cause, caught, seen, host, facts)) for cause in failure.cause]
+    certain = [cause for cause, verdict in verdicts if verdict]
+    possible = [cause for cause, verdict in verdicts if verdict is not False]
+    return tuple(
+        NamedCause(filled(cause.text, caught), filled(cause.cure, caught), bool(certain))
+        for cause in certain[:1] or possible
+    )
+
+
+def _verdict(
+    cause: Cause, caught: Mapping[str, str], seen: Seen, host: Host | None, facts: Facts
+) -> bool | None:
+    if cause.line and cause.line in seen.hits:
+        return True
+    answers = [holds(condition, host, caught, facts) for condition in cause.when]
+    if False in answers:
+        return False
+    return True if answers and None not in answers else None
+
+
+def _derived(caught: dict[str, str], facts: Facts) -> dict[str, str]:
+    """What follows from what was caught: ``compute_89`` is 8.9, and which CUDA knows it."""
+    digits = re.fullmatch(r"(\d{1,2})(\d)([af]?)", caught.get("sm", ""))
+    if digits is None:
+        return caught
+    arch = f"{digits[1]}.{digits[2]}{digits[3]}"
+    known = find_arch(facts, arch)
+    cuda = {"arch_cuda": str(version_range(known.cuda))} if known else {}
+    return {**caught, "arch": arch, **cuda}
+
+
+def filled(text: str, caught: Mapping[str, str]) -> str:
+    """A text with what was caught in its gaps; a gap that has nothing stays."""
+    return _GAP.sub(lambda gap: caught.get(gap[1], gap[2] if gap[2] is not None else gap[0]), text)
+
+
+def _first_error(seen: Seen) -> tuple[Line, ...]:
+    """The lines that say why, of a log that nothing known explains."""
+    near = {line.number: _shown(line).text for line in (*seen.suspects, *seen.tail)}
+    first = {near[number]: number for number in sorted(near, reverse=True)}
+    found = explain(near[number] for number in sorted(near))
+    return tuple(Line(first[text], text) for text in found if text in first)
+
+
+def _shown(line: Line) -> Line:
+    text = redacted(line.text.strip())
+    return Line(line.number, text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")

@@ -1,0 +1,307 @@
+"""A failure is known again by its log; the first cause is named, and nothing that is not there."""
+
+from __future__ import annotations
+
+import io
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from torchsmith.diagnose.diagnose import Diagnosis, diagnose, explained
+from torchsmith.diagnose.knowledge import shipped, texts_of
+from torchsmith.diagnose.literal import required_literal
+from torchsmith.diagnose.models import Failure
+from torchsmith.diagnose.redact import redacted
+from torchsmith.diagnose.scan import scan_file
+from torchsmith.host.models import Host, InstalledGpu, InstalledTorch
+from torchsmith.recipe.load import parse_recipe
+
+pytestmark = pytest.mark.unit
+
+FAILURES = list(shipped().failures.values())
+HELD_OUT = Path(__file__).parents[1] / "data" / "held_out_logs.toml"
+KILLED = "c++: fatal error: Killed signal terminated program cc1plus"
+ERROR_804 = (
+    "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 804: "
+    "forward compatibility was attempted on non supported HW"
+)
+# Lines of a build that succeeded.
+NEUTRAL = """\
+-- The CXX compiler identification is GNU 12.2.0
+-- Performing Test C_HAS_AVX_1 - Failed
+CMake Warning at cmake/Dependencies.cmake:95 (message):
+  Not compiling with XPU.  Could NOT find SYCL.Suppress this warning with
+CMake Warning at cmake/Dependencies.cmake:1093 (message):
+  Not using CUDA/ROCM, so disabling USE_NCCL.  Suppress this warning with
+CMake Warning at cmake/Dependencies.cmake:1408 (message):
+  Not compiling with MAGMA.  Suppress this warning with -DUSE_MAGMA=OFF.
+-- Configuring done (24.5s)
+adding 'torch-2.6.0+cpu.dist-info/RECORD'
+removing build/bdist.linux-x86_64/wheel
+""".splitlines()
+
+
+def ids(found: Diagnosis) -> list[str]:
+    return [named.id for named in found.named]
+
+
+# --------------------------------------------------------------------- what is known
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.id)
+def test_every_entry_comes_first_for_its_own_excerpt(failure: Failure) -> None:
+    found = diagnose(failure.excerpt.splitlines())
+    assert ids(found)[:1] == [failure.id]
+    shown = found.named[0]
+    assert "{" not in f"{shown.title}{shown.meaning}{shown.cure}".replace("{'", "")
+    assert shown.lines
+
+
+def test_ids_are_told_once_and_what_is_hidden_exists() -> None:
+    written = [item.id for items in shipped().areas.values() for item in items]
+    assert len(written) == len(set(written)) >= 60
+    for failure in FAILURES:
+        assert set(failure.hides) <= set(written) - {failure.id}
+        for hidden in failure.hides:
+            assert failure.id not in shipped().failures[hidden].hides
+
+
+def test_every_pattern_is_an_expression_whose_text_can_be_looked_for() -> None:
+    for pattern in shipped().patterns:
+        assert len(pattern.literal) >= 6, pattern.text
+        assert pattern.literal.isascii()
+        assert not pattern.expression.search("")
+
+
+def test_every_gap_in_a_text_is_caught_or_has_words() -> None:
+    derived = {"arch", "arch_cuda"}
+    for failure in FAILURES:
+        always = set.intersection(*(set(re.compile(text).groupindex) for text in failure.any_of))
+        always |= {name for text in failure.all_of for name in re.compile(text).groupindex}
+        texts = [failure.title, failure.meaning, failure.cure]
+        texts += [part for cause in failure.cause for part in (cause.text, cause.cure)]
+        for gap in re.findall(r"\{(\w+)\}", " ".join(texts)):
+            assert gap in always, f"{failure.id}: {gap}"
+        known = {name for text in texts_of(failure) for name in re.compile(text).groupindex}
+        for gap in re.findall(r"\{(\w+)\|", " ".join(texts)):
+            assert gap in known | derived, f"{failure.id}: {gap}"
+
+
+def test_every_change_of_a_recipe_is_one_that_a_recipe_takes() -> None:
+    for failure in FAILURES:
+        fix = failure.fix
+        if fix is None or fix.how == "halve":
+            continue
+        value = re.sub(r"\{\w+\}", "8.6" if fix.key in ("gpus", "cuda") else "12", str(fix.value))
+        table, _, key = f"x.{fix.key}".rpartition(".")
+        table = table.removeprefix("x").lstrip(".")
+        written = f'["{value}"]' if fix.how == "append" else f'"{value}"'
+        header = f"[{table}]\n" if table else ""
+        value_line = f"{key} = {written}\n"
+        cuda = 'cuda = "12.4"\n' if fix.key in ("gpus", "features.magma") else ""
+        text = f'torch = "2.6.0"\n{cuda}{"" if table else value_line}'
+        text += f"{header}{value_line}" if table else ""
+        if fix.key == "cuda":
+            text = text.replace('"8.6"', '"12.4"')
+        parse_recipe(text, failure.id, None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"nvcc fatal\s+: Unsupported gpu", ": Unsupported gpu"),
+        (r"No module named '?torch\._C\b", "No module named "),
+        (r"lib(?:cuda|nvidia-ml)\.so[.\d]*: cannot open", ": cannot open"),
+        (r"a+bcdef*", "bcde"),
+        (r"one|other", ""),
+        (r"[^]x]end", "end"),
+    ],
+)
+def test_the_text_every_match_contains_is_found(pattern: str, text: str) -> None:
+    assert required_literal(pattern) == text
+
+
+# ------------------------------------------------------------------- naming failures
+
+
+def test_a_build_that_succeeds_has_no_failure() -> None:
+    assert diagnose(NEUTRAL).named == ()
+
+
+def test_no_held_out_log_is_named_wrongly() -> None:
+    logs = tomllib.loads(HELD_OUT.read_text(encoding="utf-8"))["log"]
+    assert len(logs) >= 40
+    wrong = []
+    for log in logs:
+        found = ids(diagnose(log["text"].splitlines()))
+        if found and found[0] != log["expects"]:
+            wrong.append((log["url"], log["expects"], found))
+    assert wrong == []
+
+
+def test_of_a_cascade_the_cause_comes_first() -> None:
+    found = diagnose(
+        [
+            *NEUTRAL,
+            "OSError: /x/torchvision/_C.so: undefined symbol: _ZN3c1017RegisterOperators6checkEv",
+            "RuntimeError: operator torchvision::nms does not exist",
+        ]
+    )
+    assert found.named[0].id == "extension-for-another-torch"
+    assert all(named.after for named in found.named[1:])
+
+
+def test_a_warning_before_the_failure_does_not_hide_it() -> None:
+    found = diagnose(["A module that was compiled using NumPy 1.x cannot be run in", KILLED])
+    assert ids(found) == ["compiler-killed", "numpy-2"]
+
+
+def test_the_lines_are_named_by_the_numbers_an_editor_shows() -> None:
+    found = diagnose([*NEUTRAL, KILLED, *NEUTRAL, KILLED])
+    numbers = [line.number for line in found.named[0].lines]
+    assert numbers[0] == len(NEUTRAL) + 1
+
+
+def test_names_are_filled_in() -> None:
+    found = diagnose(["nvcc fatal   : Unsupported gpu architecture 'compute_120'"])
+    assert "12.0" in found.named[0].title
+    assert "12.8" in found.named[0].meaning
+    found = diagnose(
+        ["#error -- unsupported GNU version! gcc versions later than 12 are not supported!"]
+    )
+    assert found.named[0].fix is not None
+    assert found.named[0].fix.value == "gcc-12"
+
+
+def test_a_change_whose_value_is_not_known_is_not_offered() -> None:
+    found = diagnose(
+        ["RuntimeError: CUDA error: no kernel image is available for execution on the device"]
+    )
+    assert found.named[0].fix is None
+
+
+def test_versions_a_failure_cannot_have_exclude_it() -> None:
+    line = ["multiple definition of `gloo::rendezvous::Store::kDefaultTimeout'"]
+    assert ids(diagnose(line))[0] == "gloo-defined-twice"
+    assert ids(diagnose(line, versions={"torch": "2.6.0"})) == ["multiple-definition"]
+
+
+# ------------------------------------------------------------------ telling causes apart
+
+
+def host(driver: str, gpu: str | None, cuda: str) -> Host:
+    torch = InstalledTorch(version="1", cuda=cuda, python="3.11", path="/p", module="/m")
+    gpus = (InstalledGpu(name=gpu),) if gpu else ()
+    return Host(platform="linux-x86_64", driver=driver, gpus=gpus, torches=(torch,))
+
+
+@pytest.mark.parametrize(
+    ("machine", "word"),
+    [
+        (host("440.33", "NVIDIA GeForce RTX 3090", "11.8"), "older than this CUDA"),
+        (host("535.54.03", None, "11.8"), "kernel module is still the old one"),
+        (host("535.54.03", "NVIDIA GeForce RTX 3090", "11.8"), "cuda-compat"),
+    ],
+)
+def test_the_three_causes_of_error_804_are_told_apart(machine: Host, word: str) -> None:
+    (cause,) = diagnose([ERROR_804], machine).named[0].causes
+    assert cause.certain
+    assert word in cause.text
+
+
+def test_without_a_machine_every_cause_of_error_804_is_possible() -> None:
+    causes = diagnose([ERROR_804]).named[0].causes
+    assert len(causes) == 3
+    assert not any(cause.certain for cause in causes)
+
+
+def test_a_line_of_the_log_tells_causes_apart_too() -> None:
+    lines = [ERROR_804, "Failed to initialize NVML: Driver/library version mismatch"]
+    (cause,) = diagnose(lines).named[0].causes
+    assert cause.certain
+
+
+# --------------------------------------------------------------------------- reading logs
+
+
+def test_colours_returns_and_bytes_that_are_no_text_do_not_matter() -> None:
+    content = b"\x1b[31mx\xff\xfe\r\n\x1b[1mc++: \x1b[31mfatal error:\x1b[0m Killed signal "
+    content += b"terminated program cc1plus\r\n 10%\r 20%\rcompilation terminated.\r\n"
+    found = explained(scan_file(io.BytesIO(content), shipped()))
+    assert ids(found) == ["compiler-killed"]
+    assert found.named[0].lines[0].number == 2
+    assert found.lines == 3
+
+
+def test_a_line_of_megabytes_is_looked_at_in_parts() -> None:
+    content = b"x " * 2_500_000 + b"\n" + KILLED.encode()
+    found = explained(scan_file(io.BytesIO(content), shipped()))
+    assert ids(found) == ["compiler-killed"]
+    assert found.named[0].lines[0].number == found.lines == 2
+
+
+def test_a_failure_after_many_repetitions_keeps_its_number() -> None:
+    content = b"".join(b"epoch %d loss %d\n" % (n, n) for n in range(50_000)) + KILLED.encode()
+    found = explained(scan_file(io.BytesIO(content), shipped()))
+    assert found.named[0].lines[0].number == 50_001
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    found = diagnose([])
+    assert found.named == ()
+    assert found.first_error == ()
+
+
+def test_of_an_unknown_failure_the_first_error_is_shown() -> None:
+    found = diagnose(
+        [
+            *NEUTRAL,
+            "FAILED: a.o",
+            "a.cpp:3:5: error: ‘x’ was not declared in this scope",
+            "ninja: build stopped: subcommand failed.",
+            "Traceback (most recent call last):",
+            "subprocess.CalledProcessError: Command 'cmake' returned 1",
+        ]
+    )
+    assert found.named == ()
+    assert found.first_error[0].text.startswith("a.cpp:3:5: error:")
+    assert found.first_error[0].number == len(NEUTRAL) + 2
+
+
+def test_of_an_unknown_exception_the_last_line_is_shown() -> None:
+    found = diagnose(["Traceback (most recent call last):", '  File "x.py", line 1', "KeyError: 3"])
+    assert "KeyError: 3" in [line.text for line in found.first_error]
+
+
+# ------------------------------------------------------------------------------ secrets
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fatal: unable to access 'https://bob:geheim123@example.org/x': error",
+        "export ANACONDA_TOKEN=geheim123",
+        'HF_TOKEN: "geheim123"',
+        "twine upload --password geheim123 dist/*",
+        "Authorization: Bearer geheim123geheim123",
+        "https://example.org/x?X-Amz-Signature=geheim123&a=1",
+        "https://conda.anaconda.org/t/geheim123-geheim/channel",
+        "api_key=geheim123",
+    ],
+)
+def test_secrets_are_not_shown(line: str) -> None:
+    assert "geheim123" not in redacted(line)
+
+
+def test_a_token_that_is_only_named_stays() -> None:
+    line = "ANACONDA_TOKEN is unset. Please set it in your environment"
+    assert redacted(line) == line
+
+
+def test_secrets_do_not_come_back_in_the_words_of_a_cure() -> None:
+    line = "fatal: clone of 'https://x:geheim123@example.org/a.git' into submodule path 'a' failed"
+    found = diagnose([line])
+    assert found.named
+    assert "geheim123" not in str(found.as_json())
