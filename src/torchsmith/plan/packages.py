@@ -11,14 +11,6 @@ from torchsmith.resolve.models import Resolution
 MODULE_RPATH = "$ORIGIN:$ORIGIN/lib:$ORIGIN/../../.."
 LIBRARY_RPATH = "$ORIGIN:$ORIGIN/../../../.."
 
-_SUBDIRS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64"}
-
-
-def conda_subdir(platform: str) -> str:
-    """linux-x86_64 -> linux-64."""
-    return _SUBDIRS[platform]
-
-
 def rattler(recipe: str, variant: str, archive: str) -> tuple[str, ...]:
     """Commands that pack a recipe's folder into the variant's channel."""
     return (
