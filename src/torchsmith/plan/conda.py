@@ -9,12 +9,15 @@ from msgspec import Struct
 
 from torchsmith.facts.ranges import release
 from torchsmith.plan.conda_names import CONDA_NAMES
+from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.naming import abi_tag
 
 _SUBDIRS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64"}
 # The first whose minor releases run on the driver of the first of them:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 _COMPATIBLE_CUDA = (11,)
+# What torch 2's wheels name in Requires-Dist; pip installs it, conda has to be told.
+_SINCE_TORCH_2 = ("filelock", "fsspec", "jinja2", "networkx", "sympy")
 # What nobody can install: a way to say that two packages exclude each other.
 _NEVER = "<0"
 
@@ -58,6 +61,11 @@ def conda_subdir(platform: str) -> str:
     return _SUBDIRS[platform]
 
 
+def conda_library(wheel: str) -> str:
+    """What conda calls the library of a wheel: dist/lab/torch_scatter-*.whl -> torch-scatter."""
+    return wheel.rpartition("/")[2].partition("-")[0].lower().replace("_", "-").replace(".", "-")
+
+
 def archive_formats(asked: str) -> tuple[str, ...]:
     """The formats a recipe's word stands for."""
     return ("conda", "tar.bz2") if asked == "both" else (asked,)
@@ -93,6 +101,22 @@ def cuda_requirements(version: str) -> tuple[str, str]:
     toolkit = "cudatoolkit" if numbers < (12,) else "cuda-version"
     driver = f"{numbers[0]}.0" if numbers >= _COMPATIBLE_CUDA else version
     return f"{toolkit} >={version},<{following(version)}", f"__cuda >={driver}"
+
+
+def torch_depends(resolution: Resolution) -> tuple[str, ...]:
+    """What torch needs beside its Python, where its wheel does not say it."""
+    needs = conda_requirements(resolution.requires)
+    found = [needs.get(name, name) for name in ("numpy", "typing_extensions")]
+    if release(resolution.torch) >= (2,):
+        found += _SINCE_TORCH_2
+    if resolution.cuda is not None:
+        found += cuda_requirements(resolution.cuda.version)
+    return tuple(found)
+
+
+def exact_torch(resolution: Resolution) -> str:
+    """The one torch that what was compiled against it works with."""
+    return f"pytorch {resolution.torch} {resolution.conda_build}"
 
 
 def torch_constraints(version: str, *, cuda: bool) -> tuple[str, ...]:

@@ -201,11 +201,13 @@ def _described_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Des
     version = spec.version or public_version(wheel.version)
     label = wheel.version.partition("+")[2]
     cuda = _cuda_of(contents) or cuda_of_label(label)
+    python: tuple[str, ...]
     if layout.python:
         python = python_requirements(layout.python)
     else:
         asked = conda_versions_of(metadata.get("Requires-Python", ""))
         python = (f"python {asked}".strip(),)
+    subdir = spec.subdir or (conda_subdir(f"linux-{machine}") if layout.python else "noarch")
     system, constrained = system_requirements(wheel.libraries)
     depends = [
         *python,
@@ -229,7 +231,7 @@ def _described_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Des
         name=spec.name or conda_name(wheel.name),
         version=version,
         build=spec.build or _build(spec, layout, label, cuda, torch=wheel.name == "torch"),
-        subdir=spec.subdir or (conda_subdir(f"linux-{machine}") if layout.python else "noarch"),
+        subdir=subdir,
         number=spec.number,
         depends=_sorted(depends, spec.depends),
         constrains=tuple(sorted({*constrains, *constrained})),
@@ -242,7 +244,7 @@ def _described_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Des
         commands=spec.commands,
         entry_points=contents.entry_points,
         variant={
-            "target_platform": spec.subdir or (f"linux-{machine}" if machine else "noarch"),
+            "target_platform": subdir,
             **({"python": layout.python} if layout.python else {}),
             **({"cuda": cuda} if cuda else {}),
         },

@@ -161,10 +161,9 @@ def lay_out(
         if f"{contents.folder.removesuffix('.dist-info')}.data/scripts/" in name
         and _mend_shebang(root / place, layout)
     }
-    written: list[str] = []
-    if layout.python:
-        for point in contents.entry_points:
-            written.append(_write_entry_point(point, layout, root))
+    # For any Python, the installer writes them.
+    points = contents.entry_points if layout.python else ()
+    written = [_write_entry_point(point, layout, root) for point in points]
     patched = _set_rpaths(contents.wheel.libraries, places, layout, root, threads)
     unstable = {*changed, *written, *_holding(root, places.values(), prefix)}
     _write_record(contents, layout, root, places, written, patched, unstable)

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Literal, Protocol
+from typing import IO, Literal, Protocol, cast
 
 from torchsmith.errors import DiskFullError, OutputError, UsageError
 from torchsmith.package.conda.bzip import Bzip2Writer
@@ -100,11 +100,11 @@ class _Sink(Protocol):
 def _write_tar(entries: Sequence[Entry], into: _Sink, date: int) -> None:
     # A stream: tarfile's many small writes arrive as large ones.
     with tarfile.open(
-        fileobj=into,  # type: ignore[arg-type]  # only written to
+        # Nothing but its `write` is used.
+        fileobj=cast("IO[bytes]", into),
         mode="w|",
         format=tarfile.PAX_FORMAT,
         bufsize=_CHUNK,
-        copybufsize=_CHUNK,
     ) as archive:
         for entry in entries:
             info = tarfile.TarInfo(entry.path)
