@@ -8,13 +8,16 @@ import csv
 import hashlib
 import io
 import json
+import os
 import subprocess
+import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conda_packages import (
@@ -32,6 +35,9 @@ from torchsmith.package.conda.pack import pack
 from torchsmith.package.conda.tree import PLACEHOLDER
 from torchsmith.plan.conda import CondaSpec
 from torchsmith.verify.binary import read_bytes
+
+if TYPE_CHECKING:
+    from rattler import RepoDataRecord
 
 pytestmark = pytest.mark.integration
 
@@ -75,22 +81,26 @@ def channel(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A new one each time: rattler takes "304 Not Modified" for shards it has to be an error.
+    # Packages of one name are others in the next run.
     monkeypatch.setenv("RATTLER_CACHE_DIR", str(tmp_path / "rattler"))
 
 
-def solved(where: str, *specs: str) -> list[object]:
-    from rattler import Channel, VirtualPackage, VirtualPackageOverrides, solve
+def solved(where: str | Sequence[str], *specs: str) -> list[RepoDataRecord]:
+    from rattler import Channel, Gateway, VirtualPackage, VirtualPackageOverrides, solve
 
     virtual = VirtualPackage.detect(VirtualPackageOverrides.from_env())
-    return list(asyncio.run(solve([Channel(where)], list(specs), virtual_packages=virtual)))
+    channels = [Channel(text) for text in ([where] if isinstance(where, str) else where)]
+    # The default gateway keeps listings at home, and cannot be told "304 Not Modified" of them.
+    gateway = Gateway(cache_dir=Path(os.environ["RATTLER_CACHE_DIR"]))
+    return asyncio.run(solve(channels, list(specs), gateway, virtual_packages=virtual))
 
 
-def installed(where: str, prefix: Path, *specs: str) -> Path:
+def installed(where: str | Sequence[str], prefix: Path, *specs: str) -> Path:
     from rattler import install
 
     records = solved(where, *specs)
-    asyncio.run(install(records, prefix, show_progress=False))  # type: ignore[arg-type]
+    cache = Path(os.environ["RATTLER_CACHE_DIR"], "pkgs")
+    asyncio.run(install(records, prefix, cache, show_progress=False))
     return prefix
 
 
@@ -190,8 +200,6 @@ def test_a_client_reads_what_the_package_says_of_itself(channel: Path) -> None:
 
 
 def info_of(package: Path) -> dict[str, bytes]:
-    import tarfile
-
     import zstandard
 
     with zipfile.ZipFile(package) as archive:
@@ -235,17 +243,7 @@ def test_a_package_for_every_python_gets_its_scripts_from_the_client(
     made = pack(CondaSpec(output=str(own), wheel=str(pure)))
     assert made.files[0].parent.name == "noarch"
     make_index(own)
-    from rattler import Channel, VirtualPackage, install, solve
-
-    records = asyncio.run(
-        solve(
-            [Channel(own.as_uri()), Channel(channel.as_uri())],
-            ["pure"],
-            virtual_packages=VirtualPackage.detect(),
-        )
-    )
-    prefix = tmp_path / "prefix"
-    asyncio.run(install(records, prefix, show_progress=False))
+    prefix = installed([own.as_uri(), channel.as_uri()], tmp_path / "prefix", "pure")
     assert says(prefix / "bin/pure-say") == "pure"
     assert (prefix / SITE / "pure.py").is_file()
 

@@ -19,7 +19,7 @@ _END = 0x177245385090
 _END_BITS, _SUM_BITS = 48, 32
 _SUM_MASK = (1 << _SUM_BITS) - 1
 # A block holds 900,000 - 19 bytes after runs were counted, which makes 5 bytes of every 4 at worst.
-_PIECE = (900_000 - 19) * 4 // 5 - 1
+PIECE = (900_000 - 19) * 4 // 5 - 1
 
 
 class Bzip2Writer:
@@ -39,9 +39,9 @@ class Bzip2Writer:
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Take more to compress."""
         self._piece += data
-        while len(self._piece) >= _PIECE:
-            self._start(bytes(self._piece[:_PIECE]))
-            del self._piece[:_PIECE]
+        while len(self._piece) >= PIECE:
+            self._start(bytes(self._piece[:PIECE]))
+            del self._piece[:PIECE]
         return len(data)
 
     def _start(self, piece: bytes) -> None:

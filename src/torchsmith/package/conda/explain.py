@@ -129,7 +129,7 @@ def _number(wish: str) -> str:
 
 def _builds(known: Available, name: str, word: str) -> str:
     builds = [text for text in known.get(name, ()) if word in text]
-    return f": {name} {builds[0].replace(' ', '=')}" if builds else "."
+    return f": {name}={builds[0].replace(' ', '=')}" if builds else "."
 
 
 def _pythons(known: Available) -> list[str]:
