@@ -116,7 +116,7 @@ def torch_depends(resolution: Resolution) -> tuple[str, ...]:
 
 def exact_torch(resolution: Resolution) -> str:
     """The one torch that what was compiled against it works with."""
-    return f"pytorch {resolution.torch} {resolution.conda_build}"
+    return f"pytorch =={resolution.torch} {resolution.conda_build}"
 
 
 def torch_constraints(version: str, *, cuda: bool) -> tuple[str, ...]:

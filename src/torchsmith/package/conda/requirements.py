@@ -103,7 +103,7 @@ def _exact_torch(requirement: Requirement) -> str:
         if one.operator in ("==", "===") and "+" in one.version:
             public, _, label = one.version.partition("+")
             build = _builds_of(label)
-            return f"pytorch {public} {build}" if build else f"pytorch =={public}"
+            return f"pytorch =={public} {build}".strip()
     return ""
 
 

@@ -108,9 +108,12 @@ def read_contents(path: Path) -> Contents:
             failed[0].cure or "Build it again; `torchsmith verify --no-run` says more.",
         )
     with zipfile.ZipFile(path) as archive:
-        folder = next(
-            name.partition("/")[0] for name in wheel.files if name.endswith(".dist-info/METADATA")
-        )
+        # Others may lie deeper: some packages bring their own copies of others.
+        (folder,) = {
+            name.partition("/")[0]
+            for name in wheel.files
+            if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)
+        }
         metadata = HeaderParser().parsestr(archive.read(f"{folder}/METADATA").decode())
         points = f"{folder}/entry_points.txt"
         text = archive.read(points).decode() if points in wheel.files else ""

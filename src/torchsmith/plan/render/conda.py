@@ -180,6 +180,8 @@ def _magma_pkgconfig(magma: MagmaChoice) -> str:
     text = shlex.quote(pkgconfig(magma))
     return (
         f'mkdir -p "$PREFIX/{PKGCONFIG.rpartition("/")[0]}"\n'
+        # The words in braces are pkg-config's.
+        "# shellcheck disable=SC2016\n"
         f'printf %s {text} | sed "s|@PREFIX@|$PREFIX|" > "$PREFIX/{PKGCONFIG}"\n'
     )
 
