@@ -142,8 +142,8 @@ def library_conda_step(
     variant = resolution.variant
     recipe = f"conda/{variant}/{name}"
     formats = archive_formats(archive)
-    # The version is in the wheel's name, once there is a wheel.
-    stem = f"{name}-*-{resolution.conda_build}"
+    # The version is in the wheel's name, once there is a wheel. A digit, or it is another's name.
+    stem = f"{name}-[0-9]*-{resolution.conda_build}"
     packages = _packages(resolution, stem, formats)
     pattern = wheel.outputs[0]
     spec = CondaSpec(
