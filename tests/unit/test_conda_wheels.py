@@ -28,8 +28,8 @@ pytestmark = pytest.mark.unit
 SITE = "lib/python3.11/site-packages"
 
 
-def depends(*requires: str, **replaces: str) -> tuple[str, ...]:
-    return conda_depends(requires, python="3.11", machine="x86_64", replaces=replaces)
+def depends(*requires: str) -> tuple[str, ...]:
+    return conda_depends(requires, python="3.11", machine="x86_64")
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,9 @@ def test_what_another_machine_requires_is_left_out(marker: str) -> None:
     assert depends(f"other; {marker}") == ()
 
 
-def test_a_spec_that_is_known_better_stands_in_its_place() -> None:
-    assert depends("torch==2.6.0+cpu", torch="pytorch 2.6.0 cpu_py311_7") == (
-        "pytorch 2.6.0 cpu_py311_7",
-    )
-
-
 def test_a_package_for_every_python_requires_what_one_of_them_needs() -> None:
     requires = ["tomli; python_version < '3.11'", "never; python_version < '3'"]
-    assert conda_depends(requires, python="", machine="", replaces={}) == ("tomli",)
+    assert conda_depends(requires, python="", machine="") == ("tomli",)
 
 
 def test_versions_lose_their_label_and_names_are_condas() -> None:
@@ -164,6 +158,17 @@ def test_a_wheel_that_says_its_cuda_gets_that_build(tmp_path: Path) -> None:
     assert made.described.stem == "some-0.21.0-py3.11_cuda12.6_0"
     assert "__cuda >=12.0" in made.described.depends
     assert not (tmp_path / "out").exists()
+
+
+def test_a_spec_that_was_given_stands_in_place_of_one_that_was_found(tmp_path: Path) -> None:
+    info = "Metadata-Version: 2.1\nName: some\nVersion: 1.0\nRequires-Dist: torch==2.6.0+cpu\n"
+    wheel = make_wheel(tmp_path, **{"some-1.0.dist-info/METADATA": info})
+    exact = "pytorch ==2.6.0 cpu_py311_7"
+    spec = CondaSpec(output=str(tmp_path / "out"), wheel=str(wheel), depends=(exact,))
+    found = [
+        item for item in pack(spec, write=False).described.depends if item.startswith("pytorch")
+    ]
+    assert found == [exact]
 
 
 def test_what_was_packed_again_has_the_same_bytes(tmp_path: Path) -> None:

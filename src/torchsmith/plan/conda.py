@@ -26,9 +26,9 @@ class CondaSpec(Struct, frozen=True):
     """A conda package to be packed, from a wheel or from the folder of a prefix.
 
     Paths are those of the work folder; `wheel` may be a pattern. What is left empty is taken from
-    the wheel. `replaces` has a match spec for requirements of the wheel, by their name on PyPI.
-    `texts` are more files of the package, in which @PREFIX@ stands for the prefix it will be
-    installed to; `record` are files kept below info/recipe.
+    the wheel; what `depends` names stands in place of what was found for that package. `texts`
+    are more files of the package, in which @PREFIX@ stands for the prefix it will be installed
+    to; `record` are files kept below info/recipe.
     """
 
     output: str
@@ -46,7 +46,6 @@ class CondaSpec(Struct, frozen=True):
     depends: tuple[str, ...] = ()
     constrains: tuple[str, ...] = ()
     run_exports: tuple[str, ...] = ()
-    replaces: tuple[tuple[str, str], ...] = ()
     imports: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()

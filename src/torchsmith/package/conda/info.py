@@ -35,6 +35,8 @@ class Description:
     commands: tuple[str, ...] = ()
     entry_points: tuple[str, ...] = ()
     variant: Mapping[str, str] = field(default_factory=dict)
+    # The wheel it was made of, and its hash.
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def stem(self) -> str:
@@ -48,7 +50,12 @@ def info_files(described: Description, entries: Sequence[Entry]) -> dict[str, by
         "index.json": _json(_index(described)),
         "paths.json": _json({"paths": [_path(entry) for entry in entries], "paths_version": 1}),
         "about.json": _json(
-            _filled(home=described.home, license=described.license, summary=described.summary)
+            _filled(
+                home=described.home,
+                license=described.license,
+                summary=described.summary,
+                extra=dict(described.origin),
+            )
         ),
         "files": _lines(entry.path for entry in entries),
         "hash_input.json": _json(dict(described.variant)),

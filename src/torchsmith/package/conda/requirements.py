@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import Specifier, SpecifierSet
@@ -49,13 +49,8 @@ def public_version(version: str) -> str:
         ) from None
 
 
-def conda_depends(
-    requires: Iterable[str], *, python: str, machine: str, replaces: Mapping[str, str]
-) -> tuple[str, ...]:
-    """Match specs for what has to be installed beside it.
-
-    Without `python`, for every Python; `replaces` has specs that are known better.
-    """
+def conda_depends(requires: Iterable[str], *, python: str, machine: str) -> tuple[str, ...]:
+    """Match specs for what has to be installed beside it; without `python`, for every Python."""
     found: dict[str, str] = {}
     for line in requires:
         try:
@@ -66,9 +61,8 @@ def conda_depends(
             ) from None
         if not _applies(requirement, python, machine):
             continue
-        project = canonicalize_name(requirement.name)
-        name = conda_name(project)
-        found[name] = replaces.get(project) or _spec(name, requirement)
+        name = conda_name(requirement.name)
+        found[name] = _spec(name, requirement)
     return tuple(found.values())
 
 

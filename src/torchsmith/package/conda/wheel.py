@@ -114,13 +114,19 @@ def read_contents(path: Path) -> Contents:
             for name in wheel.files
             if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)
         }
-        metadata = HeaderParser().parsestr(archive.read(f"{folder}/METADATA").decode())
+        metadata = HeaderParser().parsestr(
+            archive.read(f"{folder}/METADATA").decode("utf-8", "replace")
+        )
         points = f"{folder}/entry_points.txt"
-        text = archive.read(points).decode() if points in wheel.files else ""
+        text = archive.read(points).decode("utf-8", "replace") if points in wheel.files else ""
         newest = max(info.date_time for info in archive.infolist())
     # A wheel that says the earliest date there is says nothing.
     date = calendar.timegm((*newest, 0, 0, 0)) if newest[0] > _EPOCH_OF_ZIP else 0
     return Contents(wheel, metadata, folder, _entry_points(path, text), date)
+
+
+def _text(archive: zipfile.ZipFile, name: str) -> str:
+    return archive.read(name).decode("utf-8", "replace")
 
 
 def _entry_points(path: Path, text: str) -> tuple[str, ...]:
@@ -264,7 +270,7 @@ def _write_record(
     (root / info / "INSTALLER").write_text("conda\n", encoding="utf-8")
     record = f"{info}/RECORD"
     with zipfile.ZipFile(contents.wheel.path) as archive:
-        text = archive.read(f"{contents.folder}/RECORD").decode()
+        text = _text(archive, f"{contents.folder}/RECORD")
     known = {row[0]: row[1:3] for row in csv.reader(io.StringIO(text)) if len(row) > 2}
     rows: list[list[str]] = []
     for name, place in places.items():

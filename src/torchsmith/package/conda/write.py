@@ -15,13 +15,12 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Literal, Protocol, cast
+from typing import IO, Protocol, cast
 
 from torchsmith.errors import DiskFullError, OutputError, UsageError
 from torchsmith.package.conda.bzip import Bzip2Writer
 from torchsmith.package.conda.tree import Entry
 
-Format = Literal["conda", "tar.bz2"]
 # A torch of 588 MB: level 9 leaves a seventh less than 3; 19 another sixth, at 17 times the work.
 LEVEL = 9
 # The earliest a zip archive can say.
