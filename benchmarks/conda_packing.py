@@ -50,6 +50,11 @@ def packed(program: str, tree: Path, output: Path, threads: int, archive: str) -
     return taken, (output / f"linux-64/{STEM}.{archive}").stat().st_size
 
 
+def by_rattler(tree: Path, output: Path, archive: str) -> tuple[float, int] | None:
+    """Seconds and bytes of py-rattler-build."""
+    return packed(RATTLER, tree, output, 0, archive)
+
+
 def by_cph(tree: Path, output: Path, archive: str) -> tuple[float, int] | None:
     """Seconds and bytes of `cph create`; None where it is not installed."""
     program = Path(sys.executable).with_name("cph")
@@ -82,23 +87,20 @@ def main() -> None:
     given = parser.parse_args()
     files = [path for path in given.tree.rglob("*") if path.is_file() and not path.is_symlink()]
     print(f"{sum(path.stat().st_size for path in files) / 1e6:.0f} MB in {len(files)} files")
-    same = True
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for archive in ("conda", "tar.bz2"):
             ours = packed(OURS, given.tree, folder / f"ours-{archive}", given.threads, archive)
-            print(f".{archive}: torchsmith {ours[0]:.1f} s, {ours[1] / 1e6:.1f} MB")
-            others = {
-                "rattler-build": packed(RATTLER, given.tree, folder / f"r-{archive}", 0, archive),
-                "cph": by_cph(given.tree, folder / f"cph-{archive}", archive),
-            }
-            for title, other in others.items():
+            print(f".{archive}: torchsmith {ours[0]:.1f} s, {ours[1] / 1e6:.1f} MB", flush=True)
+            for title, pack in (("rattler-build", by_rattler), ("cph", by_cph)):
+                other = pack(given.tree, folder / f"{title}-{archive}", archive)
                 if other is None:
                     print(f"  {title}: not installed")
                     continue
                 print(
                     f"  {title} {other[0]:.1f} s, {other[1] / 1e6:.1f} MB; ours / {title} = "
-                    f"{ours[0] / other[0]:.2f} of its time, {ours[1] / other[1]:.2f} of its size"
+                    f"{ours[0] / other[0]:.2f} of its time, {ours[1] / other[1]:.2f} of its size",
+                    flush=True,
                 )
         digests = {digest(folder / f"ours-conda/linux-64/{STEM}.conda")}
         for threads in (1, 3):

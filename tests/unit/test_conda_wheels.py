@@ -230,8 +230,16 @@ def test_a_build_string_that_cannot_be_one_is_refused(tmp_path: Path, build: str
     assert "build string" in refused(make_wheel(tmp_path), tmp_path, build=build).message
 
 
-def test_a_wheel_of_another_system_is_refused(tmp_path: Path) -> None:
-    wheel = make_wheel(tmp_path, tag="cp311-cp311-win_amd64")
+@pytest.mark.parametrize("python", ["3.12", "python", "2.7", "3"])
+def test_another_python_than_the_wheels_is_refused(tmp_path: Path, python: str) -> None:
+    wheel = make_wheel(tmp_path)
+    with pytest.raises(UsageError, match="Python"):
+        pack(CondaSpec(output=str(tmp_path / "out"), wheel=str(wheel), python=python))
+
+
+@pytest.mark.parametrize("platform", ["win_amd64", "musllinux_1_2_x86_64", "macosx_11_0_x86_64"])
+def test_a_wheel_of_another_system_is_refused(tmp_path: Path, platform: str) -> None:
+    wheel = make_wheel(tmp_path, tag=f"cp311-cp311-{platform}")
     assert "machine" in refused(wheel, tmp_path).message
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import json
+from msgspec.structs import replace
 
 from torchsmith.plan.conda import (
     CondaSpec,
@@ -75,7 +76,8 @@ def conda_record(resolution: Resolution) -> tuple[tuple[str, str], ...]:
         "features": as_json(resolution.features),
         "env": as_json(resolution.env),
         "cmake": as_json(resolution.cmake),
-        "source": as_json(resolution.source),
+        # Where it lay on the building machine is nobody's business.
+        "source": as_json(replace(resolution.source, path="")),
     }
     text = json.format(json.encode(table, order="sorted"), indent=2).decode() + "\n"
     mine = [patch for patch in resolution.patches if patch.project == "torch"]

@@ -74,30 +74,35 @@ def _noarch(spec: CondaSpec, contents: Contents) -> bool:
 
 
 def _python(spec: CondaSpec, contents: Contents) -> str:
-    if spec.python:
-        return spec.python
+    """The Python a wheel is for: as its tag says, or as it was told where that says none."""
+    name = contents.wheel.path.name
+    if spec.python and not re.fullmatch(r"3\.\d{1,2}", spec.python):
+        raise UsageError(f"{spec.python!r} is no Python a package is for", "Say it so: 3.11.")
     found = {
         f"{match[1]}.{match[2]}"
         for tag in contents.wheel.tags
         if tag.abi.startswith("cp") and (match := re.fullmatch(r"cp(\d)(\d+)", tag.interpreter))
     }
-    if len(found) != 1:
+    if found and spec.python and spec.python not in found:
         raise UsageError(
-            f"{contents.wheel.path.name} does not say for which Python it is",
-            "Say it: --python 3.11.",
+            f"{name} is for Python {' and '.join(sorted(found))}, not for {spec.python}",
+            "Leave --python out, or give a wheel for that Python.",
         )
-    return found.pop()
+    if not spec.python and len(found) != 1:
+        raise UsageError(f"{name} does not say for which Python it is", "Say it: --python 3.11.")
+    return spec.python or found.pop()
 
 
 def _machine(contents: Contents) -> str:
+    """The machine a wheel is for; nothing: any."""
     for tag in contents.wheel.tags:
-        for machine in ("x86_64", "aarch64"):
-            if tag.platform.endswith(machine):
-                return machine
+        # Neither musllinux nor macosx: conda's Linux has a glibc.
+        if match := re.fullmatch(r"(?:many)?linux.*_(x86_64|aarch64)", tag.platform):
+            return match[1]
     if any(tag.platform != "any" for tag in contents.wheel.tags):
         raise UsageError(
             f"{contents.wheel.path.name} is not for a machine that torchsmith packs for",
-            "It packs for Linux on x86_64 and aarch64.",
+            "It packs for Linux with glibc, on x86_64 and aarch64.",
         )
     return ""
 
