@@ -163,7 +163,7 @@ def publish_steps(
         )
     if publish.anaconda_user is not None and conda:
         token = publish.token_env
-        packages = " ".join(output for step in conda for output in step.outputs)
+        packages = " ".join(step.outputs[0] for step in conda)
         steps.append(
             Step(
                 id=f"publish-anaconda-{variant}",
