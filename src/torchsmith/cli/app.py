@@ -15,7 +15,9 @@ from torchsmith.cli import (
     init,
     log,
     plan,
+    publish,
     schema,
+    serve,
     store,
     timeline,
     verify,
@@ -59,3 +61,7 @@ app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
 app.command("log")(log.log)
 app.command("timeline")(timeline.timeline)
+app.command("publish")(publish.publish)
+app.command("yank")(publish.yank)
+app.command("remove")(publish.remove)
+app.command("serve")(serve.serve)
