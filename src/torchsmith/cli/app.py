@@ -13,6 +13,7 @@ from torchsmith.cli import (
     doctor,
     facts,
     init,
+    libtorch,
     log,
     plan,
     publish,
@@ -56,6 +57,7 @@ app.command("build")(build.build)
 app.command("bundle")(bundle.bundle)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
+app.command("libtorch")(libtorch.libtorch)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

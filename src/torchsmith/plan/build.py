@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from torchsmith.facts.files import Facts
 from torchsmith.plan.companions import companion_steps, extension_steps
+from torchsmith.plan.libtorch import libtorch_step
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
-from torchsmith.plan.packages import conda_step, libtorch_step
+from torchsmith.plan.packages import conda_step
 from torchsmith.plan.patching import patch_source
 from torchsmith.plan.publish import publish_steps
 from torchsmith.plan.render.conda import conda_files, magma_files
