@@ -1,10 +1,11 @@
 """CPU-seconds of compiling in batches, as a ratio to compiling file by file.
 
-    python benchmarks/batches.py BUILD_FOLDER [--files 150] [--seed 1]
+    python -m benchmarks.batches BUILD_FOLDER [--files 150] [--seed 1] [--jobs 1]
 
 BUILD_FOLDER is a configured CMake and Ninja build, PyTorch's say, as `torchsmith build` leaves it
 in its work folder. Batches and files outside any batch are drawn in the proportion in which the
-build has them, and each is compiled both ways, one after the other, without a compiler cache.
+build has them, and each is compiled both ways, one after the other, without a compiler cache;
+with --jobs several at once, stock's and ours mixed, so that both have the same neighbours.
 Nothing in the folder is changed but what its code generators write.
 """
 
@@ -14,54 +15,95 @@ import argparse
 import json
 import os
 import random
-import resource
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.host.limits import read_cores
 from torchsmith.toolchain.accel.accelerate import FOLDER, accelerate
 from torchsmith.toolchain.accel.compile_batch import DEPS, IN, OUT, Batch, Member
 from torchsmith.toolchain.accel.lessons import shipped_lessons
-from torchsmith.toolchain.accel.ninja_file import plain, read_statements
+from torchsmith.toolchain.accel.ninja_file import Statement, plain, read_statements
+
+
+@dataclass(frozen=True)
+class Took:
+    """CPU-seconds of the same files, stock's way and ours."""
+
+    files: int
+    stock: float
+    ours: float
+
+    def __str__(self) -> str:
+        noun = "file: " if self.files == 1 else "files:"
+        return f"{self.files:3} {noun} {self.stock:7.1f} -> {self.ours:6.1f} CPU-s"
 
 
 def cpu_seconds(command: Sequence[str], folder: Path) -> float:
     """What a command and everything it starts takes."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=folder, check=True, stderr=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"error: a compile failed: {shlex.join(command)}")
+    return used.ru_utime + used.ru_stime
 
 
-def together(batch: Batch, folder: Path, scratch: Path) -> float:
+def together(batch: Batch, folder: Path) -> float:
     """Compile a batch as a build does."""
-    members = tuple(
-        Member(member.name, member.path, str(scratch / f"{number}.o"))
-        for number, member in enumerate(batch.members)
-    )
-    place = scratch / "batch.json"
-    place.write_text(Batch(batch.command, members, once=batch.once).text())
-    program = "torchsmith.toolchain.accel.compile_batch"
-    return cpu_seconds([sys.executable, "-P", "-m", program, str(place)], folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        members = tuple(
+            Member(member.name, member.path, f"{scratch}/{number}.o")
+            for number, member in enumerate(batch.members)
+        )
+        place = Path(scratch) / "batch.json"
+        place.write_text(Batch(batch.command, members, once=batch.once).text())
+        program = "torchsmith.toolchain.accel.compile_batch"
+        return cpu_seconds([sys.executable, "-P", "-m", program, str(place)], folder)
 
 
-def apart(batch: Batch, folder: Path, scratch: Path) -> float:
-    """Compile a batch's files one by one."""
-    values = {OUT: str(scratch / "one.o"), DEPS: str(scratch / "one.d")}
-    return sum(
-        cpu_seconds([{**values, IN: member.path}.get(word, word) for word in batch.command], folder)
+def apart(command: Sequence[str], changed: Mapping[str, str], folder: Path) -> float:
+    """Compile a file by itself, its object elsewhere."""
+    with tempfile.TemporaryDirectory() as scratch:
+        values = {name: value.format(scratch=scratch) for name, value in changed.items()}
+        return cpu_seconds([values.get(word, word) for word in command], folder)
+
+
+class Comparison:
+    """The compiles of a batch both ways, or of a file outside any, which is compiled once."""
+
+    def __init__(self, ours: Future[float], stock: Sequence[Future[float]]) -> None:
+        self.files = len(stock)
+        self._ours = ours
+        self._stock = stock
+
+    def took(self) -> Took:
+        """Wait for all of them."""
+        return Took(self.files, sum(each.result() for each in self._stock), self._ours.result())
+
+
+def compare_batch(edge: Statement, folder: Path, pool: Executor) -> Comparison:
+    """Begin to compile a batch, and its files one by one."""
+    name = next(plain(item) for item in edge.implicit if f"{FOLDER}/" in item)
+    batch = Batch.read(Path(name))
+    ours = pool.submit(together, batch, folder)
+    elsewhere = {OUT: "{scratch}/one.o", DEPS: "{scratch}/one.d"}
+    stock = [
+        pool.submit(apart, batch.command, {**elsewhere, IN: member.path}, folder)
         for member in batch.members
-    )
+    ]
+    return Comparison(ours, stock)
 
 
-def lone_command(command: str, output: str, scratch: Path) -> list[str]:
-    """The command of a file outside any batch, its object elsewhere."""
-    return [str(scratch / "lone.o") if word == output else word for word in shlex.split(command)]
+def compare_file(output: str, command: str, folder: Path, pool: Executor) -> Comparison:
+    """Begin to compile a file that both ways compile alike."""
+    once = pool.submit(apart, shlex.split(command), {output: "{scratch}/one.o"}, folder)
+    return Comparison(once, [once])
 
 
 def main() -> None:
@@ -70,13 +112,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--files", type=int, default=150)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="compiles at once")
+    parser.add_argument("--cores", type=int, default=read_cores(), help="to form batches for")
     parser.add_argument("--release", default="2.6.0", help="whose profile of clashes to use")
     given = parser.parse_args()
     folder = given.folder.resolve()
     os.environ["CCACHE_DISABLE"] = "1"
     ninja = shutil.which("ninja") or sys.exit("error: ninja is not on PATH")
     lessons = shipped_lessons("torch", given.release)
-    made = accelerate(folder, ninja, lessons, cores=read_cores(), lessons_file="")
+    made = accelerate(folder, ninja, lessons, cores=given.cores, lessons_file="")
     if made is None:
         sys.exit(f"error: {folder} has nothing to put into batches")
     asked = subprocess.check_output([ninja, "-f", made, "-t", "compdb"], cwd=folder, text=True)
@@ -101,22 +145,20 @@ def main() -> None:
     made_by_build = {plain(name) for name in wanted if not plain(name).startswith("/")}
     if made_by_build:
         subprocess.run([ninja, *sorted(made_by_build)], cwd=folder, check=True)
-    stock = ours = 0.0
-    with tempfile.TemporaryDirectory() as scratch:
-        for edge in chosen:
-            name = next(plain(item) for item in edge.implicit if f"{FOLDER}/" in item)
-            batch = Batch.read(Path(name))
-            mine = together(batch, folder, Path(scratch))
-            theirs = apart(batch, folder, Path(scratch))
-            ours, stock = ours + mine, stock + theirs
-            print(f"{len(edge.inputs):3} files: {theirs:7.1f} -> {mine:6.1f} CPU-s", flush=True)
+    # The longest first, as in a build.
+    chosen.sort(key=lambda edge: -len(edge.inputs))
+    with ThreadPoolExecutor(given.jobs) as pool:
+        begun = [compare_batch(edge, folder, pool) for edge in chosen]
         for edge in drawn_lone:
             output = plain(edge.outputs[0])
-            alone = cpu_seconds(lone_command(commands[output], output, Path(scratch)), folder)
-            ours, stock = ours + alone, stock + alone
-            print(f"  1 file:  {alone:7.1f} CPU-s both ways", flush=True)
-    compared = files + len(drawn_lone)
-    print(f"{compared} of {total} files: stock {stock:.0f}, ours {ours:.0f} CPU-s")
+            begun.append(compare_file(output, commands[output], folder, pool))
+        took = []
+        for each in begun:
+            took.append(each.took())
+            print(took[-1], flush=True)
+    stock, ours = sum(item.stock for item in took), sum(item.ours for item in took)
+    print(f"{sum(item.files for item in took)} of {total} files: ", end="")
+    print(f"stock {stock:.0f}, ours {ours:.0f} CPU-s")
     print(f"ours / stock = {ours / stock:.2f}")
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 
+from torchsmith.toolchain.build_paths import names_from_within
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.governor import Governor
 
@@ -27,7 +28,8 @@ def build(work: Path, cache: CompilerCache) -> None:
     (source / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.18)\nproject(cached CXX)\nadd_executable(a a.cpp)\n"
     )
-    with Governor() as governor:
+    # As builds have it: told of their own folder, which the cache must not mind.
+    with Governor(options=names_from_within(work)) as governor:
         variables = {
             **os.environ,
             **governor.environment(cache.command),

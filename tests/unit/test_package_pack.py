@@ -121,6 +121,20 @@ def test_a_compressed_wheel_stays_as_it_is(tree: Path, tmp_path: Path) -> None:
     assert wheel.read_bytes() == before
 
 
+def test_a_wheel_that_tells_when_and_by_whom_it_was_packed_is_packed_anew(
+    tree: Path, tmp_path: Path
+) -> None:
+    digests = set()
+    for mode in (0o600, 0o664):
+        (tree / "some/lib/a.so").chmod(mode)
+        wheel = tmp_path / f"some-{mode}.whl"
+        stored(tree, wheel, zipfile.ZIP_DEFLATED)
+        assert compress_wheel(wheel, latest=(2024, 1, 1, 0, 0, 0))
+        assert not compress_wheel(wheel, latest=(2024, 1, 1, 0, 0, 0))
+        digests.add(hashlib.sha256(wheel.read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
 def test_what_is_no_wheel_is_refused_and_nothing_is_left(tree: Path, tmp_path: Path) -> None:
     (tree / RECORD).unlink()
     with pytest.raises(UsageError, match="0 files named"):

@@ -220,6 +220,7 @@ NARROW = [
     "publish.anaconda_user = {}",
     "publish.token_env = {}",
     "publish.repository = {}",
+    "publish.bucket = {}",
     "publish.registry = {}",
     "job = [{{ name = {}, role = [{{ command = 'x' }}] }}]",
     "job = [{{ name = 'a', image = {}, role = [{{ command = 'x' }}] }}]",

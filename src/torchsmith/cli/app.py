@@ -14,9 +14,12 @@ from torchsmith.cli import (
     doctor,
     facts,
     init,
+    libtorch,
     log,
     plan,
+    publish,
     schema,
+    serve,
     store,
     timeline,
     verify,
@@ -56,8 +59,13 @@ app.command("bundle")(bundle.bundle)
 app.command("conda")(conda.conda)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
+app.command("libtorch")(libtorch.libtorch)
 app.add_typer(facts.app, name="facts")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
 app.command("log")(log.log)
 app.command("timeline")(timeline.timeline)
+app.command("publish")(publish.publish)
+app.command("yank")(publish.yank)
+app.command("remove")(publish.remove)
+app.command("serve")(serve.serve)

@@ -32,6 +32,9 @@ def build(
     no_accel: Annotated[
         bool, typer.Option("--no-accel", help="Compile every file by itself, not in batches.")
     ] = False,
+    reproducible: Annotated[
+        bool, typer.Option("--reproducible", help="The same bytes on any number of cores.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run.")] = False,
     install_deps: Annotated[
         bool, typer.Option("--install-deps", help="As root, install missing system packages.")
@@ -57,7 +60,13 @@ def build(
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import from_bundle, keyed, waiting, without_acceleration
+    from torchsmith.engine.build import (
+        from_bundle,
+        keyed,
+        waiting,
+        with_same_batches,
+        without_acceleration,
+    )
     from torchsmith.engine.preflight import ensure_formats, ensure_programs, lacks_cache
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
@@ -89,6 +98,8 @@ def build(
             print("!  without ccache each of these compiles all of torch", file=sys.stderr)
     if no_accel:
         plan = without_acceleration(plan)
+    elif reproducible:
+        plan = with_same_batches(plan)
     plan = keyed(plan, project)
     if bundle is not None:
         plan = from_bundle(plan, bundle)

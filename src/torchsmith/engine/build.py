@@ -29,7 +29,8 @@ from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
 from torchsmith.sources.required import required
 from torchsmith.sources.tree import tree_hash
-from torchsmith.toolchain.accel import SWITCH, acceleration
+from torchsmith.toolchain.accel import SAME, SWITCH, acceleration
+from torchsmith.toolchain.build_paths import names_from_within
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
@@ -48,6 +49,15 @@ def _apart(step: Step) -> Step:
     seconds = step.cost.apart_core_seconds or step.cost.core_seconds
     cost = replace(step.cost, core_seconds=seconds)
     return replace(step, env=(*step.env, (SWITCH, "off")), cost=cost)
+
+
+def with_same_batches(plan: Plan) -> Plan:
+    """The plan with batches that no number of cores and no earlier build has a say in."""
+    steps = tuple(
+        replace(step, env=(*step.env, (SWITCH, SAME))) if step.kind == "compile" else step
+        for step in plan.steps
+    )
+    return with_keys(replace(plan, steps=steps), {})
 
 
 def journal_of(store: Store) -> Journal:
@@ -197,6 +207,7 @@ def build(
                 roots=[place],
                 listener=_each(compiles.add, on_memory),
                 late_collection=not all(off),
+                options=names_from_within(place.resolve()),
             ) as governor,
         ):
             environment = {
@@ -205,6 +216,9 @@ def build(
                 **(cache.environment or {}),
                 **acceleration(store.root / "lessons", cores),
                 "PROJECT": str(project.resolve()),
+                # PyTorch's setup.py hands it to CMake: a library's search path in the build tree
+                # takes room in it, which would be as long as the name of that tree.
+                "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
             }
             # A fixed number of jobs ends the sharing of slots between files that wait for
             # memory and files that do not.

@@ -58,9 +58,12 @@ class Executor:
         entry = self.store.get(step.key, self.work.path, step.variant)
         if entry is not None and acts_outside(step):
             # What it made elsewhere may be gone, and only its being there says it is not.
-            there = all((self.work.path / output).exists() for output in step.outputs)
-            return entry if there else None
+            return entry if all(map(self._is_there, step.outputs)) else None
         return entry
+
+    def _is_there(self, output: str) -> bool:
+        project = self._base.get("PROJECT", "")
+        return (self.work.path / output.replace("$PROJECT", project, 1)).exists()
 
     def resumes(self, step: Step) -> bool:
         """Whether a compilation goes on in the tree it was stopped in."""

@@ -13,6 +13,7 @@ import msgspec
 from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.package import UNCOMPRESSED
 from torchsmith.plan.models import Step
+from torchsmith.toolchain.build_paths import setuptools_flags
 
 # A C++ file of PyTorch takes up to this much to compile.
 _BYTES_A_COMPILER = 2_500_000_000
@@ -83,6 +84,9 @@ def step_environment(
         # https://reproducible-builds.org/specs/source-date-epoch/; wheel and gcc heed it.
         env["SOURCE_DATE_EPOCH"] = str(date)
         env["PYTHONHASHSEED"] = "0"
+        compiler = dict(step.env).get("CC", "cc")
+        if flags := setuptools_flags(work, compiler):
+            env["CPPFLAGS"] = flags
         # Not read by a setuptools of before 2022, whose wheels are compressed already.
         env["DIST_EXTRA_CONFIG"] = str(UNCOMPRESSED)
     folders = [str(work / folder) for folder in step.path]

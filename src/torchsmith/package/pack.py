@@ -27,6 +27,7 @@ from torchsmith.package.archive import DosDate, Packed, ZipWriter
 # The earliest a zip archive can say.
 EARLIEST: DosDate = (1980, 1, 1, 0, 0, 0)
 _LEVEL = 6
+_MODES = (stat.S_IFREG | 0o644, stat.S_IFREG | 0o755)
 # Files held in memory at once, unless one alone is larger.
 _HELD = 1 << 30
 _SIGNATURES = (".dist-info/RECORD.jws", ".dist-info/RECORD.p7s")
@@ -34,7 +35,7 @@ _SIGNATURES = (".dist-info/RECORD.jws", ".dist-info/RECORD.p7s")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file of a wheel, and how to get its content."""
+    """A file of an archive, and how to get its content."""
 
     name: str
     size: int
@@ -57,19 +58,27 @@ def pack_folder(folder: Path, wheel: Path, *, threads: int | None = None) -> Non
     write_wheel(members, wheel, threads=threads)
 
 
-def compress_wheel(wheel: Path, *, threads: int | None = None) -> bool:
+def compress_wheel(
+    wheel: Path, *, latest: DosDate | None = None, threads: int | None = None
+) -> bool:
     """Compress a wheel that was packed without.
 
-    False if it is compressed already, or is no archive: that is for others to say.
+    With `latest`, the date of its source, also pack anew one that tells when and by whom it was
+    packed: not every build system heeds SOURCE_DATE_EPOCH, and few give files normal modes.
+    False if it stays as it is, or is no archive: that is for others to say.
     """
     if not zipfile.is_zipfile(wheel):
         return False
     with zipfile.ZipFile(wheel) as archive:
         infos = [info for info in archive.infolist() if not info.is_dir()]
-        if any(info.compress_type != zipfile.ZIP_STORED for info in infos):
-            return False
-        # wheel gives all of them one date, where SOURCE_DATE_EPOCH says so.
         date = max((info.date_time for info in infos), default=EARLIEST)
+        date = date if latest is None else min(date, latest)
+        compressed = any(info.compress_type != zipfile.ZIP_STORED for info in infos)
+        normal = all(
+            info.date_time == date and info.external_attr >> 16 in _MODES for info in infos
+        )
+        if compressed and (latest is None or normal):
+            return False
         file = wheel.stat()
         members = [
             Member(
@@ -111,7 +120,7 @@ def write_wheel(
     try:
         with part.open("wb") as file:
             writer = ZipWriter(file, date)
-            for packed, digest in _packed(ordered, threads or read_cores()):
+            for packed, digest in packed_members(ordered, threads or read_cores()):
                 writer.add(packed)
                 signed = packed.name.endswith(_SIGNATURES)
                 rows.append((packed.name, *(("", "") if signed else (digest, str(packed.size)))))
@@ -134,8 +143,8 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _packed(members: list[Member], threads: int) -> Iterator[tuple[Packed, str]]:
-    """Compress members side by side, and give them back in their order."""
+def packed_members(members: Iterable[Member], threads: int) -> Iterator[tuple[Packed, str]]:
+    """Compress members side by side, and give them back in their order, each with its hash."""
     waiting = deque(members)
     running: deque[tuple[Member, Future[tuple[Packed, str]]]] = deque()
     held = 0
@@ -158,7 +167,7 @@ def _pack(name: str, data: bytes, *, executable: bool) -> tuple[Packed, str]:
     import deflate
 
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-    mode = stat.S_IFREG | (0o755 if executable else 0o644)
+    mode = _MODES[executable]
     smaller = deflate.deflate_compress(data, _LEVEL) if data else b""
     deflated = len(smaller) < len(data)
     packed = Packed(

@@ -9,13 +9,15 @@ from msgspec.structs import replace
 from torchsmith.facts.files import Facts
 from torchsmith.plan.companions import companion_steps, extension_steps
 from torchsmith.plan.conda import conda_library
+from torchsmith.plan.libtorch import libtorch_step
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
-from torchsmith.plan.packages import conda_step, library_conda_step, libtorch_step
+from torchsmith.plan.packages import conda_step, library_conda_step
 from torchsmith.plan.patching import patch_source
+from torchsmith.plan.publish import publish_steps
 from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
-from torchsmith.plan.ship import image_names, image_steps, job_steps, publish_steps
+from torchsmith.plan.ship import image_names, image_steps, job_steps
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps
@@ -132,6 +134,7 @@ def _variant(
         or resolution.magma
     )
     wheels: list[Step] = []
+    archives: list[Step] = []
     conda: list[Step] = []
     mine: list[Step] = []
     if builds:
@@ -166,7 +169,8 @@ def _variant(
             if recipe.packages.conda:
                 conda += _conda(collector, recipe, resolution, torch, wheels, conda)
             if recipe.packages.libtorch:
-                collector.add(libtorch_step(resolution, torch))
+                archives.append(libtorch_step(resolution, torch))
+                collector.add(*archives)
     images: list[str] = []
     image_ids: tuple[str, ...] = ()
     if recipe.image is not None:
@@ -189,7 +193,13 @@ def _variant(
         images = list(image_names(recipe.image, variant, only=only).values())
         image_ids = tuple(step.id for step in made)
     shipped = publish_steps(
-        resolution, recipe.publish, tuple(wheels), tuple(conda), images, image_ids
+        resolution,
+        recipe.publish,
+        tuple(wheels),
+        tuple(archives),
+        tuple(conda),
+        images,
+        image_ids,
     )
     collector.add(*shipped)
     before = tuple(step.id for step in shipped if step.id.startswith("publish-images")) or image_ids

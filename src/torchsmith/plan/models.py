@@ -58,7 +58,8 @@ class Step(Struct, frozen=True):
     are files of the plan (patches, recipes) the step reads; `reads` are paths of the recipe's
     own folder, whose absolute path is `$PROJECT`: their content is not in the plan, so whoever
     runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a
-    value that starts with `@/` is a path in the work folder. `secrets` names variables that
+    value that starts with `@/` is a path in the work folder; an output that starts with `$PROJECT/`
+    lies in the recipe's. `secrets` names variables that
     must be set when it runs and whose values appear nowhere. `pip` names what its commands ask
     pip for, so that it can be had beforehand where there is no network later. A fetch carries
     the `source` it brings: what runs the plan may bring it in a better way than its commands do.

@@ -1,4 +1,4 @@
-"""The steps that pack a build: conda packages, the libtorch archive."""
+"""The steps that pack a build for conda."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from torchsmith.plan.conda import (
 from torchsmith.plan.models import Cost, Step, Task, as_json
 from torchsmith.plan.patching import patch_files
 from torchsmith.plan.shell import needs_program, sh, unless
-from torchsmith.plan.torch import env_folder
 from torchsmith.resolve.models import Resolution
 
 # Where libraries of a conda prefix are found from torch/ and from torch/lib/ in site-packages.
@@ -180,33 +179,4 @@ def library_conda_step(
         outputs=packages,
         task=conda_task(spec),
         cost=Cost(core_seconds=20, disk_mb=200, basis="compression"),
-    )
-
-
-def libtorch_step(resolution: Resolution, wheel: Step) -> Step:
-    """Pack headers, libraries and CMake files for C++ programs."""
-    variant = resolution.variant
-    tree = f"build/{variant}/libtorch"
-    archive = f"dist/{variant}/libtorch-{resolution.version}-{resolution.platform}.tar.gz"
-    return Step(
-        id=f"package-libtorch-{variant}",
-        kind="package",
-        title="Pack libtorch",
-        why="headers, libraries and CMake files for C++ programs",
-        project="torch",
-        variant=variant,
-        needs=(wheel.id, f"environment-{variant}"),
-        commands=(
-            sh("rm", "-rf", tree),
-            sh("mkdir", "-p", f"{tree}/libtorch"),
-            # Not unzip, which a machine need not have.
-            sh(f"{env_folder(variant)}/bin/python", "-m", "zipfile", "-e", wheel.outputs[0], tree),
-            f"for part in lib include share bin; do "
-            f"if test -d {tree}/torch/$part; then mv {tree}/torch/$part {tree}/libtorch/; fi; done",
-            f"echo {resolution.version} > {tree}/libtorch/build-version",
-            f"tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner "
-            f"--use-compress-program='gzip -n' -C {tree} -cf {archive} libtorch",
-        ),
-        outputs=(archive,),
-        cost=Cost(core_seconds=60, disk_mb=2500, basis="compression"),
     )

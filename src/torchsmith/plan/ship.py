@@ -1,13 +1,13 @@
-"""The steps after a build: images, shipping, jobs."""
+"""The steps after a build: images, jobs."""
 
 from __future__ import annotations
 
 import json
 
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import in_project, needs_program, sh
+from torchsmith.plan.shell import in_project, sh
 from torchsmith.recipe.models import Recipe
-from torchsmith.recipe.outcome import Image, Job, Publish
+from torchsmith.recipe.outcome import Image, Job
 from torchsmith.resolve.models import Resolution
 
 ENGINE = '"${ENGINE:-docker}"'
@@ -105,121 +105,6 @@ def _into_context(path: str, context: str) -> tuple[str, ...]:
         sh("mkdir", "-p", copy.rpartition("/")[0]),
         f"cp -a {in_project(path)} {sh(copy)}",
     )
-
-
-def publish_steps(
-    resolution: Resolution,
-    publish: Publish,
-    wheels: tuple[Step, ...],
-    conda: tuple[Step, ...],
-    images: list[str],
-    image_ids: tuple[str, ...],
-) -> list[Step]:
-    """Ship what was made. Secrets are named, never written."""
-    variant = resolution.variant
-    steps: list[Step] = []
-    verified = tuple(step.id for step in wheels)
-    if publish.index is not None and wheels:
-        folder = f"{publish.index}"
-        steps.append(
-            Step(
-                id=f"publish-index-{variant}",
-                kind="publish",
-                title=f"Add the wheels to the pip index {folder}",
-                why="any web server can serve it: pip install --index-url",
-                variant=variant,
-                needs=verified,
-                commands=(
-                    f"for wheel in dist/{variant}/*.whl; do "
-                    'name="${wheel##*/}"; project="$(echo "${name%%-*}" | tr "A-Z_" "a-z-")"; '
-                    f'there={sh(folder)}/"$project"; mkdir -p "$there"; '
-                    # Published once, a file never changes: pip's caches and locks rest on that.
-                    'test -e "$there/$name" || cp "$wheel" "$there"/; done',
-                ),
-                outputs=(folder,),
-            )
-        )
-    if publish.channel is not None and conda:
-        steps.append(
-            Step(
-                id=f"publish-channel-{variant}",
-                kind="publish",
-                title=f"Add the packages to the conda channel {publish.channel}",
-                why="conda install --channel",
-                variant=variant,
-                needs=tuple(step.id for step in conda),
-                commands=(
-                    f"mkdir -p {sh(publish.channel)}",
-                    f"for package in channel/{variant}/*/*.conda channel/{variant}/*/*.tar.bz2; do "
-                    'test -e "$package" || continue; '
-                    'subdir="${package%/*}"; subdir="${subdir##*/}"; '
-                    f'there={sh(publish.channel)}/"$subdir"; mkdir -p "$there"; '
-                    'test -e "$there/${package##*/}" || cp "$package" "$there"/; done',
-                    needs_program("rattler-index", "see https://rattler.build"),
-                    sh("rattler-index", "fs", publish.channel),
-                ),
-                outputs=(publish.channel,),
-            )
-        )
-    if publish.anaconda_user is not None and conda:
-        token = publish.token_env
-        packages = " ".join(step.outputs[0] for step in conda)
-        steps.append(
-            Step(
-                id=f"publish-anaconda-{variant}",
-                kind="publish",
-                title=f"Upload to the conda channel of {publish.anaconda_user}",
-                why=f"conda install pytorch -c {publish.anaconda_user}",
-                variant=variant,
-                needs=tuple(step.id for step in conda),
-                secrets=(token,),
-                commands=(
-                    f': "${{{token}:?is unset. Set it in your environment before publishing}}"',
-                    needs_program("anaconda", "pip install anaconda-client"),
-                    # Through the environment: a token among the arguments is there for all to see.
-                    f'ANACONDA_API_TOKEN="${token}" anaconda upload --user {publish.anaconda_user} '
-                    f"{packages}",
-                ),
-            )
-        )
-    if publish.repository is not None and wheels:
-        steps.append(
-            Step(
-                id=f"publish-wheels-{variant}",
-                kind="publish",
-                title=f"Upload the wheels to {publish.repository}",
-                variant=variant,
-                needs=verified,
-                secrets=("TWINE_PASSWORD",),
-                commands=(
-                    ': "${TWINE_PASSWORD:?is unset. Set it in your environment before publishing}"',
-                    needs_program("twine", "pip install twine"),
-                    f"twine upload --non-interactive --repository-url {sh(publish.repository)} "
-                    f"dist/{variant}/*.whl",
-                ),
-            )
-        )
-    if publish.registry is not None and images:
-        registry = publish.registry.rstrip("/")
-        steps.append(
-            Step(
-                id=f"publish-images-{variant}",
-                kind="publish",
-                title=f"Push {', '.join(images)} to {registry}",
-                why="credentials come from the engine's own login",
-                variant=variant,
-                needs=image_ids,
-                commands=tuple(
-                    f"{ENGINE} {sh(*words)}"
-                    for name in images
-                    for words in (
-                        ("tag", name, f"{registry}/{name}"),
-                        ("push", f"{registry}/{name}"),
-                    )
-                ),
-            )
-        )
-    return steps
 
 
 def job_image(recipe: Recipe, job: Job, images: list[str]) -> str:

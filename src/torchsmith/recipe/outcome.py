@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.values import (
     AptPackage,
+    Bucket,
     EnvName,
     Form,
     ImageName,
@@ -160,7 +161,16 @@ class Publish(_Section):
     anaconda_user: Name | None = Field(None, description="Upload to this user on anaconda.org.")
     token_env: EnvName = Field("ANACONDA_TOKEN", description="Variable that holds the token.")
     repository: Url | None = Field(None, description="A PyPI-like upload URL.")
+    bucket: Bucket | None = Field(
+        None, description="An S3 bucket that is given a copy of `index` and `channel`."
+    )
     registry: ImageName | None = Field(None, description="Push images under this name.")
+
+    @model_validator(mode="after")
+    def _bucket_of_something(self) -> Self:
+        if self.bucket and not (self.index or self.channel):
+            raise ValueError("bucket holds a copy of index or channel: name one of them too")
+        return self
 
 
 class Role(_Section):

@@ -140,6 +140,14 @@ Url = Annotated[
         longest=512,
     ),
 ]
+Bucket = Annotated[
+    str,
+    Form(
+        r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[A-Za-z0-9._-]+)*/?",
+        "an address such as s3://bucket/folder",
+        longest=512,
+    ),
+]
 EnvName = Annotated[
     str, Form(r"[A-Za-z_][A-Za-z0-9_]{0,127}", "the name of an environment variable")
 ]

@@ -50,6 +50,13 @@ _GRACE = 5.0
 _SOON = 1.0
 _UNASKED = Estimate(0, "not asked yet")
 
+Options = Callable[[Compile], Sequence[str]]
+
+
+def no_options(_: Compile) -> Sequence[str]:
+    """Nothing is added to a compiler's command."""
+    return ()
+
 
 @dataclass(slots=True)
 class _Job:
@@ -69,7 +76,10 @@ class _Job:
 
 
 class AdmissionServer:
-    """Serves launchers on a Unix socket until stopped; `serve` runs in a thread of its own."""
+    """Serves launchers on a Unix socket until stopped; `serve` runs in a thread of its own.
+
+    `options` are added to a compiler's command; `spare_options` too, where memory is to spare.
+    """
 
     def __init__(
         self,
@@ -82,7 +92,8 @@ class AdmissionServer:
         listener: Listener | None = None,
         roots: Sequence[str] = (),
         guesses: Mapping[Language, int] | None = None,
-        options: Callable[[Compile], Sequence[str]] = lambda _: (),
+        options: Options = no_options,
+        spare_options: Options = no_options,
     ) -> None:
         self._admission = admission
         self._jobserver = jobserver
@@ -92,6 +103,7 @@ class AdmissionServer:
         self._roots = roots
         self._guesses = guesses
         self._options = options
+        self._spare_options = spare_options
         self._jobs: dict[int, _Job] = {}
         self._count = 0
         self._lent = 0
@@ -294,7 +306,8 @@ class AdmissionServer:
             )
         )
         # One that was killed gets nothing that could take more memory.
-        options = self._options(job.unit) if job.attempt == 1 else ()
+        spare = self._spare_options(job.unit) if job.attempt == 1 else ()
+        options = (*self._options(job.unit), *spare)
         job.unnamed = True
         _answer(job, b"run", *(os.fsencode(word) for word in options))
 

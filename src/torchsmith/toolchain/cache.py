@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchsmith.toolchain.build_paths import IGNORED
 from torchsmith.toolchain.collection import COLLECTION
 
 _MOST = "20G"
@@ -59,8 +60,9 @@ def compiler_cache(store: Path, work: Path) -> CompilerCache:
         "CCACHE_DEPEND": "1",
         # A compiler that was updated in place is another one, whatever its date says.
         "CCACHE_COMPILERCHECK": "content",
-        # When gcc looks for garbage depends on the machine, and what it makes does not.
-        "CCACHE_IGNOREOPTIONS": f"{COLLECTION}*",
+        # When gcc looks for garbage depends on the machine, and how a folder is left out of
+        # what it makes on the folder; what it makes depends on neither.
+        "CCACHE_IGNOREOPTIONS": " ".join((f"{COLLECTION}*", *IGNORED)),
     }
     chosen = {name: os.environ.get(name, value) for name, value in settings.items()}
     return CompilerCache((program,), chosen, Path(chosen["CCACHE_STATSLOG"]))

@@ -54,7 +54,8 @@ class Compile:
     """One command of a build, named so that the next build knows it again.
 
     `file` is what is compiled, or what is linked; relative to the source or build folder it
-    lies in. `flags` is a digest of the options that can change how much memory it takes.
+    lies in. `flags` is a digest of the options that can change how much memory it takes. `cwd` is
+    the folder the command runs in.
     """
 
     file: str
@@ -63,6 +64,7 @@ class Compile:
     flags: str
     cached: bool = False
     compiler: str = ""
+    cwd: str = ""
 
     @property
     def folder(self) -> str:
@@ -100,6 +102,7 @@ def read_compile(cwd: str, argv: Sequence[str], roots: Sequence[str] = ()) -> Co
         flags=hashlib.sha256("\0".join(sorted(kept)).encode(errors="replace")).hexdigest()[:16],
         cached=cached,
         compiler=compiler,
+        cwd=cwd,
     )
 
 

@@ -29,9 +29,9 @@ from torchsmith.errors import HostError
 from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.host.probe import ask
 from torchsmith.toolchain.admission import Admission
-from torchsmith.toolchain.admission_server import AdmissionServer
+from torchsmith.toolchain.admission_server import AdmissionServer, Options, no_options
 from torchsmith.toolchain.collection import ROOM_FOR_LATE_COLLECTION, collect_late
-from torchsmith.toolchain.compiles import Compile, Language
+from torchsmith.toolchain.compiles import Language
 from torchsmith.toolchain.governor_events import GaveUp, Listener
 from torchsmith.toolchain.jobserver import Jobserver
 from torchsmith.toolchain.memory_book import MIB, MemoryBook
@@ -59,7 +59,8 @@ class Governor:
 
     Without a budget it is all the memory this process may use, less a margin. Either way, what
     is free at each moment counts as well, so other programs on the machine keep theirs.
-    With `late_collection`, gcc is made quicker where there is memory to spare.
+    With `late_collection`, gcc is made quicker where there is memory to spare; `options` says
+    what is added to each compiler's command.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Governor:
         guesses: Mapping[Language, int] | None = None,
         meter: Meter | None = None,
         late_collection: bool = False,
+        options: Options = no_options,
     ) -> None:
         total = read_memory()[0] or _UNKNOWN
         self.margin = min(512 * MIB, total // 20)
@@ -84,7 +86,8 @@ class Governor:
         self._guesses = guesses
         self._meter = meter or HostMeter()
         plenty = self.budget >= ROOM_FOR_LATE_COLLECTION * self.cores
-        self._options = collect_late if late_collection and plenty else _no_options
+        self._options = options
+        self._spare_options = collect_late if late_collection and plenty else no_options
         self._open = contextlib.ExitStack()
         self._server: AdmissionServer | None = None
         self._makeflags = ""
@@ -108,6 +111,7 @@ class Governor:
                 roots=self._roots,
                 guesses=self._guesses,
                 options=self._options,
+                spare_options=self._spare_options,
             )
             thread = threading.Thread(target=self._server.serve, name="memory governor")
             thread.daemon = True
@@ -155,10 +159,6 @@ class Governor:
         """Raise the error that explains a build which failed for memory, if it did."""
         for failure in self.failures:
             raise HostError(failure.cause, failure.cure)
-
-
-def _no_options(_: Compile) -> Sequence[str]:
-    return ()
 
 
 def _private_folder() -> str:

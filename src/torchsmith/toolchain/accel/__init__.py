@@ -22,8 +22,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-# "on" or "off"; a step's own environment may say "off".
+# "on", "off" or the word below; a step's own environment may say another than torchsmith's.
 SWITCH = "TORCHSMITH_ACCEL"
+# The same batches on every machine: of a fixed size, and divided by what is known to all.
+SAME = "same"
 
 
 def acceleration(lessons: Path, cores: int) -> dict[str, str]:

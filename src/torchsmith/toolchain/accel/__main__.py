@@ -11,8 +11,12 @@ import sys
 from pathlib import Path
 
 from torchsmith.host.limits import read_cores
+from torchsmith.toolchain.accel import SAME, SWITCH
 from torchsmith.toolchain.accel.accelerate import accelerate
 from torchsmith.toolchain.accel.lessons import profile_name, read_lessons, shipped_lessons
+
+# Where batches must not depend on how many there are: enough for all to be busy on most machines.
+_ANY_CORES = 8
 
 
 def main(argv: list[str]) -> None:
@@ -23,11 +27,12 @@ def main(argv: list[str]) -> None:
         _bring_up_to_date(ninja, folder)
         version = os.environ.get("PYTORCH_BUILD_VERSION", "")
         lessons, kept = shipped_lessons("torch", version), ""
-        if place := os.environ.get("TORCHSMITH_LESSONS"):
+        same = os.environ.get(SWITCH) == SAME
+        if not same and (place := os.environ.get("TORCHSMITH_LESSONS")):
             # What one release's files clash with says nothing of another's.
             kept = str(Path(place) / f"{profile_name('torch', version) or 'others'}.jsonl")
             lessons |= read_lessons(Path(kept))
-        cores = int(os.environ.get("TORCHSMITH_CORES") or read_cores())
+        cores = _ANY_CORES if same else int(os.environ.get("TORCHSMITH_CORES") or read_cores())
         made = accelerate(folder, ninja, lessons, cores=cores, lessons_file=kept)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"torchsmith: no batches, every file by itself: {error}", file=sys.stderr)

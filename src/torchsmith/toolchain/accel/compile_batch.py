@@ -269,7 +269,8 @@ class Compilation:
         """The object of a file with nothing in it."""
         empty = self.place.with_name(f"empty-{self.command_digest[:16]}.o")
         if not empty.exists():
-            source = empty.with_suffix(".cpp")
+            # Objects keep their source's name, and the digest is of a command that names folders.
+            source = self.place.with_name("empty.cpp")
             _write(source, "")
             made = empty.with_name(f"{empty.name}.{os.getpid()}")
             headers = made.with_name(f"{made.name}.d")

@@ -1,0 +1,39 @@
+"""`torchsmith libtorch`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def libtorch(
+    wheel: Annotated[Path, typer.Argument(help="A torch wheel.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder to write the archive into.")
+    ] = Path(),
+    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would hold; write nothing.")
+    ] = False,
+) -> None:
+    """Make a libtorch archive for C++ programs of a torch wheel: no Python in it.
+
+    It may be unpacked anywhere. The same wheel gives the same bytes.
+    """
+    from msgspec import to_builtins
+
+    from torchsmith.cli.output import print_json
+    from torchsmith.package.libtorch import pack_libtorch, read_contents, readme
+
+    if dry_run:
+        made = read_contents(wheel)
+        target = output / made.archive
+    else:
+        made, target = pack_libtorch(wheel, output)
+    if json:
+        print_json({"archive": str(target), "written": not dry_run, **to_builtins(made)})
+        return
+    print(readme(made))
+    print(f"would be {target}" if dry_run else target)

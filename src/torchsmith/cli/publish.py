@@ -1,0 +1,101 @@
+"""`torchsmith publish`, `yank` and `remove`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli import places, wishes
+from torchsmith.cli.build import StoreFolder
+
+
+def publish(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Wheels, conda packages, libtorch archives; or a recipe: what was built of it."
+        ),
+    ] = None,
+    preset: wishes.Preset = None,
+    index: places.Index = None,
+    channel: places.Channel = None,
+    to: Annotated[
+        list[str] | None, typer.Option("--to", help="Also upload: pypi, anaconda, s3; repeatable.")
+    ] = None,
+    repository: Annotated[
+        str | None, typer.Option("--repository", help="Where pypi is; default: PyPI itself.")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="Of anaconda.org.")] = None,
+    bucket: Annotated[
+        str | None, typer.Option("--bucket", help="s3://BUCKET/FOLDER, a copy of the folders.")
+    ] = None,
+    store: StoreFolder = None,
+    work: Annotated[Path | None, typer.Option("--work", help="Where the recipe was built.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be added.")] = False,
+    json: places.Json = False,
+) -> None:
+    """Add files to a pip index and a conda channel: folders any web server can serve.
+
+    The same file again changes nothing; other bytes under a name that is taken are refused.
+    """
+    from torchsmith.ship.deliver import deliver
+    from torchsmith.ship.wishes import wished
+
+    given = files or []
+    recipe = given[0] if len(given) == 1 and given[0].suffix == ".toml" else None
+    only_copy = to == ["s3"] and not given and preset is None and bool(index or channel)
+    loaded = None
+    if recipe is not None or not (given or only_copy):
+        loaded = wishes.loaded(recipe, preset, {})
+    wish = wished(
+        loaded,
+        index=index,
+        channel=channel,
+        to=to or (),
+        repository=repository,
+        user=user,
+        bucket=bucket,
+        store=store,
+        work=work,
+    )
+    made = deliver(
+        wish.files if loaded is not None else given,
+        index=wish.index,
+        channel=wish.channel,
+        to=wish.to,
+        accounts=wish.accounts,
+        dry_run=dry_run,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    places.show(made, json=json, dry_run=dry_run)
+
+
+def yank(
+    what: Annotated[str, typer.Argument(help="NAME==VERSION, or the name of one file.")],
+    index: places.Index = None,
+    channel: places.Channel = None,
+    reason: Annotated[str, typer.Option("--reason", help="Told to those who pinned it.")] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Give it again.")] = False,
+    json: places.Json = False,
+) -> None:
+    """Take a release back: nobody gets it unasked, whoever pinned it still does."""
+    from torchsmith.ship.publish import Places
+    from torchsmith.ship.publish import yank as take_back
+
+    places.show(take_back(what, Places(index, channel), reason=reason, undo=undo), json=json)
+
+
+def remove(
+    file: Annotated[str, typer.Argument(help="The name of one file.")],
+    index: places.Index = None,
+    channel: places.Channel = None,
+    json: places.Json = False,
+) -> None:
+    """Take a file away for good: not even those who pinned it get it any more."""
+    from torchsmith.ship.publish import Places
+    from torchsmith.ship.publish import remove as take_away
+
+    places.show(take_away(file, Places(index, channel)), json=json)

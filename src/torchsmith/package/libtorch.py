@@ -1,0 +1,360 @@
+"""libtorch: what C++ programs need of a torch, out of its wheel, as upstream lays it out.
+
+    libtorch/{lib,include,share,bin}   libtorch/build-version   libtorch/build-hash
+
+A zip archive, as upstream's is: every system and CMake itself can open one, its files can be had
+one by one, and ours are compressed by every core. There are no links in it, as there are none in a
+wheel. The same wheel gives the same bytes on any machine.
+
+    python -m torchsmith.package.libtorch < SPEC
+
+runs as a step of a plan, in its work folder; see torchsmith.plan.libtorch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+
+from torchsmith.errors import DiskFullError, OutputError, TorchsmithError, UsageError
+from torchsmith.host.limits import read_cores
+from torchsmith.package.archive import DosDate, ZipWriter
+from torchsmith.package.cmake_config import looked_for, relocatable
+from torchsmith.package.pack import EARLIEST, Member, packed_members
+from torchsmith.package.patchelf import set_search_path
+from torchsmith.plan.libtorch import Libtorch, archive_name
+from torchsmith.verify.binary import Library, looks_shared, version_key
+from torchsmith.verify.linkage import baseline
+from torchsmith.verify.wheelfile import Wheel, read_wheel
+
+TOP = "libtorch"
+_PARTS = ("bin", "include", "lib", "share")
+# The folder beside torch/ in which a repaired wheel has the libraries it brings along.
+_VENDORED = "torch.libs/"
+# What serves Python alone, and what tests torch itself: neither is of use to a C++ program.
+_FOR_PYTHON = re.compile(r"lib/libtorch_python\.|lib/libshm|bin/torch_shm_manager$|include/libshm")
+_TESTS = re.compile(
+    r"bin/(?:test_|upgrader_models/|[^/]*(?:Test|\.ptl?)$)"
+    r"|lib/lib(?:[^/]*_test|backend_with_compiler|aoti_custom_ops)\.so"
+)
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Contents(Struct, frozen=True):
+    """What the archive of a wheel holds, and what became of the wheel's files on the way.
+
+    `missing` are libraries that the machine has to have, `finds` what CMake looks for there.
+    """
+
+    version: str
+    commit: str
+    platform: str
+    glibc: str
+    files: tuple[str, ...]
+    left_out: tuple[str, ...]
+    vendored: tuple[str, ...]
+    search_paths: Mapping[str, str]
+    cmake: Mapping[str, tuple[str, ...]]
+    missing: tuple[str, ...]
+    finds: tuple[str, ...]
+
+    @property
+    def archive(self) -> str:
+        """The name its archive should have."""
+        return archive_name(self.version, self.platform)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """The archive's files, by name: where each comes from in the wheel, or its new text."""
+
+    contents: Contents
+    sources: Mapping[str, str]
+    texts: Mapping[str, bytes]
+
+
+def read_contents(wheel: Path) -> Contents:
+    """Say what the archive of a wheel will hold; nothing is written."""
+    return _tree(wheel).contents
+
+
+def pack_libtorch(
+    wheel: Path, folder: Path, *, threads: int | None = None
+) -> tuple[Contents, Path]:
+    """Write the archive of a torch wheel into a folder, whole or not at all."""
+    tree = _tree(wheel)
+    target = folder / tree.contents.archive
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            tempfile.TemporaryDirectory(dir=folder, prefix=".libtorch-") as scratch,
+        ):
+            members = list(_members(tree, archive, Path(scratch)))
+            date = max((info.date_time for info in archive.infolist()), default=EARLIEST)
+            _write(members, part, max(date, EARLIEST), threads or read_cores())
+        part.replace(target)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise DiskFullError(str(folder)) from None
+        raise OutputError(
+            f"{target} cannot be written: {error.strerror}", "Name another place with --output."
+        ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+    return tree.contents, target
+
+
+def _write(members: Iterable[Member], part: Path, date: DosDate, threads: int) -> None:
+    # The largest first, so that no core is left with one at the end.
+    ordered = sorted(members, key=lambda member: (-member.size, member.name))
+    with part.open("wb") as file:
+        writer = ZipWriter(file, date)
+        for packed, _ in packed_members(ordered, threads):
+            writer.add(packed)
+        writer.close()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _members(tree: _Tree, archive: zipfile.ZipFile, folder: Path) -> Iterator[Member]:
+    for name, text in tree.texts.items():
+        yield Member(f"{TOP}/{name}", len(text), False, partial(bytes, text))
+    for name, source in tree.sources.items():
+        info = archive.getinfo(source)
+        search = tree.contents.search_paths.get(name)
+        read: Callable[[], bytes] = partial(archive.read, info)
+        if search is not None:
+            read = partial(_with_search_path, archive, info, folder, search)
+        executable = bool(info.external_attr >> 16 & 0o100) or looks_shared(name)
+        yield Member(f"{TOP}/{name}", info.file_size, executable, read)
+
+
+def _with_search_path(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path, search: str
+) -> bytes:
+    """A library made to look elsewhere: patchelf needs it as a file."""
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        library = Path(place) / PurePosixPath(info.filename).name
+        library.write_bytes(archive.read(info))
+        set_search_path(library, search)
+        return library.read_bytes()
+
+
+def _tree(wheel: Path) -> _Tree:
+    read = _checked(wheel)
+    libraries = {library.path: library for library in read.libraries}
+    inside = {_place(name): name for name in read.files if _place(name)}
+    left_out = sorted(name for name in inside if _FOR_PYTHON.match(name) or _TESTS.match(name))
+    sources = {name: inside[name] for name in sorted(inside) if name not in left_out}
+    vendored = _needed_of(read, sources, libraries)
+    sources |= vendored
+    _require(wheel, sources)
+    with zipfile.ZipFile(wheel) as archive:
+        texts, changes, finds = _cmake_files(archive, sources)
+        version = archive.read("torch/version.py").decode("utf-8", "replace")
+    commit = re.search(r"^git_version[^=\n]*= *['\"](\w+)['\"]", version, re.MULTILINE)
+    kept = {name: libraries[source] for name, source in sources.items() if source in libraries}
+    provided = {PurePosixPath(name).name for name in kept}
+    known = baseline()
+    contents = Contents(
+        version=read.version,
+        commit=commit[1] if commit else "Unknown",
+        platform=f"linux-{next(iter(kept.values())).machine}",
+        glibc=max((lib.versions.get("GLIBC", "") for lib in kept.values()), key=version_key),
+        files=tuple(sorted((*sources, "README.txt", "build-hash", "build-version"))),
+        left_out=tuple(left_out),
+        vendored=tuple(vendored),
+        search_paths=dict(_search_paths(kept, provided)),
+        cmake=changes,
+        missing=tuple(
+            sorted(
+                {name for library in kept.values() for name in library.needed}
+                - provided
+                - known.system
+            )
+        ),
+        finds=finds,
+    )
+    texts["build-version"] = f"{contents.version}\n".encode()
+    texts["build-hash"] = f"{contents.commit}\n".encode()
+    texts["README.txt"] = readme(contents).encode()
+    return _Tree(contents, {k: v for k, v in sources.items() if k not in texts}, texts)
+
+
+def _checked(wheel: Path) -> Wheel:
+    """A wheel that is whole and a torch's."""
+    if not wheel.is_file():
+        raise UsageError(f"{wheel} is not there", "Name a torch wheel: torch-…whl.")
+    read = read_wheel(wheel)
+    for check in read.checks:
+        if check.status == "fail":
+            cure = check.cure or "Build or download it again."
+            raise UsageError(
+                f"{wheel.name} cannot be used: {check.name}: {check.found}",
+                f"{cure[0].upper()}{cure[1:]}",
+            )
+    if read.name != "torch":
+        raise UsageError(
+            f"{wheel.name} is a wheel of {read.name}", "libtorch is made of a wheel of torch."
+        )
+    for library in read.libraries:
+        if library.broken:
+            raise UsageError(
+                f"{wheel.name} cannot be used: {library.path}: {library.broken}",
+                "Build or download it again.",
+            )
+    return read
+
+
+def _place(name: str) -> str:
+    """Where a file of the wheel lies in the archive; empty if it has no place there."""
+    first, _, rest = name.partition("/")
+    return rest if first == "torch" and rest.partition("/")[0] in _PARTS and "/" in rest else ""
+
+
+def _needed_of(
+    read: Wheel, sources: Mapping[str, str], libraries: Mapping[str, Library]
+) -> dict[str, str]:
+    """The libraries a repaired wheel brings along that something in the archive needs."""
+    there = {name.rpartition("/")[2]: name for name in read.files if name.startswith(_VENDORED)}
+    found: dict[str, str] = {}
+    waiting = [libraries[source] for source in sources.values() if source in libraries]
+    while waiting:
+        for name in waiting.pop().needed:
+            place = f"lib/{name}"
+            if name in there and place not in sources and place not in found:
+                found[place] = there[name]
+                waiting.append(libraries[there[name]])
+    return dict(sorted(found.items()))
+
+
+def _require(wheel: Path, sources: Mapping[str, str]) -> None:
+    wanted = {
+        "libraries": any(re.match(r"lib/libtorch\w*\.so$", name) for name in sources),
+        "headers": any(name.startswith("include/") for name in sources),
+        "CMake files": "share/cmake/Torch/TorchConfig.cmake" in sources,
+    }
+    missing = [name for name, there in wanted.items() if not there]
+    if missing:
+        raise UsageError(
+            f"{wheel.name} has no {' and no '.join(missing)}",
+            "No C++ program can be built with it: take a wheel that `pip install torch` would.",
+        )
+
+
+def _cmake_files(
+    archive: zipfile.ZipFile, sources: Mapping[str, str]
+) -> tuple[dict[str, bytes], dict[str, tuple[str, ...]], tuple[str, ...]]:
+    texts: dict[str, bytes] = {}
+    changes: dict[str, tuple[str, ...]] = {}
+    finds: tuple[str, ...] = ()
+    for name, source in sources.items():
+        if not (name.startswith("share/cmake/") and name.endswith(".cmake")):
+            continue
+        before = archive.read(source).decode("utf-8", "surrogateescape")
+        if name.endswith("/Caffe2Config.cmake"):
+            finds = tuple(dict.fromkeys(looked_for(before)))
+        text, changed = relocatable(name, before)
+        if changed:
+            texts[name] = text.encode("utf-8", "surrogateescape")
+            changes[name] = changed
+    return texts, changes, finds
+
+
+def _search_paths(kept: Mapping[str, Library], provided: set[str]) -> Iterator[tuple[str, str]]:
+    """The libraries and programs that look elsewhere than beside them, and where they should."""
+    for name, library in kept.items():
+        wanted = "$ORIGIN" + "/.." * (name.count("/") - 1)
+        wanted += "" if name.startswith("lib/") else "/../lib"
+        needs = bool(provided.intersection(library.needed))
+        if (library.search or needs) and library.search != (wanted,):
+            yield name, wanted
+
+
+def readme(contents: Contents) -> str:
+    """What the archive says of itself."""
+    lines = [
+        f"libtorch {contents.version} for {contents.platform}, glibc {contents.glibc} or newer",
+        "",
+        "  find_package(Torch REQUIRED)",
+        "  target_link_libraries(program ${TORCH_LIBRARIES})",
+        "",
+        "  cmake -DCMAKE_PREFIX_PATH=/where/this/is/libtorch ...",
+        "",
+        "The folder may lie anywhere. Its source: build-hash names the commit.",
+    ]
+    if contents.missing:
+        lines += ["", "The machine has to have these libraries:"]
+        lines += [f"  {name}{_brought(name)}" for name in contents.missing]
+    if contents.finds:
+        lines += ["", f"CMake looks for {' and '.join(contents.finds)} on the machine."]
+    if contents.vendored:
+        lines += ["", "Brought along from the building machine:"]
+        lines += [f"  {name}" for name in contents.vendored]
+    if contents.cmake or contents.search_paths:
+        lines += ["", "Other than in the wheel:"]
+    for name, changes in contents.cmake.items():
+        lines += [f"  {name}: {change}" for change in changes]
+    lines += [f"  {name}: looks in {path}" for name, path in contents.search_paths.items()]
+    if contents.left_out:
+        count = len(contents.left_out)
+        lines += ["", f"Left out: {count} files for Python or for testing torch itself."]
+    return "\n".join(lines) + "\n"
+
+
+def _brought(library: str) -> str:
+    known = baseline()
+    if library in known.driver:
+        return "  (the GPU's driver)"
+    bringer = known.bringer(library)
+    return f"  ({bringer} on PyPI)" if bringer else ""
+
+
+def main() -> int:
+    """Pack what standard input says; the exit code says what came of it."""
+    import msgspec
+
+    try:
+        given = msgspec.json.decode(sys.stdin.buffer.read(), type=Libtorch)
+        made, target = pack_libtorch(_one(given.wheel), Path(given.archive).parent)
+        if target != Path(given.archive):
+            # Found by nobody under another name.
+            target.unlink()
+            raise UsageError(
+                f"{given.wheel} makes {target.name}, and {given.archive} was planned",
+                "The wheel is not of the version or platform that was asked for.",
+            )
+    except TorchsmithError as error:
+        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
+        return error.exit_code
+    print(readme(made), end="", flush=True)
+    return 0
+
+
+def _one(pattern: str) -> Path:
+    """The one wheel a path of the work folder stands for."""
+    found = [path for path in (Path(pattern), *sorted(Path().glob(pattern))) if path.is_file()]
+    if len(set(found)) != 1:
+        raise UsageError(
+            f"one wheel was to be packed as {pattern}, and there are {len(set(found))}",
+            "Remove what does not belong there, then run the same command again.",
+        )
+    return found[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

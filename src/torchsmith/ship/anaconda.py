@@ -1,0 +1,61 @@
+"""Uploading conda packages to anaconda.org, with its own client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from torchsmith.errors import OutputError
+from torchsmith.ship.client import run_client, secret
+from torchsmith.ship.conda_package import read_record
+from torchsmith.ship.folder import Change, Say
+from torchsmith.ship.remote import read_page
+
+API = "https://api.anaconda.org"
+
+
+def upload_packages(
+    files: Sequence[Path],
+    user: str,
+    variable: str,
+    say: Say,
+    *,
+    dry_run: bool = False,
+    api: str = API,
+) -> list[Change]:
+    """Upload packages; one that is there with the same bytes is fine, with other bytes refused.
+
+    `variable` holds the token.
+    """
+    made: list[Change] = []
+    new: list[Path] = []
+    for path in files:
+        record = read_record(path)
+        place = f"{record['subdir']}/{path.name}"
+        known = read_page(f"{api}/dist/{user}/{record['name']}/{record['version']}/{place}")
+        if known is not None and not _same(known, str(record["md5"])):
+            raise OutputError(
+                f"{place} is in the channel of {user} already, with other bytes",
+                "Give the new build another version or build number.",
+            )
+        made.append(Change("same" if known is not None else "added", place, str(record["sha256"])))
+        if known is None:
+            new.append(path)
+    if new and not dry_run:
+        token = secret(variable, API, user)
+        say(f"uploading {', '.join(path.name for path in new)} to the channel of {user}")
+        run_client(
+            ["anaconda", "upload", "--user", user, *map(str, new)],
+            "pip install anaconda-client",
+            {"ANACONDA_API_TOKEN": token},
+        )
+    return made
+
+
+def _same(answer: bytes, md5: str) -> bool:
+    try:
+        table = json.loads(answer)
+    except ValueError:
+        return False
+    return isinstance(table, dict) and table.get("md5") == md5

@@ -1,0 +1,72 @@
+"""Running the program that uploads: found, fed with secrets unseen, and quoted without them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torchsmith.engine.secrets import Redactor
+from torchsmith.errors import HostError, OutputError, UsageError
+
+_TOLD = 6
+
+
+class ClientError(OutputError):
+    """A client ended badly; `said` is everything it said, without secrets."""
+
+    def __init__(self, name: str, status: int, said: str) -> None:
+        self.said = said
+        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        told = "".join(f"\n  {line}" for line in lines[-_TOLD:])
+        super().__init__(
+            f"{name} ended with {status}{told}",
+            "What was uploaded before that stays; the same command again does the rest.",
+        )
+
+
+def run_client(command: Sequence[str], cure: str, secrets: Mapping[str, str] | None = None) -> str:
+    """Run a client and return what it printed. Secrets reach it as variables, never as words."""
+    name = command[0]
+    own = str(Path(sys.executable).parent)
+    program = shutil.which(name, path=f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    if program is None:
+        raise HostError(f"{name} is missing", cure)
+    given = dict(secrets or {})
+    redactor = Redactor(given.values())
+    ended = subprocess.run(
+        [program, *command[1:]],
+        env={**os.environ, **given},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    said = (ended.stdout + ended.stderr).decode(errors="replace")
+    if ended.returncode != 0:
+        raise ClientError(name, ended.returncode, redactor.text(said))
+    return redactor.text(ended.stdout.decode(errors="replace"))
+
+
+def secret(variable: str, service: str, user: str) -> str:
+    """A password from the environment or, where `keyring` is installed, from there."""
+    if value := os.environ.get(variable):
+        return value
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError:
+        stored = None
+    else:
+        try:
+            stored = keyring.get_password(service, user)
+        except KeyringError:
+            stored = None
+    if not stored:
+        raise UsageError(
+            f"there is no password for {service}",
+            f"Set {variable} in the environment, or keep it with: keyring set {service} {user}",
+        )
+    return stored

@@ -1,0 +1,260 @@
+"""A pip index as a folder: simple/NAME/ holds a project's wheels, their metadata and its pages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import zipfile
+from collections.abc import Iterable, Sequence
+from email.parser import HeaderParser
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from torchsmith.errors import OutputError, UsageError
+from torchsmith.ship.folder import (
+    Action,
+    Change,
+    Changes,
+    Say,
+    changing,
+    check_folder,
+    file_hash,
+    refuse_other_bytes,
+)
+from torchsmith.ship.index_pages import (
+    IndexFile,
+    link,
+    project_html,
+    project_json,
+    read_project,
+    root_html,
+    root_json,
+)
+from torchsmith.verify.errors import VerificationError
+from torchsmith.verify.wheelfile import read_wheel
+
+SIMPLE = "simple"
+_PAGE = "index.json"
+
+Projects = dict[str, tuple[IndexFile, ...]]
+
+
+class _Wheel(Struct, frozen=True):
+    """A wheel to be published."""
+
+    source: Path
+    project: str
+    sha256: str
+
+    @property
+    def target(self) -> str:
+        return f"{SIMPLE}/{self.project}/{self.source.name}"
+
+
+def published_files(root: Path) -> Projects:
+    """What an index holds, by project."""
+    found: Projects = {}
+    for page in sorted(root.glob(f"{SIMPLE}/*/{_PAGE}")):
+        try:
+            found[page.parent.name] = read_project(page.read_bytes())
+        except (msgspec.DecodeError, KeyError) as error:
+            raise OutputError(
+                f"{page} is not a page torchsmith wrote: {error}",
+                "Put back the one that was there, or begin a new index.",
+            ) from None
+    return found
+
+
+def publish_wheels(
+    root: Path,
+    wheels: Sequence[Path],
+    *,
+    dry_run: bool = False,
+    say: Say = lambda _: None,
+) -> list[Change]:
+    """Add wheels to an index, all or none; those that are there already stay as they are."""
+    given = [_Wheel(path, _owner(path.name), file_hash(path)) for path in wheels]
+    check_folder(root, "index")
+    if dry_run:
+        return [change for change, _ in _sorted_out(root, given, published_files(root))]
+    with changing(root, "index", say=say) as changes:
+        projects = published_files(root)
+        decided = _sorted_out(root, given, projects)
+        coming = [wheel for change, wheel in decided if change.action == "added"]
+        changes.make_room(sum(wheel.source.stat().st_size for wheel in coming))
+        for wheel in coming:
+            metadata = _metadata(wheel.source)
+            if not (root / wheel.target).exists():
+                changes.bring(wheel.source, wheel.target, wheel.sha256)
+            changes.write(f"{wheel.target}.metadata", metadata)
+            listed = projects.get(wheel.project, ())
+            others = tuple(file for file in listed if file.filename != wheel.source.name)
+            projects[wheel.project] = (*others, _entry(wheel, metadata))
+        _write_pages(changes, projects)
+    return [change for change, _ in decided]
+
+
+def _owner(name: str) -> str:
+    """The project a wheel belongs to."""
+    try:
+        return parse_wheel_filename(name)[0]
+    except InvalidWheelFilename:
+        raise UsageError(
+            f"{name} is not the name of a wheel",
+            "A wheel is called NAME-VERSION-PYTHON-ABI-PLATFORM.whl.",
+        ) from None
+
+
+def _sorted_out(
+    root: Path, wheels: Iterable[_Wheel], projects: Projects
+) -> list[tuple[Change, _Wheel]]:
+    """Which wheels are new; one that is new must be a good one."""
+    decided: list[tuple[Change, _Wheel]] = []
+    taken: dict[str, str] = {}
+    for wheel in wheels:
+        name = wheel.source.name
+        known = {file.filename: file.sha256 for file in projects.get(wheel.project, ())}
+        there = root / wheel.target
+        had = taken.get(wheel.target) or known.get(name)
+        if had is None and there.exists():
+            # Left by a publication that was killed before any page named it.
+            had = file_hash(there)
+        if had not in (None, wheel.sha256):
+            raise refuse_other_bytes(name, root)
+        same = wheel.target in taken or (name in known and there.exists())
+        taken[wheel.target] = wheel.sha256
+        if not same:
+            check_wheel(wheel.source)
+        action: Action = "same" if same else "added"
+        decided.append((Change(action, wheel.target, wheel.sha256), wheel))
+    return decided
+
+
+def check_wheel(path: Path) -> None:
+    """Refuse a wheel that is damaged, or says one thing here and another there."""
+    failed = [check for check in read_wheel(path).checks if check.status == "fail"]
+    if failed:
+        said = "; ".join(f"{check.name}: {check.found}" for check in failed)
+        raise VerificationError(
+            f"{path.name} is not a wheel to publish: {said}",
+            failed[0].cure or f"`torchsmith verify --no-run {path}` says more.",
+        )
+
+
+def _metadata(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (
+            name
+            for name in archive.namelist()
+            if name.count("/") == 1 and name.endswith(".dist-info/METADATA")
+        )
+        return archive.read(name)
+
+
+def _entry(wheel: _Wheel, metadata: bytes) -> IndexFile:
+    said = HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
+    digest = {"sha256": hashlib.sha256(metadata).hexdigest()}
+    return IndexFile(
+        filename=wheel.source.name,
+        url=link(wheel.source.name),
+        hashes={"sha256": wheel.sha256},
+        size=wheel.source.stat().st_size,
+        upload_time=_now(),
+        core_metadata=digest,
+        dist_info_metadata=digest,
+        requires_python=said.get("Requires-Python"),
+    )
+
+
+def _now() -> str:
+    """The time of publication; SOURCE_DATE_EPOCH makes an index that can be made again."""
+    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
+    seconds = int(fixed) if fixed.isdigit() else time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _write_pages(changes: Changes, projects: Projects) -> None:
+    """Every page of the index, so that one a killed publication left behind is mended too."""
+    kept = {name: files for name, files in projects.items() if files}
+    for name, files in projects.items():
+        folder = f"{SIMPLE}/{name}"
+        json = project_json(name, files)
+        if files:
+            changes.write(f"{folder}/{_PAGE}", json)
+            changes.write(f"{folder}/index.html", project_html(name, json))
+        else:
+            changes.drop(f"{folder}/{_PAGE}")
+            changes.drop(f"{folder}/index.html")
+    changes.write(f"{SIMPLE}/{_PAGE}", root_json(kept))
+    changes.write(f"{SIMPLE}/index.html", root_html(kept))
+
+
+def _named(projects: Projects, what: str, root: Path) -> list[tuple[str, IndexFile]]:
+    """The files that NAME==VERSION or a file's name stand for."""
+    name, _, version = what.partition("==")
+    try:
+        wanted = Version(version) if version else None
+    except InvalidVersion:
+        raise UsageError(f"{version} is not a version", "Say NAME==VERSION or a file.") from None
+    project = canonicalize_name(name.strip())
+    found = [
+        (owner, file)
+        for owner, files in projects.items()
+        for file in files
+        if file.filename == what or (owner == project and file.version == wanted)
+    ]
+    if not found:
+        versions = list(dict.fromkeys(str(file.version) for file in projects.get(project, ())))
+        raise UsageError(
+            f"{what} is not in {root}",
+            f"Of {name} it has {', '.join(versions)}."
+            if versions
+            else f"It has {', '.join(sorted(projects)) or 'nothing'}.",
+        )
+    return found
+
+
+def yank_wheels(root: Path, what: str, *, reason: str = "", undo: bool = False) -> list[Change]:
+    """Have installers leave files alone unless they are asked for by exact version (PEP 592)."""
+    check_folder(root, "index", exists=True)
+    mark: bool | str = False if undo else reason or True
+    with changing(root, "index") as changes:
+        projects = published_files(root)
+        found = _named(projects, what, root)
+        for owner, file in found:
+            projects[owner] = tuple(
+                replace(item, yanked=mark) if item == file else item for item in projects[owner]
+            )
+        _write_pages(changes, projects)
+    return [
+        Change(
+            "same" if file.yanked == mark else "restored" if undo else "yanked",
+            f"{SIMPLE}/{owner}/{file.filename}",
+            file.sha256,
+        )
+        for owner, file in found
+    ]
+
+
+def remove_wheel(root: Path, name: str) -> list[Change]:
+    """Take a file away for good; lock files that name it will not install any more."""
+    check_folder(root, "index", exists=True)
+    with changing(root, "index") as changes:
+        projects = published_files(root)
+        owner = _owner(name)
+        target = f"{SIMPLE}/{owner}/{name}"
+        # One that no page names was left by a publication or a removal that was killed.
+        if not (root / target).exists():
+            _named(projects, name, root)
+        listed = projects.get(owner, ())
+        projects[owner] = tuple(file for file in listed if file.filename != name)
+        _write_pages(changes, projects)
+        changes.drop(f"{target}.metadata")
+        changes.drop(target)
+    return [Change("removed", target)]

@@ -1,0 +1,141 @@
+"""The pages of a pip index: PEP 503 and 629 as HTML, PEP 691 and 700 as JSON.
+
+A project's JSON page is also the record of its files; its HTML page is made from it. Metadata
+beside a wheel is announced as PEP 658 has it, under both names of PEP 714.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+API_VERSION = "1.1"
+JSON_TYPE = "application/vnd.pypi.simple.v1+json"
+HTML_TYPE = "application/vnd.pypi.simple.v1+html"
+
+
+class _Meta(Struct, frozen=True, rename={"api_version": "api-version"}):
+    api_version: str = API_VERSION
+
+
+class IndexFile(Struct, frozen=True, rename="kebab", omit_defaults=True):
+    """One file of a project, as PEP 691 writes it."""
+
+    filename: str
+    url: str
+    hashes: dict[str, str]
+    size: int
+    upload_time: str
+    core_metadata: dict[str, str]
+    dist_info_metadata: dict[str, str]
+    requires_python: str | None = None
+    yanked: bool | str = False
+
+    @property
+    def sha256(self) -> str:
+        """Its hash."""
+        return self.hashes["sha256"]
+
+    @property
+    def version(self) -> Version:
+        """The version its name says."""
+        return parse_wheel_filename(self.filename)[1]
+
+
+class _Project(Struct, frozen=True):
+    meta: _Meta
+    name: str
+    versions: tuple[str, ...]
+    files: tuple[IndexFile, ...]
+
+
+class _ProjectName(Struct, frozen=True):
+    name: str
+
+
+class _Root(Struct, frozen=True):
+    meta: _Meta
+    projects: tuple[_ProjectName, ...]
+
+
+def link(filename: str) -> str:
+    """A file's address, relative to its page: a `+` is a space to some servers, so it is quoted."""
+    return quote(filename)
+
+
+def read_project(content: bytes) -> tuple[IndexFile, ...]:
+    """The files of a project, from its JSON page."""
+    return msgspec.json.decode(content, type=_Project).files
+
+
+class _AnyFile(Struct, frozen=True):
+    filename: str
+    hashes: dict[str, str]
+
+
+class _AnyProject(Struct, frozen=True):
+    files: tuple[_AnyFile, ...]
+
+
+def read_hashes(content: bytes) -> dict[str, str]:
+    """The sha256 of each file, from the JSON page of any index."""
+    files = msgspec.json.decode(content, type=_AnyProject).files
+    return {file.filename: file.hashes.get("sha256", "") for file in files}
+
+
+def project_json(name: str, files: Iterable[IndexFile]) -> bytes:
+    """The JSON page of a project, its files in the order of their versions."""
+    listed = sorted(files, key=lambda file: (file.version, file.filename))
+    versions = tuple(dict.fromkeys(str(file.version) for file in listed))
+    return _written(_Project(_Meta(), name, versions, tuple(listed)))
+
+
+def root_json(names: Iterable[str]) -> bytes:
+    """The JSON page that lists the projects."""
+    return _written(_Root(_Meta(), tuple(map(_ProjectName, sorted(names)))))
+
+
+def _written(page: Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(page), indent=1) + b"\n"
+
+
+def project_html(name: str, json: bytes) -> bytes:
+    """The HTML page of a project, from its JSON page."""
+    return page_html(f"Links for {name}", map(_anchor, read_project(json)))
+
+
+def root_html(names: Iterable[str]) -> bytes:
+    """The HTML page that lists the projects."""
+    lines = (f'<a href="{name}/">{name}</a>' for name in sorted(names))
+    return page_html("Simple index", lines)
+
+
+def page_html(title: str, lines: Iterable[str]) -> bytes:
+    """A page of links."""
+    head = (
+        "<!DOCTYPE html>\n<html>\n<head>\n"
+        f'<meta charset="utf-8">\n<meta name="pypi:repository-version" content="{API_VERSION}">\n'
+        f"<title>{escape(title)}</title>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+    )
+    return (head + "".join(f"{line}<br>\n" for line in lines) + "</body>\n</html>\n").encode()
+
+
+def _anchor(file: IndexFile) -> str:
+    metadata = f"sha256={file.core_metadata['sha256']}"
+    attributes = {
+        "href": f"{file.url}#sha256={file.sha256}",
+        "data-core-metadata": metadata,
+        "data-dist-info-metadata": metadata,
+    }
+    if file.requires_python is not None:
+        attributes["data-requires-python"] = file.requires_python
+    if file.yanked is not False:
+        attributes["data-yanked"] = "" if file.yanked is True else file.yanked
+    said = " ".join(f'{name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<a {said}>{escape(file.filename)}</a>"

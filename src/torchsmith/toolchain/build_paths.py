@@ -1,0 +1,67 @@
+"""Keeping the building machine's folders out of what is compiled.
+
+A compiler writes the names of files into what it makes: assertions and warnings quote them,
+debugging information lists them. Here they are told to it as they are seen from the folder it
+runs in, which is also how ccache has them written. Compilers are given that one by one, by the
+governor: among CMake's flags it would be in torch's own account of how it was built, which then
+named the folder it should not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path, PurePath
+
+from torchsmith.host.probe import ask
+from torchsmith.toolchain.compiles import Compile
+
+_OPTION = "-ffile-prefix-map="
+# nvcc hands these words to the compiler of the machine's own code, and takes a comma for their end.
+_FOR_NVCC = f"-Xcompiler={_OPTION}"
+# For ccache: they differ between two folders, and what is compiled does not.
+IGNORED = (f"{_OPTION}*", f"{_FOR_NVCC}*")
+
+
+def names_from_within(work: Path) -> Callable[[Compile], Sequence[str]]:
+    """What says, for each compile, how names below a work folder are written."""
+    root = str(work)
+
+    def options(unit: Compile) -> Sequence[str]:
+        if unit.language in ("c", "c++") and understands(unit.compiler, _OPTION):
+            return [f"{_OPTION}{name}" for name in _names(root, unit.cwd)]
+        plain = "," not in root + unit.cwd
+        if unit.language == "cuda" and plain and understands(unit.compiler, _FOR_NVCC):
+            return [f"{_FOR_NVCC}{name}" for name in _names(root, unit.cwd)]
+        return ()
+
+    return options
+
+
+def _names(root: str, cwd: str) -> Iterator[str]:
+    """What is to be written for each folder from the root down to where a compiler runs.
+
+    Of those that fit a name, gcc takes the last.
+    """
+    here = PurePath(cwd if PurePath(cwd).is_relative_to(root) else root)
+    parts = here.relative_to(root).parts
+    yield f"{here}=."
+    for depth in range(len(parts)):
+        yield f"{PurePath(root, *parts[:depth])}/={'../' * (len(parts) - depth)}"
+    yield f"{here}/="
+
+
+def setuptools_flags(work: Path, compiler: str) -> str:
+    """The same for files that setuptools compiles, as CPPFLAGS, which CMake does not read."""
+    root = str(work)
+    plain = not any(character.isspace() or character in "\"'\\" for character in root)
+    return f"{_OPTION}{root}/=./" if plain and understands(compiler, _OPTION) else ""
+
+
+@cache
+def understands(compiler: str, option: str) -> bool:
+    """Whether a compiler knows an option: gcc does from 8 on, clang from 10."""
+    if not compiler:
+        return False
+    answer = ask([compiler, f"{option}/a=/b", "-x", "c", "-E", "/dev/null"], timeout=20)
+    return answer is not None and answer.code == 0

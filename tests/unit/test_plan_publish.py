@@ -1,0 +1,74 @@
+"""The steps that ship: what each does with torchsmith, and where it leaves things."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.unit.test_plan_commands import plan_of
+
+from torchsmith.errors import RecipeError
+from torchsmith.plan.models import Step
+from torchsmith.plan.publish import Accounts, Shipment
+from torchsmith.recipe.load import parse_recipe
+
+pytestmark = pytest.mark.unit
+
+RECIPE = """
+name = "lab"
+torch = "2.6.0"
+python = "3.11"
+packages = { conda = true, libtorch = true }
+
+[publish]
+index = "idx"
+channel = "ch"
+bucket = "s3://lab-wheels/torch/"
+anaconda_user = "alice"
+repository = "https://pypi.example.org/legacy/"
+"""
+
+
+def shipped(identity: str) -> tuple[Step, Shipment]:
+    step = plan_of(RECIPE)[0].step(identity)
+    assert step.task is not None
+    assert step.task.module == "torchsmith.ship"
+    return step, msgspec.json.decode(step.task.given, type=Shipment)
+
+
+def test_wheels_and_libtorch_go_into_the_recipes_own_folder() -> None:
+    step, shipment = shipped("publish-index-lab")
+    assert shipment == Shipment(("dist/lab/*.whl", "dist/lab/libtorch-*"), index="idx")
+    assert step.outputs == ("$PROJECT/idx",)
+    assert step.needs == ("verify-torch-lab", "package-libtorch-lab")
+    assert all('"$PROJECT"/idx' in line for line in step.commands)
+
+
+def test_packages_go_into_the_recipes_own_channel() -> None:
+    step, shipment = shipped("publish-channel-lab")
+    files = ("channel/lab/*/*.conda", "channel/lab/*/*.tar.bz2")
+    assert shipment == Shipment(files, channel="ch")
+    assert step.outputs == ("$PROJECT/ch",)
+
+
+def test_a_bucket_is_filled_after_the_folders_it_is_a_copy_of() -> None:
+    step, shipment = shipped("publish-bucket-lab")
+    assert step.needs == ("publish-index-lab", "publish-channel-lab")
+    assert shipment == Shipment(
+        index="idx", channel="ch", to=("s3",), accounts=Accounts(bucket="s3://lab-wheels/torch/")
+    )
+    assert step.commands[-1].endswith('"$PROJECT"/ch s3://lab-wheels/torch/channel')
+
+
+def test_uploads_name_their_secrets_and_hold_none() -> None:
+    step, shipment = shipped("publish-wheels-lab")
+    assert step.secrets == ("TWINE_PASSWORD",)
+    assert (shipment.files, shipment.to) == (("dist/lab/*.whl",), ("pypi",))
+    step, shipment = shipped("publish-anaconda-lab")
+    assert step.secrets == ("ANACONDA_TOKEN",)
+    assert shipment.accounts == Accounts(anaconda_user="alice")
+
+
+def test_a_bucket_alone_is_a_copy_of_nothing() -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe('torch = "2.6.0"\npublish = { bucket = "s3://lab" }\n', "test", None)
+    assert "name one of them too" in str(caught.value.problems[0])

@@ -1,0 +1,209 @@
+"""The server of an index and a channel, asked over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.tiny_packages import conda, wheel
+
+from torchsmith.errors import HostError
+from torchsmith.ship.index_pages import HTML_TYPE, JSON_TYPE
+from torchsmith.ship.publish import Places, publish
+from torchsmith.ship.serve import Server, accepted, usage
+
+pytestmark = pytest.mark.unit
+
+WHEEL = "tiny_lib-1.0%2Bcpu-py3-none-any.whl"
+PIP = f"{JSON_TYPE}, {HTML_TYPE}; q=0.1, text/html; q=0.01"
+
+
+class Answer:
+    """A response, read to its end."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.body = response.read()
+
+
+class Client:
+    """One connection that is kept open."""
+
+    def __init__(self, server: Server) -> None:
+        self._connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        self._connection.request(method, path, headers=given)
+        return Answer(self._connection.getresponse())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    made = tmp_path / "made"
+    places = Places(tmp_path / "index", tmp_path / "channel")
+    publish([wheel(made, "tiny-lib", "1.0+cpu"), conda(made, "tiny", "1.0")], places)
+    return places
+
+
+@pytest.fixture
+def client(places: Places) -> Iterator[Client]:
+    with Server(places, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        client = Client(server)
+        try:
+            yield client
+        finally:
+            client.close()
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("accept", "type_"),
+    [
+        (PIP, JSON_TYPE),
+        ("", "text/html; charset=utf-8"),
+        ("*/*", "text/html; charset=utf-8"),
+        ("text/html", "text/html; charset=utf-8"),
+        ("text/*;q=0.3, application/*;q=0.9", HTML_TYPE),
+        (HTML_TYPE, HTML_TYPE),
+        ("application/vnd.pypi.simple.latest+json", JSON_TYPE),
+        (f"{JSON_TYPE};q=0, */*", "text/html; charset=utf-8"),
+        (f"{JSON_TYPE};q=nonsense, text/html;q=0.1", "text/html; charset=utf-8"),
+    ],
+)
+def test_an_index_page_comes_in_the_form_the_client_likes_best(accept: str, type_: str) -> None:
+    choice = accepted(accept)
+    assert choice is not None
+    assert choice[1] == type_
+
+
+def test_the_form_is_chosen_over_http(client: Client, places: Places) -> None:
+    assert places.index is not None
+    page = places.index / "simple/tiny-lib"
+    json = client.get("/simple/tiny-lib/", Accept=PIP)
+    assert (json.status, json.headers["Content-Type"]) == (200, JSON_TYPE)
+    assert json.headers["Vary"] == "Accept"
+    assert json.body == (page / "index.json").read_bytes()
+    html = client.get("/simple/tiny-lib/", Accept="text/html")
+    assert html.body == (page / "index.html").read_bytes()
+    assert client.get("/simple/", Accept="image/png").status == 406
+
+
+def test_names_are_normalised_and_folders_end_with_a_slash(client: Client) -> None:
+    for path in ("/simple/Tiny_Lib/", "/simple/tiny-lib", "//simple//tiny-lib"):
+        answer = client.get(path)
+        assert (answer.status, answer.headers["Location"]) == (301, "/simple/tiny-lib/"), path
+
+
+def test_a_browser_at_the_root_is_shown_the_projects(client: Client) -> None:
+    answer = client.get("/")
+    assert (answer.status, answer.headers["Location"]) == (301, "/simple/")
+
+
+def test_a_file_can_be_had_in_parts(client: Client, places: Places) -> None:
+    assert places.index is not None
+    whole = (places.index / f"simple/tiny-lib/{WHEEL.replace('%2B', '+')}").read_bytes()
+    path = f"/simple/tiny-lib/{WHEEL}"
+    answer = client.get(path)
+    assert (answer.status, answer.body) == (200, whole)
+    assert answer.headers["Accept-Ranges"] == "bytes"
+    for asked, part, said in (
+        ("bytes=0-9", whole[:10], f"bytes 0-9/{len(whole)}"),
+        ("bytes=10-", whole[10:], f"bytes 10-{len(whole) - 1}/{len(whole)}"),
+        ("bytes=-10", whole[-10:], f"bytes {len(whole) - 10}-{len(whole) - 1}/{len(whole)}"),
+        ("bytes=5-99999999", whole[5:], f"bytes 5-{len(whole) - 1}/{len(whole)}"),
+    ):
+        answer = client.get(path, Range=asked)
+        assert (answer.status, answer.body) == (206, part), asked
+        assert answer.headers["Content-Range"] == said
+    answer = client.get(path, Range=f"bytes={len(whole)}-")
+    assert (answer.status, answer.headers["Content-Range"]) == (416, f"bytes */{len(whole)}")
+    for asked in ("bytes=0-1,4-5", "lines=1-2", "bytes=x"):
+        assert client.get(path, Range=asked).body == whole
+    stale = client.get(path, Range="bytes=0-9", If_Range='"another"')
+    assert (stale.status, stale.body) == (200, whole)
+
+
+def test_what_a_client_has_is_not_sent_again(client: Client) -> None:
+    path = f"/simple/tiny-lib/{WHEEL}.metadata"
+    first = client.get(path)
+    again = client.get(path, If_None_Match=first.headers["ETag"])
+    assert (again.status, again.body) == (304, b"")
+    again = client.get(path, If_Modified_Since=first.headers["Last-Modified"])
+    assert again.status == 304
+    assert client.get(path, If_None_Match='"other"').status == 200
+    assert client.get(path, If_Modified_Since="yesterday").status == 200
+
+
+def test_head_says_what_get_would(client: Client) -> None:
+    path = f"/simple/tiny-lib/{WHEEL}"
+    head, get = client.get(path, "HEAD"), client.get(path)
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["Content-Length"] == str(len(get.body))
+    assert head.headers["ETag"] == get.headers["ETag"]
+
+
+def test_a_channel_lies_below_its_own_name(client: Client) -> None:
+    answer = client.get("/channel/noarch/repodata.json")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    assert client.get("/channel/noarch/tiny-1.0-0.conda").status == 200
+    assert client.get("/channel/noarch/").status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.txt",
+        "/simple/../../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/simple/%2e%2e%2f%2e%2e%2fsecret.txt",
+        "/channel/../../secret.txt",
+        "/..%5csecret.txt",
+        "//etc/passwd",
+        "/simple/link/secret.txt",
+        "/.torchsmith-index",
+        "/simple/.hidden",
+        "/%00",
+        "/simple/%ff%fe",
+        "/nothing",
+        "/simple/nothing/",
+        f"/simple/tiny-lib/{WHEEL}/",
+    ],
+)
+def test_nothing_else_can_be_reached(
+    path: str, client: Client, places: Places, tmp_path: Path
+) -> None:
+    assert places.index is not None
+    (tmp_path / "secret.txt").write_text("secret")
+    (places.index / "simple/.hidden").write_text("secret")
+    (places.index / "simple/link").symlink_to(tmp_path)
+    answer = client.get(path)
+    assert answer.status == 404
+    assert b"secret" not in answer.body.replace(path.encode(), b"")
+
+
+def test_it_can_only_be_read(client: Client) -> None:
+    for method in ("PUT", "POST", "DELETE"):
+        assert client.get("/simple/", method).status == 501
+
+
+def test_a_port_that_is_taken_is_said_to_be(places: Places) -> None:
+    with Server(places, "127.0.0.1", 0) as server:
+        port = server.server_address[1]
+        with pytest.raises(HostError, match="cannot be listened on"):
+            Server(places, "127.0.0.1", int(port))
+        assert usage(places, server.address) == [
+            f"pip install --index-url http://127.0.0.1:{port}/simple/ NAME",
+            f"uv pip install --index-url http://127.0.0.1:{port}/simple/ NAME",
+            f"conda install --channel http://127.0.0.1:{port}/channel NAME",
+        ]
