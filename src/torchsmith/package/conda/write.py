@@ -7,7 +7,6 @@ https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/packages.html
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import tarfile
@@ -15,7 +14,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol, cast
+from typing import IO, Protocol
 
 from torchsmith.errors import DiskFullError, OutputError, UsageError
 from torchsmith.package.conda.bzip import Bzip2Writer
@@ -97,32 +96,38 @@ class _Sink(Protocol):
 
 
 def _write_tar(entries: Sequence[Entry], into: _Sink, date: int) -> None:
-    # A stream: tarfile's many small writes arrive as large ones.
-    with tarfile.open(
-        # Nothing but its `write` is used.
-        fileobj=cast("IO[bytes]", into),
-        mode="w|",
-        format=tarfile.PAX_FORMAT,
-        bufsize=_CHUNK,
-    ) as archive:
-        for entry in entries:
-            info = tarfile.TarInfo(entry.path)
-            info.mtime = date
-            if entry.target:
-                info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.target, 0o777
-                archive.addfile(info)
-                continue
+    """Write a tar archive; TarFile itself copies what it gathers again with every write."""
+    for entry in entries:
+        info = tarfile.TarInfo(entry.path)
+        info.mtime = date
+        if entry.target:
+            info.type, info.linkname, info.mode = tarfile.SYMTYPE, entry.target, 0o777
+        else:
             info.size = entry.size
             info.mode = 0o755 if entry.executable else 0o644
-            with _content(entry) as stream:
-                archive.addfile(info, stream)
+        into.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"))
+        if info.size:
+            _write_content(entry, into)
+            into.write(bytes(-info.size % tarfile.BLOCKSIZE))
+    # Two empty blocks are the end.
+    into.write(bytes(2 * tarfile.BLOCKSIZE))
 
 
-def _content(entry: Entry) -> IO[bytes]:
+def _write_content(entry: Entry, into: _Sink) -> None:
     if entry.content is not None:
-        return io.BytesIO(entry.content)
+        into.write(entry.content)
+        return
     assert entry.source is not None, entry.path
-    return entry.source.open("rb")
+    written = 0
+    with entry.source.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            into.write(chunk)
+            written += len(chunk)
+    if written != entry.size:
+        raise UsageError(
+            f"{entry.source} was changed while it was packed",
+            "Pack it again when nobody does.",
+        )
 
 
 @contextmanager
