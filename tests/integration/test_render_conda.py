@@ -18,13 +18,19 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.plan.conda import conda_subdir
 from torchsmith.plan.models import Plan
-from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH, conda_subdir
+from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.recipe.models import Recipe
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
 
-RECIPE = 'name = "cpu"\ntorch = "2.6.0"\npython = "3.11"\npackages = { conda = true }\n'
+RECIPE = """\
+name = "cpu"
+torch = "2.6.0"
+python = "3.11"
+packages = { conda = true, conda_format = "tar.bz2" }
+"""
 
 
 def shim(folder: Path, name: str, text: str) -> None:

@@ -129,5 +129,11 @@ def test_rattler_build_reads_the_conda_recipes(case: tuple[Plan, Recipe]) -> Non
             pythons = {f"python {resolution.python}.*" for resolution in plan.variants}
             assert pythons & set(needs)
             assert any(item.startswith("numpy") for item in needs)
-        else:
-            assert package.name.startswith("magma-cuda")
+        elif not package.name.startswith("magma-cuda"):
+            # Built against the torch beside it, and for no other.
+            exact = {
+                f"pytorch =={resolution.torch} {resolution.conda_build}"
+                for resolution in plan.variants
+            }
+            assert exact & {str(item) for item in rendered.recipe.requirements.run}
+            assert rendered.recipe.build.string in builds

@@ -10,8 +10,8 @@ import pytest
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.plan.build import make_plan
+from torchsmith.plan.conda import conda_requirements
 from torchsmith.plan.models import Plan, Step
-from torchsmith.plan.render.conda import conda_requirements
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.instructions import copy, quoted
 from torchsmith.plan.render.script import render_script

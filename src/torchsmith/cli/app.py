@@ -10,6 +10,7 @@ from torchsmith import __version__
 from torchsmith.cli import (
     build,
     bundle,
+    conda,
     diagnose,
     doctor,
     facts,
@@ -59,6 +60,7 @@ app.command("init")(init.init)
 app.command("plan")(plan.plan)
 app.command("build")(build.build)
 app.command("bundle")(bundle.bundle)
+app.command("conda")(conda.conda)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
 app.command("inspect")(inspect.inspect)

@@ -9,14 +9,15 @@ from msgspec.structs import replace
 from torchsmith.facts.files import Facts
 from torchsmith.plan.attest import attest_step
 from torchsmith.plan.companions import companion_steps, extension_steps
+from torchsmith.plan.conda import conda_library
 from torchsmith.plan.finishing import finished
 from torchsmith.plan.libtorch import libtorch_step
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
-from torchsmith.plan.packages import conda_step
+from torchsmith.plan.packages import conda_step, library_conda_step
 from torchsmith.plan.patching import patch_source
 from torchsmith.plan.publish import publish_steps
-from torchsmith.plan.render.conda import conda_files, magma_files
+from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
 from torchsmith.plan.ship import image_names, image_steps, job_steps, wheel_folder
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
@@ -84,14 +85,36 @@ def _fetch_companion(
     return fetch_companion(companion, instead=instead or ("", ""))
 
 
-def _magma(collector: _Collector, resolution: Resolution) -> list[Step]:
+def _magma(collector: _Collector, recipe: Recipe, resolution: Resolution) -> list[Step]:
     """Build MAGMA, before the torch that links against it, and pack it."""
     magma = resolution.magma
     if magma is None:
         return []
     tree = _patched(collector, resolution, fetch_magma(magma), "magma")
     collector.files.update(magma_files(resolution, magma))
-    made = magma_steps(resolution, magma, tree)
+    made = magma_steps(resolution, magma, tree, recipe.packages.conda_format)
+    collector.add(*made)
+    return made
+
+
+def _conda(
+    collector: _Collector,
+    recipe: Recipe,
+    resolution: Resolution,
+    torch: Step,
+    proofs: Sequence[Step],
+    before: Sequence[Step],
+) -> list[Step]:
+    """Pack torch and what was built against it, each once it is proven."""
+    archive = recipe.packages.conda_format
+    first, *others = proofs
+    collector.files.update(conda_files(resolution, torch.outputs[0]))
+    made = [conda_step(resolution, torch, first, tuple(step.id for step in before), archive)]
+    for proof in others:
+        wheel = collector.steps[f"compile-{proof.project}-{resolution.variant}"]
+        name = conda_library(wheel.outputs[0])
+        collector.files.update(library_files(resolution, name, wheel.outputs[0]))
+        made.append(library_conda_step(resolution, name, wheel, proof, made[0], archive))
     collector.add(*made)
     return made
 
@@ -124,7 +147,7 @@ def _variant(
         source = _patched(collector, resolution, fetch_torch(resolution), "torch") if own else None
         collector.add(environ, toolkit_step(resolution))
         # A package of its own, whichever torch it is for.
-        magma = _magma(collector, resolution)
+        magma = _magma(collector, recipe, resolution)
         conda += [step for step in magma if step.kind == "package"]
         if source is not None:
             steps = torch_steps(facts, resolution, source, environ, magma[0] if magma else None)
@@ -150,10 +173,7 @@ def _variant(
         mine = [step for step in collector.steps.values() if step.variant in ("", variant)]
         if torch is not None:
             if recipe.packages.conda:
-                collector.files.update(conda_files(resolution, torch.outputs[0]))
-                step = conda_step(resolution, torch, tuple(item.id for item in conda))
-                collector.add(step)
-                conda.append(step)
+                conda += _conda(collector, recipe, resolution, torch, wheels, conda)
             if recipe.packages.libtorch:
                 # The wheel that is proven: a finished one brings its libraries along.
                 archives.append(libtorch_step(resolution, ready[-2]))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from torchsmith.facts.ranges import release
+from torchsmith.plan.conda import CondaSpec, archive_formats, conda_subdir, cuda_requirements
 from torchsmith.plan.expects import Expects
 from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.packages import conda_subdir, rattler
+from torchsmith.plan.packages import conda_task, rattler
 from torchsmith.plan.shell import fresh_copy, needs_program, sh, unless
 from torchsmith.plan.sources import archive_commands, debian_commands
 from torchsmith.plan.toolkit import toolkit_step
@@ -13,6 +14,9 @@ from torchsmith.plan.torch import build_env, search_path
 from torchsmith.resolve.models import MagmaChoice, Resolution
 
 LIBRARY = "lib/libmagma.a"
+PKGCONFIG = "lib/pkgconfig/magma.pc"
+# As PyTorch's own channel has it: magma-cuda110-2.5.2-1.
+BUILD_NUMBER = 1
 # The first release whose CMake knows CUDA as a language, and with it every architecture by number.
 _MODERN = (2, 9)
 # A few of what PyTorch calls, of every kind: one matrix and batches, every precision.
@@ -109,7 +113,9 @@ def fetch_magma(magma: MagmaChoice) -> Step:
     )
 
 
-def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> list[Step]:
+def magma_steps(
+    resolution: Resolution, magma: MagmaChoice, source: Step, archive: str = "conda"
+) -> list[Step]:
     """Compile MAGMA, look into the library, and pack it as magma-cudaXYZ."""
     variant = resolution.variant
     folder = f"build/{variant}/magma"
@@ -144,7 +150,7 @@ def magma_steps(resolution: Resolution, magma: MagmaChoice, source: Step) -> lis
         cost=Cost(core_seconds=12000, memory_mb=3000, disk_mb=4000, basis="estimated"),
     )
     verify = _verify(resolution, magma, compile_step)
-    return [compile_step, verify, _pack(resolution, magma, verify)]
+    return [compile_step, verify, _pack(resolution, magma, verify, archive)]
 
 
 def _verify(resolution: Resolution, magma: MagmaChoice, compiled: Step) -> Step:
@@ -183,12 +189,31 @@ def _verify(resolution: Resolution, magma: MagmaChoice, compiled: Step) -> Step:
     )
 
 
-def _pack(resolution: Resolution, magma: MagmaChoice, verified: Step) -> Step:
+def _pack(resolution: Resolution, magma: MagmaChoice, verified: Step, archive: str) -> Step:
     """Pack what was compiled for conda."""
     variant = resolution.variant
     subdir = conda_subdir(resolution.platform)
-    package = f"channel/{variant}/{subdir}/{magma.package}-{magma.version}-1.tar.bz2"
+    formats = archive_formats(archive)
+    name = f"{magma.package}-{magma.version}-{BUILD_NUMBER}"
+    packages = tuple(f"channel/{variant}/{subdir}/{name}.{form}" for form in formats)
     recipe = f"conda/{variant}/{magma.package}"
+    assert resolution.cuda is not None
+    spec = CondaSpec(
+        output=f"channel/{variant}",
+        name=magma.package,
+        version=magma.version,
+        build=str(BUILD_NUMBER),
+        number=BUILD_NUMBER,
+        subdir=subdir,
+        formats=formats,
+        tree=f"build/{variant}/magma-prefix",
+        constrains=cuda_requirements(resolution.cuda.version)[:1],
+        texts=((PKGCONFIG, pkgconfig(magma)),),
+        commands=("test -s $PREFIX/lib/libmagma.a", f"test -s $PREFIX/{PKGCONFIG}"),
+        license="BSD-3-Clause",
+        summary=f"MAGMA {magma.version} for CUDA {resolution.cuda.version}",
+        home="https://icl.utk.edu/magma/",
+    )
     return Step(
         id=f"package-magma-{variant}",
         kind="package",
@@ -199,9 +224,28 @@ def _pack(resolution: Resolution, magma: MagmaChoice, verified: Step) -> Step:
         needs=(*verified.needs, verified.id),
         inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
         commands=(
-            *rattler(recipe, variant, "tar-bz2"),
-            unless(f"test -f {package}", f"no {magma.package} was packed"),
+            *rattler(recipe, variant, formats),
+            *(
+                unless(f"test -f {package}", f"no {magma.package} was packed")
+                for package in packages
+            ),
         ),
-        outputs=(package,),
+        outputs=packages,
+        task=conda_task(spec),
         cost=Cost(core_seconds=60, disk_mb=500, basis="compression"),
+    )
+
+
+def pkgconfig(magma: MagmaChoice) -> str:
+    """What pkg-config reads; @PREFIX@ stands for where it is installed."""
+    return (
+        "prefix=@PREFIX@\n"
+        "libdir=${prefix}/lib\n"
+        "includedir=${prefix}/include\n\n"
+        "Name: magma\n"
+        "Description: Dense linear algebra on GPUs, compiled without Fortran\n"
+        f"Version: {magma.version}\n"
+        "Cflags: -I${includedir}\n"
+        "Libs: -L${libdir} -lmagma\n"
+        "Libs.private: -lcublas -lcusparse -lcudart -llapack -lblas\n"
     )

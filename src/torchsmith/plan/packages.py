@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from torchsmith.plan.models import Cost, Step
+from msgspec import json
+from msgspec.structs import replace
+
+from torchsmith.plan.conda import (
+    CondaSpec,
+    archive_formats,
+    conda_requirements,
+    conda_subdir,
+    cuda_requirements,
+    exact_torch,
+    torch_constraints,
+    torch_run_exports,
+)
+from torchsmith.plan.models import Cost, Step, Task, as_json
+from torchsmith.plan.patching import patch_files
 from torchsmith.plan.shell import needs_program, sh, unless
 from torchsmith.resolve.models import Resolution
 
@@ -10,38 +24,96 @@ from torchsmith.resolve.models import Resolution
 MODULE_RPATH = "$ORIGIN:$ORIGIN/lib:$ORIGIN/../../.."
 LIBRARY_RPATH = "$ORIGIN:$ORIGIN/../../../.."
 
-_SUBDIRS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64"}
 
-
-def conda_subdir(platform: str) -> str:
-    """linux-x86_64 -> linux-64."""
-    return _SUBDIRS[platform]
-
-
-def rattler(recipe: str, variant: str, archive: str) -> tuple[str, ...]:
+def rattler(recipe: str, variant: str, formats: tuple[str, ...]) -> tuple[str, ...]:
     """Commands that pack a recipe's folder into the variant's channel."""
     return (
         needs_program("rattler-build", "see https://rattler.build"),
-        sh(
-            "rattler-build",
-            "build",
-            "--recipe",
-            f"{recipe}/recipe.yaml",
-            "--output-dir",
-            f"channel/{variant}",
-            "--package-format",
-            archive,
-            "--no-build-id",
+        *(
+            sh(
+                "rattler-build",
+                "build",
+                "--recipe",
+                f"{recipe}/recipe.yaml",
+                "--output-dir",
+                f"channel/{variant}",
+                "--package-format",
+                archive.replace(".", "-"),
+                "--no-build-id",
+            )
+            for archive in formats
         ),
     )
 
 
-def conda_step(resolution: Resolution, wheel: Step, after: tuple[str, ...]) -> Step:
+def conda_task(spec: CondaSpec) -> Task:
+    """How torchsmith packs by itself."""
+    return Task("torchsmith.package.conda", json.encode(spec).decode())
+
+
+def _packages(resolution: Resolution, stem: str, formats: tuple[str, ...]) -> tuple[str, ...]:
+    folder = f"channel/{resolution.variant}/{conda_subdir(resolution.platform)}"
+    return tuple(f"{folder}/{stem}.{archive}" for archive in formats)
+
+
+def _were_packed(stem: str, packages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(unless(f"ls {package}", f"no {stem} was packed") for package in packages)
+
+
+def conda_record(resolution: Resolution) -> tuple[tuple[str, str], ...]:
+    """What a package keeps of the plan it comes from: choices, and the patches themselves.
+
+    No reasons and no names of variants: they change nothing that is packed.
+    """
+    cuda = resolution.cuda
+    table = {
+        "torch": resolution.version,
+        "python": resolution.python,
+        "platform": resolution.platform,
+        "cuda": as_json(cuda) if cuda else None,
+        "compiler": as_json(resolution.compiler),
+        "features": as_json(resolution.features),
+        "env": as_json(resolution.env),
+        "cmake": as_json(resolution.cmake),
+        # Where it lay on the building machine is nobody's business.
+        "source": as_json(replace(resolution.source, path="")),
+    }
+    text = json.format(json.encode(table, order="sorted"), indent=2).decode() + "\n"
+    mine = [patch for patch in resolution.patches if patch.project == "torch"]
+    patches = patch_files(tuple(mine))
+    return (
+        ("torchsmith.json", text),
+        *((f"patches/{name}", patches[name].decode("utf-8", "replace")) for name in patches),
+    )
+
+
+def conda_step(
+    resolution: Resolution, wheel: Step, proof: Step, after: tuple[str, ...], archive: str
+) -> Step:
     """Pack the wheel just built as a conda package."""
     variant = resolution.variant
     recipe = f"conda/{variant}/pytorch"
     name = f"pytorch-{resolution.torch}-{resolution.conda_build}"
-    package = f"channel/{variant}/{conda_subdir(resolution.platform)}/{name}.tar.bz2"
+    formats = archive_formats(archive)
+    packages = _packages(resolution, name, formats)
+    cuda = cuda_requirements(resolution.cuda.version) if resolution.cuda else ()
+    numpy = conda_requirements(resolution.requires).get("numpy", "numpy")
+    spec = CondaSpec(
+        output=f"channel/{variant}",
+        name="pytorch",
+        version=resolution.torch,
+        build=resolution.conda_build,
+        number=resolution.build_number,
+        subdir=conda_subdir(resolution.platform),
+        formats=formats,
+        wheel=wheel.outputs[0],
+        python=resolution.python,
+        depends=(numpy, *cuda),
+        constrains=torch_constraints(resolution.torch, cuda=resolution.cuda is not None),
+        run_exports=torch_run_exports(resolution.torch),
+        imports=("torch",),
+        record=conda_record(resolution),
+    )
     return Step(
         id=f"package-conda-{variant}",
         kind="package",
@@ -49,17 +121,62 @@ def conda_step(resolution: Resolution, wheel: Step, after: tuple[str, ...]) -> S
         why="the same build, with RPATHs that find the prefix's libraries",
         project="torch",
         variant=variant,
-        needs=(wheel.id, *after),
+        # Proven first: nobody takes a package back.
+        needs=(wheel.id, proof.id, *after),
         inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
-        commands=(
-            *rattler(recipe, variant, "tar-bz2"),
-            unless(f"test -f {package}", f"no {name} was packed"),
-        ),
-        outputs=(package,),
+        commands=(*rattler(recipe, variant, formats), *_were_packed(name, packages)),
+        outputs=packages,
+        task=conda_task(spec),
         cost=Cost(core_seconds=300, disk_mb=3000, basis="compression"),
         details=(
             ("build string", resolution.conda_build),
             ("RPATH of torch/*.so", MODULE_RPATH),
             ("RPATH of torch/lib/*.so", LIBRARY_RPATH),
         ),
+    )
+
+
+def library_conda_step(
+    resolution: Resolution, name: str, wheel: Step, proof: Step, torch: Step, archive: str
+) -> Step:
+    """Pack a companion or an extension; it needs the very torch it was built against."""
+    variant = resolution.variant
+    recipe = f"conda/{variant}/{name}"
+    formats = archive_formats(archive)
+    # The version is in the wheel's name, once there is a wheel. A digit, or it is another's name.
+    stem = f"{name}-[0-9]*-{resolution.conda_build}"
+    packages = _packages(resolution, stem, formats)
+    pattern = wheel.outputs[0]
+    spec = CondaSpec(
+        output=f"channel/{variant}",
+        name=name,
+        # As torch's own: it says which torch this is for.
+        build=resolution.conda_build,
+        number=resolution.build_number,
+        subdir=conda_subdir(resolution.platform),
+        formats=formats,
+        wheel=pattern,
+        python=resolution.python,
+        depends=(exact_torch(resolution),),
+        record=conda_record(resolution),
+    )
+    return Step(
+        id=f"package-conda-{name}-{variant}",
+        kind="package",
+        title=f"Pack {name} for conda",
+        why=f"it needs {exact_torch(resolution)}, and no other",
+        project=wheel.project,
+        variant=variant,
+        needs=(wheel.id, proof.id, torch.id),
+        inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
+        commands=(
+            f"rm -f {' '.join(packages)}",
+            f'WHEEL_VERSION="$(basename {pattern} | cut -d- -f2 | cut -d+ -f1)"',
+            "export WHEEL_VERSION",
+            *rattler(recipe, variant, formats),
+            *_were_packed(name, packages),
+        ),
+        outputs=packages,
+        task=conda_task(spec),
+        cost=Cost(core_seconds=20, disk_mb=200, basis="compression"),
     )

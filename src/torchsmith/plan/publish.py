@@ -175,7 +175,7 @@ def _bucket(variant: str, publish: Publish, bucket: str, needs: tuple[str, ...])
 
 
 def _anaconda(variant: str, user: str, token: str, conda: tuple[Step, ...]) -> Step:
-    packages = " ".join(step.outputs[0] for step in conda)
+    packages = " ".join(output for step in conda for output in step.outputs)
     return Step(
         id=f"publish-anaconda-{variant}",
         kind="publish",

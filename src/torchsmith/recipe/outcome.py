@@ -48,6 +48,9 @@ class Packages(_Section):
 
     wheel: bool = True
     conda: bool = False
+    conda_format: Literal["conda", "tar.bz2", "both"] = Field(
+        "conda", description="How conda packages are written; clients of before 2019 read tar.bz2."
+    )
     libtorch: bool = False
     magma: bool = Field(False, description="MAGMA as a conda package of its own (magma-cuda110).")
     magma_gpus: Gpus | None = Field(

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Sequence
 
-from torchsmith.facts.ranges import release
-from torchsmith.plan.magma import configure_words, gencode, install_commands
+from torchsmith.plan.conda import (
+    conda_requirements,
+    cuda_requirements,
+    exact_torch,
+    torch_constraints,
+    torch_depends,
+)
+from torchsmith.plan.magma import (
+    BUILD_NUMBER,
+    PKGCONFIG,
+    configure_words,
+    gencode,
+    install_commands,
+    pkgconfig,
+)
 from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.plan.patching import patch_files
@@ -44,25 +56,7 @@ def _scalar(value: Yaml) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _next(version: str) -> str:
-    numbers = release(version)[:2]
-    return f"{numbers[0]}.{numbers[1] + 1}"
-
-
 _BUILD_TOOLS = ("cmake", "ninja")
-# What torch 2's wheels name in Requires-Dist; pip installs it, conda has to be told.
-_SINCE_TORCH_2 = ("filelock", "fsspec", "jinja2", "networkx", "sympy")
-
-
-def conda_requirements(requires: Sequence[str]) -> dict[str, str]:
-    """Python requirements as conda writes them: 'numpy<3' -> 'numpy <3'."""
-    found: dict[str, str] = {}
-    for text in requires:
-        split = re.fullmatch(r"([A-Za-z0-9._-]+)\s*(.*)", text.split(";")[0].strip())
-        assert split, text
-        name = split[1].lower().replace("typing-extensions", "typing_extensions")
-        found[name] = f"{name} {split[2]}".strip()
-    return found
 
 
 def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> str:
@@ -75,18 +69,11 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
         host += [needs.get("setuptools", "setuptools"), numpy]
     else:
         host += [text for name, text in sorted(needs.items()) if name not in _BUILD_TOOLS]
-    run: list[Yaml] = [python, numpy, needs.get("typing_extensions", "typing_extensions")]
-    if release(resolution.torch) >= (2,):
-        run += _SINCE_TORCH_2
-    constraints: list[Yaml] = []
+    run: list[Yaml] = [python, *torch_depends(resolution)]
     cuda = resolution.cuda
-    if cuda is not None:
-        toolkit = "cudatoolkit" if release(cuda.version) < (12,) else "cuda-version"
-        run.append(f"{toolkit} >={cuda.version},<{_next(cuda.version)}")
-        run.append(f"__cuda >={cuda.version}" if release(cuda.version) < (11,) else "__cuda")
-        constraints.append("cpuonly <0")
-        if resolution.magma is not None:
-            host.append(f"{resolution.magma.package} {resolution.magma.version}.*")
+    constraints: list[Yaml] = list(torch_constraints(resolution.torch, cuda=cuda is not None))
+    if cuda is not None and resolution.magma is not None:
+        host.append(f"{resolution.magma.package} {resolution.magma.version}.*")
     build: list[Yaml] = ["patchelf"]
     if not wheel:
         build += ["git", *(needs.get(tool, tool) for tool in _BUILD_TOOLS)]
@@ -104,7 +91,7 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
             "build": build,
             "host": host,
             "run": run,
-            **({"run_constraints": constraints} if constraints else {}),
+            "run_constraints": constraints,
         },
         "tests": [{"python": {"imports": ["torch"], "pip_check": False}}],
         "about": {
@@ -174,12 +161,12 @@ def magma_recipe(magma: MagmaChoice, cuda: str, source: list[Yaml]) -> str:
         "package": {"name": magma.package, "version": magma.version},
         "source": source,
         "build": {
-            "number": 1,
-            "string": "1",
+            "number": BUILD_NUMBER,
+            "string": str(BUILD_NUMBER),
             "script": "build.sh",
             "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
         },
-        "requirements": {"run_constraints": [f"cudatoolkit >={cuda},<{_next(cuda)}"]},
+        "requirements": {"run_constraints": [cuda_requirements(cuda)[0]]},
         "about": {
             "homepage": "https://icl.utk.edu/magma/",
             "license": "BSD-3-Clause",
@@ -189,13 +176,23 @@ def magma_recipe(magma: MagmaChoice, cuda: str, source: list[Yaml]) -> str:
     return "\n".join(_yaml(table)) + "\n"
 
 
-def magma_pack_script() -> str:
+def _magma_pkgconfig(magma: MagmaChoice) -> str:
+    text = shlex.quote(pkgconfig(magma))
+    return (
+        f'mkdir -p "$PREFIX/{PKGCONFIG.rpartition("/")[0]}"\n'
+        # The words in braces are pkg-config's.
+        "# shellcheck disable=SC2016\n"
+        f'printf %s {text} | sed "s|@PREFIX@|$PREFIX|" > "$PREFIX/{PKGCONFIG}"\n'
+    )
+
+
+def magma_pack_script(magma: MagmaChoice) -> str:
     """build.sh that packs a MAGMA already built: static library and headers."""
     return (
         "#!/usr/bin/env bash\nset -euo pipefail\n\n"
         'mkdir -p "$PREFIX/lib" "$PREFIX/include"\n'
         'cp -a lib/libmagma* "$PREFIX/lib/"\n'
-        'cp -a include/. "$PREFIX/include/"\n'
+        'cp -a include/. "$PREFIX/include/"\n' + _magma_pkgconfig(magma)
     )
 
 
@@ -207,6 +204,7 @@ def magma_source_script(magma: MagmaChoice) -> str:
         f"cmake -S . -B build {configure_words(magma)}\n"
         'cmake --build build --target magma --parallel "${CPU_COUNT:-1}"\n'
         + "".join(f"{line}\n" for line in install_commands(".", "build", '"$PREFIX"'))
+        + _magma_pkgconfig(magma)
     )
 
 
@@ -222,6 +220,33 @@ def conda_files(resolution: Resolution, wheel: str) -> dict[str, bytes]:
     return {name: text.encode() for name, text in files.items()}
 
 
+def library_files(resolution: Resolution, name: str, wheel: str) -> dict[str, bytes]:
+    """The recipe folder a companion or an extension is packed with."""
+    folder = f"conda/{resolution.variant}/{name}"
+    place, _, pattern = wheel.rpartition("/")
+    python = f"python {resolution.python}.*"
+    table: dict[str, Yaml] = {
+        # The step that packs it reads the version from the wheel's name.
+        "package": {"name": name, "version": "${{ env.get('WHEEL_VERSION', default='0') }}"},
+        "source": [{"path": f"../../../{place}", "filter": [pattern]}],
+        "build": {
+            "number": resolution.build_number,
+            "string": resolution.conda_build,
+            "script": "build.sh",
+            "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
+        },
+        "requirements": {"host": [python, "pip"], "run": [python, exact_torch(resolution)]},
+    }
+    script = (
+        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
+        f'"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation {pattern}\n'
+    )
+    return {
+        f"{folder}/recipe.yaml": ("\n".join(_yaml(table)) + "\n").encode(),
+        f"{folder}/build.sh": script.encode(),
+    }
+
+
 def magma_files(resolution: Resolution, magma: MagmaChoice) -> dict[str, bytes]:
     """The recipe folder MAGMA's package is packed with."""
     folder = f"conda/{resolution.variant}/{magma.package}"
@@ -229,7 +254,7 @@ def magma_files(resolution: Resolution, magma: MagmaChoice) -> dict[str, bytes]:
     source: list[Yaml] = [{"path": f"../../../build/{resolution.variant}/magma-prefix"}]
     return {
         f"{folder}/recipe.yaml": magma_recipe(magma, resolution.cuda.version, source).encode(),
-        f"{folder}/build.sh": magma_pack_script().encode(),
+        f"{folder}/build.sh": magma_pack_script(magma).encode(),
     }
 
 

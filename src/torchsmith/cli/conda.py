@@ -1,0 +1,119 @@
+"""`torchsmith conda`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+
+def conda(
+    wheel: Annotated[list[Path] | None, typer.Argument(help="Wheels to pack.")] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The channel's folder; packages go to SUBDIR/.")
+    ] = Path(),
+    archive: Annotated[
+        Literal["conda", "tar.bz2", "both"],
+        typer.Option("--format", help="How they are written; old clients read tar.bz2 only."),
+    ] = "conda",
+    build_string: Annotated[
+        str, typer.Option("--build-string", help="Default: cpu_py311_0, py3.11_cuda12.6_0.")
+    ] = "",
+    number: Annotated[int, typer.Option("--number", help="Build number.", min=0)] = 0,
+    python: Annotated[
+        str, typer.Option("--python", help="For wheels that do not say it: 3.11.")
+    ] = "",
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="The environment's path its files were built for.")
+    ] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be packed; write nothing.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    explain: Annotated[
+        Path | None,
+        typer.Option("--explain", help="A solver's error, in a file or '-': what it lacks."),
+    ] = None,
+    channel: Annotated[
+        list[Path] | None,
+        typer.Option("--channel", help="With --explain: a channel's folder that was asked."),
+    ] = None,
+) -> None:
+    """Pack wheels as conda packages; or say why a solver found none."""
+    from dataclasses import asdict
+
+    from torchsmith.cli.output import print_json
+    from torchsmith.errors import UsageError
+
+    if explain is not None:
+        _explain(explain, channel or [], json=json)
+        return
+    if not wheel:
+        raise UsageError("there is nothing to pack", "Name a wheel: torchsmith conda WHEEL.")
+
+    from torchsmith.package.conda.pack import pack
+    from torchsmith.plan.conda import CondaSpec, archive_formats
+
+    made = [
+        pack(
+            CondaSpec(
+                output=str(output),
+                formats=archive_formats(archive),
+                wheel=str(path),
+                build=build_string,
+                number=number,
+                python=python,
+                prefix=prefix,
+            ),
+            write=not dry_run,
+        )
+        for path in wheel
+    ]
+    if json:
+        print_json(
+            [
+                {
+                    **asdict(item.described),
+                    "files": [str(file) for file in item.files],
+                    "written": not dry_run,
+                }
+                for item in made
+            ]
+        )
+        return
+    for item in made:
+        for file in item.files:
+            size = "" if dry_run else f": {file.stat().st_size / 1e6:,.1f} MB"
+            print(f"{file}{size}")
+        for kind, texts in (
+            ("depends", item.described.depends),
+            ("constrains", item.described.constrains),
+        ):
+            for text in texts:
+                print(f"  {kind} {text}")
+
+
+def _explain(source: Path, channels: list[Path], *, json: bool) -> None:
+    from dataclasses import asdict
+
+    from torchsmith.cli.output import print_json
+    from torchsmith.errors import UsageError
+    from torchsmith.package.conda.explain import explain, read_channels
+
+    try:
+        text = sys.stdin.read() if str(source) == "-" else source.read_text(errors="replace")
+    except OSError as error:
+        raise UsageError(
+            f"{source} cannot be read: {error.strerror}", "Give a file, or '-' for standard input."
+        ) from error
+    found = explain(text, read_channels(channels))
+    if json:
+        print_json([asdict(item) for item in found])
+        return
+    for item in found:
+        wanted = f", which {item.wanted_by} needs" if item.wanted_by else ""
+        print(f"{item.spec}{wanted}: {item.meaning}\n  {item.cure}")
+    if not found:
+        print("nothing in it names a missing package")

@@ -1,0 +1,131 @@
+"""Conda packages as a plan describes them: what torchsmith.package.conda is asked to pack."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from torchsmith.facts.ranges import release
+from torchsmith.plan.conda_names import CONDA_NAMES
+from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.naming import abi_tag
+
+_SUBDIRS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64"}
+# The first whose minor releases run on the driver of the first of them:
+# https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+_COMPATIBLE_CUDA = (11,)
+# What torch 2's wheels name in Requires-Dist; pip installs it, conda has to be told.
+_SINCE_TORCH_2 = ("filelock", "fsspec", "jinja2", "networkx", "sympy")
+# What nobody can install: a way to say that two packages exclude each other.
+_NEVER = "<0"
+
+
+class CondaSpec(Struct, frozen=True):
+    """A conda package to be packed, from a wheel or from the folder of a prefix.
+
+    Paths are those of the work folder; `wheel` may be a pattern. What is left empty is taken from
+    the wheel; what `depends` names stands in place of what was found for that package. `texts`
+    are more files of the package, in which @PREFIX@ stands for the prefix it will be installed
+    to; `record` are files kept below info/recipe.
+    """
+
+    output: str
+    build: str = ""
+    number: int = 0
+    name: str = ""
+    version: str = ""
+    subdir: str = ""
+    formats: tuple[str, ...] = ("conda",)
+    wheel: str = ""
+    tree: str = ""
+    python: str = ""
+    # The prefix its files were built for, if they hold one.
+    prefix: str = ""
+    depends: tuple[str, ...] = ()
+    constrains: tuple[str, ...] = ()
+    run_exports: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
+    record: tuple[tuple[str, str], ...] = ()
+    license: str = ""
+    summary: str = ""
+    home: str = ""
+
+
+def conda_subdir(platform: str) -> str:
+    """linux-x86_64 -> linux-64."""
+    return _SUBDIRS[platform]
+
+
+def conda_library(wheel: str) -> str:
+    """What conda calls the library of a wheel: dist/lab/torch_scatter-*.whl -> torch-scatter."""
+    return wheel.rpartition("/")[2].partition("-")[0].lower().replace("_", "-").replace(".", "-")
+
+
+def archive_formats(asked: str) -> tuple[str, ...]:
+    """The formats a recipe's word stands for."""
+    return ("conda", "tar.bz2") if asked == "both" else (asked,)
+
+
+def conda_requirements(requires: Sequence[str]) -> dict[str, str]:
+    """Python requirements as conda writes them: 'numpy<3' -> 'numpy <3'."""
+    found: dict[str, str] = {}
+    for text in requires:
+        split = re.fullmatch(r"([A-Za-z0-9._-]+)\s*(.*)", text.split(";")[0].strip())
+        assert split, text
+        name = split[1].lower()
+        name = CONDA_NAMES.get(name, name)
+        found[name] = f"{name} {split[2]}".strip()
+    return found
+
+
+def following(version: str) -> str:
+    """The minor release after this one: 11.0 -> 11.1."""
+    numbers = release(version)[:2]
+    return f"{numbers[0]}.{numbers[1] + 1}"
+
+
+def python_requirements(python: str) -> tuple[str, str]:
+    """The Python a compiled module needs, and its ABI."""
+    abi = f"python_abi {python}.* *_{abi_tag(python)}"
+    return f"python >={python},<{following(python)}.0a0", abi
+
+
+def cuda_requirements(version: str) -> tuple[str, str]:
+    """The toolkit's libraries, and the driver that runs them."""
+    numbers = release(version)
+    toolkit = "cudatoolkit" if numbers < (12,) else "cuda-version"
+    driver = f"{numbers[0]}.0" if numbers >= _COMPATIBLE_CUDA else version
+    return f"{toolkit} >={version},<{following(version)}", f"__cuda >={driver}"
+
+
+def torch_depends(resolution: Resolution) -> tuple[str, ...]:
+    """What torch needs beside its Python, where its wheel does not say it."""
+    needs = conda_requirements(resolution.requires)
+    found = [needs.get(name, name) for name in ("numpy", "typing_extensions")]
+    if release(resolution.torch) >= (2,):
+        found += _SINCE_TORCH_2
+    if resolution.cuda is not None:
+        found += cuda_requirements(resolution.cuda.version)
+    return tuple(found)
+
+
+def exact_torch(resolution: Resolution) -> str:
+    """The one torch that what was compiled against it works with."""
+    return f"pytorch =={resolution.torch} {resolution.conda_build}"
+
+
+def torch_constraints(version: str, *, cuda: bool) -> tuple[str, ...]:
+    """Which of the packages that only choose a kind of torch go with this one."""
+    if cuda:
+        # PyTorch's own channel chooses by the first, conda-forge by the others.
+        return (f"cpuonly {_NEVER}", f"pytorch-cpu {_NEVER}", f"pytorch-gpu =={version}")
+    return (f"pytorch-gpu {_NEVER}", f"pytorch-cpu =={version}")
+
+
+def torch_run_exports(version: str) -> tuple[str, ...]:
+    """What a package built against torch needs: the same minor release."""
+    return (f"pytorch >={version},<{following(version)}.0a0",)
