@@ -12,8 +12,8 @@ import textwrap
 from pathlib import Path
 
 from torchsmith.package.conda.pack import pack
-from torchsmith.package.conda.rpath import set_rpath
 from torchsmith.package.pack import pack_folder
+from torchsmith.package.patchelf import Patch, patch
 from torchsmith.plan.conda import CondaSpec, conda_subdir
 
 MACHINE = platform.machine()
@@ -43,7 +43,7 @@ def pack_python(channel: Path, folder: Path) -> None:
     shared = Path(sysconfig.get_config_var("LIBDIR") or "/", library or "")
     if library and library.endswith(".so.1.0") and shared.is_file():
         shutil.copy2(shared, tree / "lib")
-        set_rpath(program, "$ORIGIN/../lib")
+        patch(program, Patch(search=("$ORIGIN/../lib",)))
     spec = CondaSpec(
         output=str(channel),
         name="python",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -20,7 +19,6 @@ pytestmark = pytest.mark.integration
 
 CMAKE = Path(cmake.CMAKE_BIN_DIR) / "cmake"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc here")
 
 
 def failing(
@@ -263,18 +261,16 @@ def test_too_many_open_files(tmp_path: Path) -> None:
     assert found.named[0].id == "too-many-open-files"
 
 
-@needs_nvcc
-def test_a_gpu_that_nvcc_does_not_know(tmp_path: Path) -> None:
+def test_a_gpu_that_nvcc_does_not_know(tmp_path: Path, nvcc: Path) -> None:
     source = write(tmp_path / "x.cu", "__global__ void x() {}\n")
-    found = failing("nvcc", "-gencode", "arch=compute_10,code=sm_10", "-c", source, cwd=tmp_path)
+    found = failing(str(nvcc), "-gencode", "arch=compute_10,code=sm_10", "-c", source, cwd=tmp_path)
     assert found.named[0].id == "gpu-unknown-to-nvcc"
     assert "compute_10" in found.named[0].lines[0].text
 
 
-@needs_nvcc
-def test_a_gcc_that_is_newer_than_nvcc_takes(tmp_path: Path) -> None:
+def test_a_gcc_that_is_newer_than_nvcc_takes(tmp_path: Path, nvcc: Path) -> None:
     """The compiler says it is version 99; the refusal is that of CUDA's own header."""
     source = write(tmp_path / "x.cu", "__global__ void x() {}\n")
     newer = "-U__GNUC__,-D__GNUC__=99"
-    found = failing("nvcc", "-c", source, "-Xcompiler", newer, cwd=tmp_path)
+    found = failing(str(nvcc), "-c", source, "-Xcompiler", newer, cwd=tmp_path)
     assert found.named[0].id == "gcc-too-new-for-cuda"

@@ -37,9 +37,10 @@ def shipped(identity: str) -> tuple[Step, Shipment]:
 
 def test_wheels_and_libtorch_go_into_the_recipes_own_folder() -> None:
     step, shipment = shipped("publish-index-lab")
-    assert shipment == Shipment(("dist/lab/*.whl", "dist/lab/libtorch-*"), index="idx")
+    archive = "dist/lab/libtorch-2.6.0+cpu-linux-x86_64.zip"
+    assert shipment == Shipment(("dist/lab/*.whl", archive), index="idx")
     assert step.outputs == ("$PROJECT/idx",)
-    assert step.needs == ("verify-torch-lab", "package-libtorch-lab")
+    assert step.needs == ("verify-torch-lab", "package-libtorch-lab", "attest-lab")
     assert all('"$PROJECT"/idx' in line for line in step.commands)
 
 

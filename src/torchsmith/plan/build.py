@@ -140,6 +140,7 @@ def _variant(
     conda: list[Step] = []
     mine: list[Step] = []
     ready: list[Step] = []
+    attested: tuple[str, ...] = ()
     if builds:
         environ = environment(resolution)
         torch: Step | None = None
@@ -179,7 +180,9 @@ def _variant(
                 archives.append(libtorch_step(resolution, ready[-2]))
                 collector.add(*archives)
         # After everything that is packed: it says how each came about.
-        collector.add(attest_step(recipe, resolution, collector.steps))
+        if attest := attest_step(recipe, resolution, collector.steps):
+            collector.add(attest)
+            attested = (attest.id,)
     images: list[str] = []
     image_ids: tuple[str, ...] = ()
     if recipe.image is not None:
@@ -215,6 +218,7 @@ def _variant(
         tuple(conda),
         images,
         image_ids,
+        attested,
     )
     collector.add(*shipped)
     before = tuple(step.id for step in shipped if step.id.startswith("publish-images")) or image_ids

@@ -46,15 +46,19 @@ def publish_steps(
     conda: tuple[Step, ...],
     images: list[str],
     image_ids: tuple[str, ...],
+    attested: tuple[str, ...],
 ) -> list[Step]:
-    """Every place a recipe names, for what there is to go there."""
+    """Every place a recipe names, for what there is to go there.
+
+    `attested` is what writes the documents that go along into folders.
+    """
     variant = resolution.variant
     steps: list[Step] = []
     made = f"{wheel_folder(wheels)}/*.whl"
     if publish.index is not None and (wheels or archives):
-        steps.append(_index(variant, publish.index, made, wheels, archives))
+        steps.append(_index(variant, publish.index, made, wheels, archives, attested))
     if publish.channel is not None and conda:
-        steps.append(_channel(variant, publish.channel, conda))
+        steps.append(_channel(variant, publish.channel, conda, attested))
     folders = tuple(step.id for step in steps)
     if publish.bucket is not None and folders:
         steps.append(_bucket(variant, publish, publish.bucket, folders))
@@ -84,7 +88,12 @@ def _not_ours(folder: str, kind: str) -> str:
 
 
 def _index(
-    variant: str, folder: str, made: str, wheels: tuple[Step, ...], archives: tuple[Step, ...]
+    variant: str,
+    folder: str,
+    made: str,
+    wheels: tuple[Step, ...],
+    archives: tuple[Step, ...],
+    attested: tuple[str, ...],
 ) -> Step:
     here = in_project(folder)
     files = (*([made] if wheels else []), *(step.outputs[0] for step in archives))
@@ -94,7 +103,7 @@ def _index(
         title=f"Add the wheels to the pip index {folder}",
         why="any web server can serve it: pip install --index-url",
         variant=variant,
-        needs=tuple(step.id for step in (*wheels, *archives)),
+        needs=(*(step.id for step in (*wheels, *archives)), *attested),
         commands=(
             _not_ours(folder, "index"),
             f"mkdir -p {here}/simple",
@@ -120,7 +129,7 @@ def _index(
     )
 
 
-def _channel(variant: str, folder: str, conda: tuple[Step, ...]) -> Step:
+def _channel(variant: str, folder: str, conda: tuple[Step, ...], attested: tuple[str, ...]) -> Step:
     here = in_project(folder)
     return Step(
         id=f"publish-channel-{variant}",
@@ -128,7 +137,7 @@ def _channel(variant: str, folder: str, conda: tuple[Step, ...]) -> Step:
         title=f"Add the packages to the conda channel {folder}",
         why="conda install --channel",
         variant=variant,
-        needs=tuple(step.id for step in conda),
+        needs=(*(step.id for step in conda), *attested),
         commands=(
             _not_ours(folder, "channel"),
             f"mkdir -p {here}/noarch",

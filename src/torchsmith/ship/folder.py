@@ -22,6 +22,7 @@ from torchsmith.engine.disk import check_room, room, sync_file, write_whole
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import copy_file, remove
 from torchsmith.errors import OutputError, TorchsmithError, UsageError
+from torchsmith.plan.attest import attestations
 
 FolderKind = Literal["index", "channel"]
 Say = Callable[[str], None]
@@ -76,15 +77,21 @@ class Changes:
         check_room(self._root, needed)
 
     def bring(self, source: Path, target: str, sha256: str) -> None:
-        """Copy a file in; it must still be what it was when it was looked at."""
-        staged = self._staged()
-        copied = copy_file(str(source), str(staged))
-        if copied.sha256 != sha256:
+        """Copy a file in, and the documents on it; it must still be what it was when looked at."""
+        if self._copy(source, target) != sha256:
             raise OutputError(
                 f"{source} changed while it was read", "Publish it once nobody writes to it."
             )
+        for document, place in zip(attestations(str(source)), attestations(target), strict=True):
+            if Path(document).is_file():
+                self._copy(Path(document), place)
+
+    def _copy(self, source: Path, target: str) -> str:
+        staged = self._staged()
+        copied = copy_file(str(source), str(staged))
         sync_file(staged)
         self._files.append((staged, target))
+        return copied.sha256
 
     def write(self, target: str, content: bytes) -> None:
         """Replace a page, if what is there differs."""
@@ -96,8 +103,8 @@ class Changes:
         self._pages.append((staged, target))
 
     def drop(self, target: str) -> None:
-        """Remove a file, once no page names it."""
-        self._gone.append(target)
+        """Remove a file, and the documents on it, once no page names it."""
+        self._gone += [target, *attestations(target)]
 
     def _staged(self) -> Path:
         self._incoming.mkdir(exist_ok=True)

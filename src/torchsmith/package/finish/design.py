@@ -14,8 +14,8 @@ from torchsmith.package.finish import loader, metadata
 from torchsmith.package.finish.manylinux import Policies, Tag
 from torchsmith.package.finish.opening import loadable
 from torchsmith.package.finish.outside import Rules, Settled, Vendored, settle
-from torchsmith.package.finish.patchelf import Patch
 from torchsmith.package.finish.search import installed_at, search_path
+from torchsmith.package.patchelf import Patch
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.verify.binary import Library
 from torchsmith.verify.wheelfile import Wheel

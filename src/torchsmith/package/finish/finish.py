@@ -19,16 +19,17 @@ from torchsmith.package.finish.audit import audit
 from torchsmith.package.finish.design import Design, Options, design
 from torchsmith.package.finish.metadata import Fields, moved
 from torchsmith.package.finish.opening import loadable, open_wheel
-from torchsmith.package.finish.patchelf import Patch, patch, patchelf_program
 from torchsmith.package.finish.report import Change, Finished
 from torchsmith.package.finish.strip import strip, strip_program
 from torchsmith.package.pack import Member, write_wheel
+from torchsmith.package.patchelf import Patch, patch
 from torchsmith.verify.binary import Library, read_files
 from torchsmith.verify.wheelfile import Wheel
 
 Say = Callable[[str], None]
 # The folder a wheel is finished in, beside where it will lie.
 UNFINISHED = ".finish-"
+_UNPATCHABLE = "It is not one patchelf can change: finish with --libraries system."
 
 
 def finish_wheel(
@@ -97,7 +98,6 @@ def _change(wheel: Wheel, wanted: Design, archive: zipfile.ZipFile, tree: Path) 
     """Lay the libraries that change into a folder, changed."""
     paths = sorted({*wanted.patches, *wanted.stripped, *wanted.taken})
     stripper = strip_program(loadable(wheel)[0].machine) if wanted.stripped else ""
-    patcher = patchelf_program() if wanted.patches else Path()
 
     def one(path: str) -> None:
         file = tree / path
@@ -112,7 +112,7 @@ def _change(wheel: Wheel, wanted: Design, archive: zipfile.ZipFile, tree: Path) 
         if path in wanted.stripped:
             strip(file, stripper)
         if path in wanted.patches:
-            patch(file, wanted.patches[path], patcher)
+            patch(file, wanted.patches[path], _UNPATCHABLE)
 
     with ThreadPoolExecutor(read_cores()) as pool:
         list(pool.map(one, paths))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchsmith.errors import HostError
 from torchsmith.host.system import read_platform
-from torchsmith.package.finish.programs import change
+from torchsmith.package.programs import change
 
 
 def strip_program(machine: str) -> str:
