@@ -45,7 +45,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from torchsmith.facts.files import shipped
-from torchsmith.recipe import models, outcome, values
+from torchsmith.recipe import job, models, outcome, values
 from torchsmith.recipe.gpus import Gpus
 
 ROOT = Path(__file__).parents[1]
@@ -387,7 +387,7 @@ TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "What it is packed into": (outcome.Packages,),
     "Images": (outcome.Image, outcome.Foundation, outcome.Client, outcome.Training),
     "Shipping": (outcome.Publish,),
-    "Jobs": (outcome.Job, outcome.Role),
+    "Jobs": (job.Job, job.Role, job.Port, job.Mount, job.Slurm, job.Kubernetes),
     "Several at once": (models.Matrix, models.MatrixCell),
 }
 HEADINGS = {
@@ -408,6 +408,10 @@ HEADINGS = {
     "Publish": "[publish]",
     "Job": "[[job]]",
     "Role": "[[job.role]]",
+    "Port": "[[job.role.port]]",
+    "Mount": "[[job.data]], [[job.output]]",
+    "Slurm": "[job.slurm]",
+    "Kubernetes": "[job.kubernetes]",
     "Matrix": "[matrix]",
     "MatrixCell": "[[matrix.include]]",
 }
@@ -422,6 +426,7 @@ NAMED: tuple[tuple[Any, str], ...] = (
     (values.Pythons, 'a Python as major.minor, `"host"`, or a list of them'),
     (values.Line, "one line of text"),
     (values.Lines, "text"),
+    (values.Script, "text"),
     (values.ProjectPath, "a path inside the recipe's folder"),
     (values.SourcePath, "a path, inside the recipe's folder or absolute"),
 )

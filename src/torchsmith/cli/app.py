@@ -13,6 +13,7 @@ from torchsmith.cli import (
     doctor,
     facts,
     init,
+    job,
     log,
     plan,
     schema,
@@ -55,6 +56,7 @@ app.command("bundle")(bundle.bundle)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(verify.verify)
 app.add_typer(facts.app, name="facts")
+app.add_typer(job.app, name="job")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
 app.command("log")(log.log)

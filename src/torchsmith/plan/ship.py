@@ -6,8 +6,9 @@ import json
 
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import in_project, needs_program, sh
+from torchsmith.recipe.job import Job
 from torchsmith.recipe.models import Recipe
-from torchsmith.recipe.outcome import Image, Job, Publish
+from torchsmith.recipe.outcome import Image, Publish
 from torchsmith.resolve.models import Resolution
 
 ENGINE = '"${ENGINE:-docker}"'
@@ -239,7 +240,7 @@ def openpai_v1(job: Job, image: str) -> bytes:
             "memoryMB": role.memory_mb,
             "gpuNumber": role.gpus,
             **({"shmMB": role.shm_mb} if role.shm_mb else {}),
-            "command": role.command,
+            "command": role.script,
         }
         for role in job.role
     ]
@@ -268,7 +269,7 @@ def job_steps(
                 (
                     f"role {role.name}",
                     f"{role.tasks} x {role.cpus} CPUs, {role.memory_mb} MB, {role.gpus} GPUs"
-                    f"{shared}: {role.command}",
+                    f"{shared}: {role.script}",
                 )
             )
         if job.distributed:
