@@ -75,6 +75,8 @@ def started(
     *before, last = commands
     if _LAUNCHES.search(last):
         # It starts its processes itself; torchrun takes what it is not told from these.
+        if job.nodes == 1:
+            return (*before, f"export PET_NNODES=1 PET_NPROC_PER_NODE={role.processes}", last)
         return (
             *before,
             f"export MASTER_ADDR={meet.address} MASTER_PORT={meet.port} "
@@ -125,9 +127,5 @@ def needs_image(job: Job, engine: str) -> None:
 def kept_out(job: Job, engine: str) -> list[str]:
     """What the job says for another engine only."""
     tables = {"openpai": job.openpai, "openpai_v1": job.openpai_v1}
-    return [
-        f"{table}.{key} is left out: {engine} has no word for it"
-        for table, keys in tables.items()
-        if table != engine
-        for key in keys
-    ]
+    names = [f"{table}.{key}" for table, keys in tables.items() if table != engine for key in keys]
+    return [f"left out, as only OpenPAI knows them: {', '.join(names)}"] if names else []

@@ -119,7 +119,7 @@ def _notes(job: Job) -> list[str]:
                 f"role {role.name}: {role.image} is not used, the torch on the PATH is; "
                 "compose runs images here"
             )
-        if role.shm_mb:
+        if role.shm_asked:
             notes.append(f"role {role.name}: shared memory is this machine's own /dev/shm")
         if role.retries or role.min_failed is not None or role.min_succeeded is not None:
             notes.append(f"role {role.name}: tasks are not counted or started again one by one")

@@ -51,7 +51,10 @@ class Secret:
 
 @dataclass(frozen=True)
 class TaskRole:
-    """One kind of task. `rank` is the node rank of its first one in a distributed run."""
+    """One kind of task. `rank` is the node rank of its first one in a distributed run.
+
+    `shm_asked` is the shared memory the job itself asks for, `shm_mb` the image's where it does not.
+    """
 
     name: str
     tasks: int
@@ -61,6 +64,7 @@ class TaskRole:
     memory_mb: int
     gpus: int
     shm_mb: int | None
+    shm_asked: int | None
     image: str
     env: Mapping[str, str]
     ports: tuple[Port, ...]

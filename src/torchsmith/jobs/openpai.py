@@ -195,7 +195,7 @@ def _role_v1(job: Job, role: TaskRole) -> Table:
         "cpuNumber": role.cpus,
         "memoryMB": role.memory_mb,
     }
-    table |= {"shmMB": role.shm_mb} if role.shm_mb else {}
+    table |= {"shmMB": role.shm_asked} if role.shm_asked else {}
     table["gpuNumber"] = role.gpus
     ports: list[JsonValue] = [
         {"label": port.name, "beginAt": port.number, "portNumber": port.count}

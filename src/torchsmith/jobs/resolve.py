@@ -22,6 +22,7 @@ def resolve(job: written.Job, image: str = "", shm_mb: int | None = None) -> Job
                 memory_mb=role.memory_mb,
                 gpus=role.gpus,
                 shm_mb=role.shm_mb or shm_mb,
+                shm_asked=role.shm_mb,
                 image=role.image or job.image or ("" if job.environment else image),
                 env={**job.env, **role.env},
                 ports=tuple(role.port),

@@ -157,7 +157,7 @@ def _bound(job: Job) -> list[str]:
 def _notes(job: Job) -> list[str]:
     notes = kept_out(job, "slurm")
     for role in job.roles:
-        if role.shm_mb:
+        if role.shm_asked:
             notes.append(f"role {role.name}: shared memory is the node's own /dev/shm under Slurm")
         if role.ports:
             notes.append(f"role {role.name}: Slurm reserves no ports")

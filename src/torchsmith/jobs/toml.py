@@ -13,7 +13,11 @@ def job_file(job: written.Job) -> str:
     """The file that holds what was set of a job; what has its default is left out."""
     table = job.model_dump(by_alias=True, exclude_defaults=True)
     roles = table.pop("role")
+    # What is kept of OpenPAI can be long: a line for each of its keys.
+    kept = {name: table.pop(name) for name in ("openpai", "openpai_v1") if name in table}
     lines = [f"{_key(name)} = {_value(value)}" for name, value in table.items()]
+    for name, inner in kept.items():
+        lines += [f"{name}.{_key(key)} = {_value(value)}" for key, value in inner.items()]
     for role in roles:
         lines += ["", "[[role]]"]
         lines += [f"{_key(name)} = {_value(value)}" for name, value in role.items()]

@@ -59,9 +59,9 @@ def read(text: str) -> JsonValue:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         problem = getattr(error, "problem", None) or "cannot be read"
-        raise ValueError(f"not valid YAML: {where}{problem}") from None
+        raise ValueError(f"is not valid YAML: {where}{problem}") from None
     except RecursionError:
-        raise ValueError("not valid YAML: nested too deeply") from None
+        raise ValueError("is not valid YAML: nested too deeply") from None
     return value  # type: ignore[no-any-return]
 
 
