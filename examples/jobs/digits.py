@@ -75,7 +75,7 @@ def main() -> None:
     """Train, and say how many digits it tells apart."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--count", type=int, default=4000)
+    parser.add_argument("--count", type=int, default=2000)
     arguments = parser.parse_args()
 
     together = "RANK" in os.environ
@@ -91,8 +91,8 @@ def main() -> None:
         model = DistributedDataParallel(model)
     data = dataset(arguments.count, seed=1)
     sampler = DistributedSampler(data) if together else None
-    loader = DataLoader(data, batch_size=64, shuffle=sampler is None, sampler=sampler)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    loader = DataLoader(data, batch_size=32, shuffle=sampler is None, sampler=sampler)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(arguments.epochs):
         if sampler is not None:
             sampler.set_epoch(epoch)

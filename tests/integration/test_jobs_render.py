@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import kubeflow.training.models as kubeflow_models
-import kubernetes_validate
+import kubeflow.training.models as kubeflow_models  # type: ignore[import-untyped]
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 

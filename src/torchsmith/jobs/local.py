@@ -35,7 +35,7 @@ def _script(job: Job) -> str:
                 f"job {job.name}: this machine has folders, not {mount.source}",
                 "Name the folder: from = '/...'.",
             )
-    lines = ["#!/bin/sh", f"# Runs {job.name} on this machine.", "set -eu", ""]
+    lines = ["#!/bin/sh", f"# Runs {job.name} on this machine.", "set -eu"]
     lines += secret_lines(job)
     lines += environment_lines(job)
     # A folder that is mounted elsewhere is used where it is; commands may change the folder.

@@ -53,7 +53,7 @@ class Secret:
 class TaskRole:
     """One kind of task. `rank` is the node rank of its first one in a distributed run.
 
-    `shm_asked` is the shared memory the job itself asks for, `shm_mb` the image's where it does not.
+    `shm_asked` is the shared memory the job asks for, `shm_mb` the image's where it does not.
     """
 
     name: str

@@ -33,9 +33,9 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
 
 def _script(job: Job) -> str:
     bound = _bound(job)
-    lines = ["#!/bin/bash", *_directives(job), "", "set -euo pipefail", ""]
+    lines = ["#!/bin/bash", *_directives(job), "", "set -euo pipefail"]
     if job.slurm.modules:
-        lines += [f"module load {shlex.join(job.slurm.modules)}", ""]
+        lines.append(f"module load {shlex.join(job.slurm.modules)}")
     lines += secret_lines(job)
     lines += environment_lines(job)
     if job.distributed and job.nodes > 1:
@@ -53,9 +53,11 @@ def _script(job: Job) -> str:
         lines += ["", *held(f"role_{role.name}", "\n".join(("set -e", *env, *commands)))]
     lines += ["", "status=0", *_steps(job, bound)]
     if job.retries:
+        # The bare number of an array's last task is that of the whole array.
+        mine = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.slurm.array else "$SLURM_JOB_ID"
         lines += [
             f'if [ "$status" -ne 0 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.retries} ]; then',
-            '  scontrol requeue "$SLURM_JOB_ID"',
+            f'  scontrol requeue "{mine}"',
             "fi",
         ]
     return "\n".join([*lines, 'exit "$status"', ""])
