@@ -157,6 +157,9 @@ def _role_1(rest: Table) -> tuple[Table, Table]:
             "command": "command",
         },
     )
+    command = role.get("command")
+    if isinstance(command, str) and "\n" in command:
+        role["command"] = [command]
     ports = rest.pop("portList", None)
     if ports is not None:
         if not isinstance(ports, list):

@@ -269,7 +269,7 @@ def job_steps(
                 (
                     f"role {role.name}",
                     f"{role.tasks} x {role.cpus} CPUs, {role.memory_mb} MB, {role.gpus} GPUs"
-                    f"{shared}: {role.script}",
+                    f"{shared}: {'; '.join(role.script.splitlines())}",
                 )
             )
         if job.distributed:

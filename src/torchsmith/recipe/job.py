@@ -166,7 +166,7 @@ class Role(Section):
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="Processes per task for a distributed run; default: one per GPU."
     )
-    command: Script | Annotated[list[Script], Field(min_length=1, max_length=200)]
+    command: Line | Annotated[list[Script], Field(min_length=1, max_length=200)]
     image: ImageName | None = Field(None, description="Default: the job's.")
     env: Environment = Field(default_factory=dict, description="Over the job's own.")
     port: Annotated[list[Port], Field(max_length=100), AfterValidator(unique_names)] = Field(
