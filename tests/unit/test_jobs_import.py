@@ -21,6 +21,7 @@ from torchsmith.jobs.toml import job_file
 pytestmark = pytest.mark.unit
 
 DATA = Path(__file__).parents[1] / "data" / "jobs"
+ROLE = '"name": "m", "taskNumber": 1, "cpuNumber": 1, "memoryMB": 1, "gpuNumber": 0, "command": "x"'
 
 
 def again(path: Path, engine: str, folder: Path) -> str:
@@ -98,15 +99,14 @@ def test_what_only_openpai_fills_in_is_refused_elsewhere(tmp_path: Path) -> None
         ("a: 1\na: 2", "'a' is written twice"),
         ("a: [", "not valid YAML"),
         ('{"jobName": "a"}', "has no taskRoles"),
-        ('{"jobName": "a", "image": "x", "taskRoles": [{"name": "m"}]}', "command: is missing"),
+        ('{"jobName": "a", "image": "x", "taskRoles": [{"name": "m"}]}', "without taskNumber"),
         (
-            '{"jobName": "a", "image": "x", "extras": null, '
-            '"taskRoles": [{"name": "m", "command": "x"}]}',
+            f'{{"jobName": "a", "image": "x", "extras": null, "taskRoles": [{{{ROLE}}}]}}',
             "says null for extras",
         ),
         (
-            '{"jobName": "a", "image": "x", "taskRoles": '
-            '[{"name": "m", "command": "x", "portList": [{"label": "a", "to": 1}]}]}',
+            f'{{"jobName": "a", "image": "x", "taskRoles": '
+            f'[{{{ROLE}, "portList": [{{"label": "a", "to": 1}}]}}]}}',
             "label, beginAt and portNumber",
         ),
         ("protocolVersion: 2\nname: a\ntype: job\nnope: 1", "nope: is not a key of the protocol"),
@@ -155,6 +155,7 @@ def test_a_good_request_has_no_problems() -> None:
         ("taskRoles.worker.script", "nope", "nope is not among the prerequisites"),
         ("taskRoles.worker.instances", 0, "taskRoles.worker.instances"),
         ("taskRoles.worker.commands", [], "taskRoles.worker.commands"),
+        ("taskRoles.worker.resourcePerInstance", {"cpu": 1, "gpu": 0}, "memoryMB: is missing"),
         ("taskRoles.worker.resourcePerInstance.cpu", 1.5, "resourcePerInstance.cpu: 1.5"),
         ("taskRoles.worker.resourcePerInstance.gpu", True, "resourcePerInstance.gpu"),
         ("taskRoles.worker.resourcePerInstance.disk", 1, "disk: is not a key"),

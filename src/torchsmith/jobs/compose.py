@@ -59,7 +59,7 @@ def _service(job: Job, role: TaskRole, index: int) -> Table:
     *before, last = started(job, role, commands_for(job, role, "compose"), meet)
     env: dict[str, str] = {
         "TASK_INDEX": str(index),
-        **{name: _plain(text) for name, text in environment(job, role, inside=True).items()},
+        **{name: _plain(text) for name, text in environment(job, role).items()},
     }
     for secret in job.secrets:
         # From the environment of whoever starts it; the file has no value.

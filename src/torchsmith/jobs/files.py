@@ -96,42 +96,43 @@ def _changed(table: Any, changes: Sequence[str]) -> Any:
     """The table with each `key=value` laid over it; `role.NAME.key` is a key of one role."""
     if not isinstance(table, dict):
         return table
-    table = {**table}
     for change in changes:
         key, equals, text = change.partition("=")
         parts = key.strip().split(".")
         if not equals or not all(parts):
             raise UsageError(f"--set {change!r} is not written like key=value")
-        value = _value(text)
-        if parts[0] == "role":
-            _change_role(table, parts[1:], value, change)
-            continue
-        inner = table
-        for part in parts[:-1]:
-            below = inner.get(part, {})
-            if not isinstance(below, dict):
-                raise UsageError(f"--set {change!r}: {part} is not a table")
-            inner[part] = {**below}
-            inner = inner[part]
-        inner[parts[-1]] = value
+        roles = table.get("role")
+        if parts[0] == "role" and isinstance(roles, list):
+            table = {**table, "role": _with_role(roles, parts[1:], _value(text), change)}
+        else:
+            table = _with(table, parts, _value(text), change)
     return table
 
 
-def _change_role(table: dict[str, Any], parts: list[str], value: Any, change: str) -> None:
-    roles = table.get("role", [])
-    if not isinstance(roles, list) or not all(isinstance(role, dict) for role in roles):
-        return  # Reading it says what is wrong.
-    names = [str(role.get("name", "main")) for role in roles]
-    mine = [parts[0]] if len(parts) > 1 and parts[0] in names else names
-    keys = parts[1:] if len(parts) > 1 and parts[0] in names else parts
-    if not keys or (len(mine) > 1 and mine == names):
+def _with(table: dict[str, Any], parts: list[str], value: Any, change: str) -> dict[str, Any]:
+    first, *rest = parts
+    if not rest:
+        return {**table, first: value}
+    inner = table.get(first, {})
+    if not isinstance(inner, dict):
+        raise UsageError(f"--set {change!r}: {first} is not a table")
+    return {**table, first: _with(inner, rest, value, change)}
+
+
+def _with_role(roles: list[Any], parts: list[str], value: Any, change: str) -> list[Any]:
+    names = [str(role.get("name", "main")) if isinstance(role, dict) else "" for role in roles]
+    named = len(parts) > 1 and parts[0] in names
+    keys = parts[1:] if named else parts
+    if not keys or (not named and len(names) > 1):
         raise UsageError(
             f"--set {change!r} does not say which role",
-            f"Write role.{names[0] if names else 'NAME'}.{'.'.join(keys) or 'key'}=...",
+            f"Write role.{names[0]}.{'.'.join(keys) or 'key'}=...",
         )
-    table["role"] = [
-        _changed(role, [f"{'.'.join(keys)}={change.partition('=')[2]}"]) if name in mine else role
-        for name, role in zip(names, roles, strict=True)
+    mine = names.index(parts[0]) if named else 0
+    # Reading it says what is wrong with a role that is no table.
+    return [
+        _with(role, keys, value, change) if index == mine and isinstance(role, dict) else role
+        for index, role in enumerate(roles)
     ]
 
 

@@ -142,6 +142,10 @@ def _protocol_1(document: Table) -> Imported:
 
 def _role_1(rest: Table) -> tuple[Table, Table]:
     role: Table = {}
+    for key in ("name", "taskNumber", "cpuNumber", "memoryMB", "gpuNumber", "command"):
+        # Our own defaults would change what it means.
+        if rest.get(key) is None:
+            raise ValueError(f"has a task role without {key}")
     _moved(
         rest,
         role,

@@ -152,7 +152,7 @@ def pod_spec(job: Job, role: TaskRole, commands: tuple[str, ...], name: str) -> 
         limits[job.kubernetes.gpu_resource] = str(role.gpus)
     env: list[Table] = [
         {"name": variable, "value": _plain(value)}
-        for variable, value in environment(job, role, inside=True).items()
+        for variable, value in environment(job, role).items()
     ]
     env += [
         {

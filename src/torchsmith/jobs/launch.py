@@ -51,9 +51,9 @@ def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
     return commands
 
 
-def environment(job: Job, role: TaskRole, *, inside: bool) -> dict[str, str]:
-    """The variables of a role's tasks; `inside` a container a mount is where it is mounted."""
-    env = {mount.variable: mount.at if inside else mount.source for mount in job.mounts}
+def environment(job: Job, role: TaskRole) -> dict[str, str]:
+    """The variables of a role's tasks, as they are in a container."""
+    env = {mount.variable: mount.at for mount in job.mounts}
     if job.distributed:
         env["TORCHSMITH_BACKEND"] = job.backend
         # torchrun would give each process one thread.
@@ -73,7 +73,8 @@ def started(
     if not job.distributed:
         return commands
     *before, last = commands
-    if _LAUNCHES.search(last):
+    # MPI's processes are started by mpirun, never by torchrun.
+    if job.backend == "mpi" or _LAUNCHES.search(last):
         # It starts its processes itself; torchrun takes what it is not told from these.
         if job.nodes == 1:
             return (*before, f"export PET_NNODES=1 PET_NPROC_PER_NODE={role.processes}", last)

@@ -46,7 +46,7 @@ def _script(job: Job) -> str:
         lines += ["export MASTER_PORT=$((20000 + $$ % 20000))"]
     known = {mount.variable for mount in job.mounts}
     for role in job.roles:
-        env = environment(job, role, inside=False)
+        env = environment(job, role)
         told = exports({name: value for name, value in env.items() if name not in known})
         commands = started(job, role, commands_for(job, role, "local"), _MEET)
         text = "\n".join(("set -e", *told, *commands))

@@ -223,7 +223,7 @@ def _meets(job: Job) -> bool:
 def _commands(job: Job, role: TaskRole, commands: tuple[str, ...]) -> tuple[str, ...]:
     first = job.roles[0].name
     meet = Rendezvous(f'"$PAI_HOST_IP_{first}_0"', f'"$PAI_PORT_LIST_{first}_0_{_PORT}"', _INDEX)
-    env = environment(job, role, inside=True)
+    env = environment(job, role)
     for mount in job.mounts:
         if not mount.source.startswith("claim:"):
             raise UsageError(

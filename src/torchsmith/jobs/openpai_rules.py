@@ -138,8 +138,10 @@ def _role(at: str, role: JsonValue, names: dict[str, set[str]]) -> Iterator[str]
             continue
         yield from _unknown(f"{at}.{key}", inner, kind)
         yield from _numbers(f"{at}.{key}", inner)
-    if "resourcePerInstance" not in role:
-        yield f"{at}.resourcePerInstance: is missing"
+    resource = role.get("resourcePerInstance")
+    for key in ("cpu", "memoryMB", "gpu"):
+        if not isinstance(resource, Mapping) or resource.get(key) is None:
+            yield f"{at}.resourcePerInstance.{key}: is missing"
 
 
 def _numbers(at: str, table: Table) -> Iterator[str]:

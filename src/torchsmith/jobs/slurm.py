@@ -13,7 +13,7 @@ from torchsmith.jobs.launch import (
     kept_out,
     started,
 )
-from torchsmith.jobs.models import Job, Rendering, TaskRole
+from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
 from torchsmith.jobs.shell import environment_lines, held, secret_lines
 
 _MEET = Rendezvous('"$MASTER_ADDR"', '"$MASTER_PORT"', "SLURM_PROCID")
@@ -38,6 +38,7 @@ def _script(job: Job) -> str:
         lines.append(f"module load {shlex.join(job.slurm.modules)}")
     lines += secret_lines(job)
     lines += environment_lines(job)
+    lines += [f'mkdir -p "{_place(mount)}"' for mount in job.mounts if not mount.read_only]
     if job.distributed and job.nodes > 1:
         first = "SLURM_JOB_NODELIST" + ("_HET_GROUP_0" if len(job.roles) > 1 else "")
         lines += [
@@ -47,10 +48,13 @@ def _script(job: Job) -> str:
             "export MASTER_ADDR MASTER_PORT",
         ]
     for role in job.roles:
-        inside = bool(role.image)
         commands = started(job, role, commands_for(job, role, "slurm"), _MEET)
-        env = exports(environment(job, role, inside=inside))
-        lines += ["", *held(f"role_{role.name}", "\n".join(("set -e", *env, *commands)))]
+        env = environment(job, role)
+        # Without an image the folders are where they are; their alphabet needs no more quoting.
+        places = {} if role.image else {mount.variable: _place(mount) for mount in job.mounts}
+        told = [f'export {name}="{place}"' for name, place in places.items()]
+        told += exports({name: value for name, value in env.items() if name not in places})
+        lines += ["", *held(f"role_{role.name}", "\n".join(("set -e", *told, *commands)))]
     lines += ["", "status=0", *_steps(job, bound)]
     if job.retries:
         # The bare number of an array's last task is that of the whole array.
@@ -129,10 +133,10 @@ def _srun(job: Job, role: TaskRole, bound: list[str], group: str = "") -> str:
     if role.image and job.slurm.container == "pyxis":
         command += f" --container-image={shlex.quote(_enroot(role.image))}"
         mounts = ",".join(bound)
-        command += f" --container-mounts={shlex.quote(mounts)}" if mounts else ""
+        command += f' --container-mounts="{mounts}"' if mounts else ""
     elif role.image:
         command += " apptainer exec" + (" --nv" if role.gpus else "")
-        command += "".join(f" --bind {shlex.quote(item)}" for item in bound)
+        command += "".join(f' --bind "{item}"' for item in bound)
         command += f" {shlex.quote(f'docker://{role.image}')}"
     return f'{command} sh -c "$role_{role.name}"'
 
@@ -144,6 +148,12 @@ def _enroot(image: str) -> str:
     return f"{registry}#{rest}" if named else image
 
 
+def _place(mount: Mount) -> str:
+    """Where a folder is on the nodes: one beside the job is where it was submitted."""
+    beside = "" if mount.source.startswith("/") else "$SLURM_SUBMIT_DIR/"
+    return f"{beside}{mount.source}"
+
+
 def _bound(job: Job) -> list[str]:
     bound: list[str] = []
     for mount in job.mounts:
@@ -152,7 +162,7 @@ def _bound(job: Job) -> list[str]:
                 f"job {job.name}: Slurm mounts folders of its nodes, not {mount.source}",
                 "Name the folder the nodes see it at: from = '/...'.",
             )
-        bound.append(f"{mount.source}:{mount.at}" + (":ro" if mount.read_only else ""))
+        bound.append(f"{_place(mount)}:{mount.at}" + (":ro" if mount.read_only else ""))
     return bound
 
 
@@ -196,8 +206,8 @@ def in_order(jobs: tuple[Job, ...]) -> list[Job]:
         for name in job.after:
             if name not in left:
                 raise UsageError(
-                    f"job {job.name} comes after {name}, which is not in this file",
-                    f"Known are: {', '.join(left)}.",
+                    f"job {job.name} comes after {name}, which is not rendered with it",
+                    f"Rendered are: {', '.join(left)}.",
                 )
     while left:
         ready = [job for job in left.values() if not left.keys() & set(job.after)]
