@@ -101,6 +101,13 @@ def test_a_failed_job_is_started_again_as_often_as_it_says(tmp_path: Path) -> No
     assert done.stdout.split() == ["again"] * 3
 
 
+def test_a_task_that_fails_ends_the_others(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = run(job(tmp_path, '[ "$TASK_INDEX" = 0 ] || exit 3; sleep 60'), "role.tasks=3")
+    assert done.returncode == 3
+    assert time.monotonic() - started < 30
+
+
 def test_a_job_is_stopped_when_its_time_is_up(tmp_path: Path) -> None:
     started = time.monotonic()
     done = run(job(tmp_path, "sleep 60", 'time_limit = "1s"'))

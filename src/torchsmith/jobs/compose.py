@@ -14,6 +14,7 @@ from torchsmith.jobs.launch import (
     in_time,
     kept_out,
     needs_image,
+    only_folders,
     started,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
@@ -28,6 +29,7 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
     notes: list[str] = []
     for job in jobs:
         needs_image(job, "compose")
+        only_folders(job, "compose")
         files[f"{job.name}.compose.yaml"] = yaml_text.write(_file(job)).encode()
         notes += [f"{job.name}: {note}" for note in _notes(job)]
     return Rendering(files, tuple(notes))
@@ -82,12 +84,6 @@ def _service(job: Job, role: TaskRole, index: int) -> Table:
         }
         for mount in job.mounts
     ]
-    for mount in job.mounts:
-        if ":" in mount.source:
-            raise UsageError(
-                f"job {job.name}: compose mounts folders, not {mount.source}",
-                "Name the folder this machine sees it at.",
-            )
     ports = [
         f"{port.number + offset}:{port.number + offset}"
         for port in role.ports

@@ -125,6 +125,16 @@ def needs_image(job: Job, engine: str) -> None:
             )
 
 
+def only_folders(job: Job, engine: str) -> None:
+    """Refuse a mount that is no folder on an engine that has only those."""
+    for mount in job.mounts:
+        if ":" in mount.source:
+            raise UsageError(
+                f"job {job.name}: {engine} mounts folders, not {mount.source}",
+                "Name the folder its machines see it at: from = '/...'.",
+            )
+
+
 def kept_out(job: Job, engine: str) -> list[str]:
     """What the job says for another engine only."""
     tables = {"openpai": job.openpai, "openpai_v1": job.openpai_v1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from torchsmith.errors import UsageError
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
@@ -10,10 +9,11 @@ from torchsmith.jobs.launch import (
     exports,
     gpus_before,
     kept_out,
+    only_folders,
     started,
 )
 from torchsmith.jobs.models import Job, Rendering
-from torchsmith.jobs.shell import environment_lines, secret_lines
+from torchsmith.jobs.shell import end_of, environment_lines, secret_lines
 
 _MEET = Rendezvous("127.0.0.1", '"$MASTER_PORT"', "TASK_INDEX")
 
@@ -29,12 +29,7 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
 
 
 def _script(job: Job) -> str:
-    for mount in job.mounts:
-        if ":" in mount.source:
-            raise UsageError(
-                f"job {job.name}: this machine has folders, not {mount.source}",
-                "Name the folder: from = '/...'.",
-            )
+    only_folders(job, "this machine")
     lines = ["#!/bin/sh", f"# Runs {job.name} on this machine.", "set -eu"]
     lines += secret_lines(job)
     lines += environment_lines(job)
@@ -50,22 +45,14 @@ def _script(job: Job) -> str:
         told = exports({name: value for name, value in env.items() if name not in known})
         commands = started(job, role, commands_for(job, role, "local"), _MEET)
         text = "\n".join(("set -e", *told, *commands))
-        lines += ["", f"role_{role.name}=$(cat <<'{_end(text)}'", text, _end(text), ")"]
-    return (
-        "\n".join([*lines, "", *_RUN, *_tasks(job), *_FINISH, ""])
-        .replace("@LIMIT@", str(job.seconds or 0))
-        .replace("@RETRIES@", str(job.retries))
-    )
+        end = end_of(text)
+        lines += ["", f"role_{role.name}=$(cat <<'{end}'", text, end, ")"]
+    lines += ["", *_RUN, *_tasks(job), *_WAIT, "", *_again(job.retries), ""]
+    return "\n".join(lines)
 
 
-def _end(text: str) -> str:
-    end = "END"
-    while end in text.splitlines():
-        end += "_"
-    return end
-
-
-# timeout puts a task into a process group of its own and ends all of it; 0 means no limit.
+# timeout puts a task into a process group of its own and ends all of it. A task that fails tells
+# this script, which ends the others: no shell but bash can wait for whichever comes first.
 _RUN = """\
 pids=
 stop() {
@@ -73,25 +60,42 @@ stop() {
 }
 trap 'stop; exit 130' INT
 trap 'stop; exit 143' TERM
+trap stop USR1
+# shellcheck disable=SC2016
+task='sh -c "$1" || { code=$?; kill -USR1 "$2"; exit "$code"; }'
 
 all_tasks() {
   pids=""
   status=0""".splitlines()
-_FINISH = """\
+_WAIT = """\
   for pid in $pids; do
-    wait "$pid" || { status=$?; stop; }
+    code=0
+    wait "$pid" || code=$?
+    # A signal ends the waiting, not the task.
+    while [ "$code" -gt 128 ] && kill -0 "$pid" 2>/dev/null; do
+      code=0
+      wait "$pid" || code=$?
+    done
+    # The first that failed says why; 143 are those that were ended for it.
+    case "$status:$code" in
+      0:* | 143:[1-9]*) status=$code ;;
+    esac
   done
   return "$status"
-}
+}""".splitlines()
 
-attempt=0
-code=0
-until all_tasks; do
-  code=$status
-  attempt=$((attempt + 1))
-  [ "$attempt" -le @RETRIES@ ] || exit "$code"
-  echo "started again, $attempt of @RETRIES@" >&2
-done""".splitlines()
+
+def _again(retries: int) -> list[str]:
+    if not retries:
+        return ["all_tasks"]
+    return [
+        "attempt=0",
+        "until all_tasks; do",
+        "  attempt=$((attempt + 1))",
+        f'  [ "$attempt" -le {retries} ] || exit "$status"',
+        f'  echo "started again, $attempt of {retries}" >&2',
+        "done",
+    ]
 
 
 def _tasks(job: Job) -> list[str]:
@@ -104,7 +108,8 @@ def _tasks(job: Job) -> list[str]:
                 mine = range(first, first + role.gpus)
                 variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, mine))}")
             lines += [
-                f'  {" ".join(variables)} timeout @LIMIT@ sh -c "$role_{role.name}" &',
+                f"  {' '.join(variables)} timeout {job.seconds or 0} "
+                f'sh -c "$task" task "$role_{role.name}" "$$" &',
                 '  pids="$pids $!"',
             ]
     return lines

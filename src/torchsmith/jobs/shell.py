@@ -39,9 +39,15 @@ def environment_lines(job: Job) -> list[str]:
     return [*lines, 'export VIRTUAL_ENV="$environment" PATH="$environment/bin:$PATH"']
 
 
-def held(name: str, text: str) -> list[str]:
-    """Bash lines that put a text of several lines into a variable, as it is."""
+def end_of(text: str) -> str:
+    """A word that ends a here-document of this text and nothing before."""
     end = "END"
     while end in text.splitlines():
         end += "_"
+    return end
+
+
+def held(name: str, text: str) -> list[str]:
+    """Bash lines that put a text of several lines into a variable, as it is."""
+    end = end_of(text)
     return [f"read -r -d '' {name} <<'{end}' || true", *text.splitlines(), end]

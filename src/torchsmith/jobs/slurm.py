@@ -11,6 +11,7 @@ from torchsmith.jobs.launch import (
     environment,
     exports,
     kept_out,
+    only_folders,
     started,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
@@ -32,6 +33,7 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
 
 
 def _script(job: Job) -> str:
+    only_folders(job, "Slurm")
     bound = _bound(job)
     lines = ["#!/bin/bash", *_directives(job), "", "set -euo pipefail"]
     if job.slurm.modules:
@@ -155,15 +157,9 @@ def _place(mount: Mount) -> str:
 
 
 def _bound(job: Job) -> list[str]:
-    bound: list[str] = []
-    for mount in job.mounts:
-        if ":" in mount.source:
-            raise UsageError(
-                f"job {job.name}: Slurm mounts folders of its nodes, not {mount.source}",
-                "Name the folder the nodes see it at: from = '/...'.",
-            )
-        bound.append(f"{_place(mount)}:{mount.at}" + (":ro" if mount.read_only else ""))
-    return bound
+    return [
+        f"{_place(mount)}:{mount.at}" + (":ro" if mount.read_only else "") for mount in job.mounts
+    ]
 
 
 def _notes(job: Job) -> list[str]:
