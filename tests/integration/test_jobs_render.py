@@ -82,7 +82,7 @@ command = "for i in 1 2; do echo \\"$i\\"; done"
 """
 ENVIRONMENT = """
 name = "wheels"
-environment = "envs/torch 2"
+environment = "envs/torch-2"
 wheels = "dist/lab"
 secrets = { HF_TOKEN = "hub/token" }
 
@@ -96,7 +96,7 @@ EXAMPLES = {
 # A folder beside the job, which only this machine has.
 HERE = {"digits": ["output=[]"]}
 JOBS = {"everything": EVERYTHING, "small": SMALL, **EXAMPLES}
-SCRIPTS = {**JOBS, "wheels": ENVIRONMENT.replace("torch 2", "torch-2")}
+SCRIPTS = {**JOBS, "wheels": ENVIRONMENT}
 
 
 def rendered(text: str, engine: str, folder: Path, *changes: str) -> Path:

@@ -76,7 +76,7 @@ class TaskRole:
 
 @dataclass(frozen=True)
 class Job:
-    """A workload. `image` is empty where it runs in an environment of the machine."""
+    """A workload. Its roles name no image where it runs in an environment of the machine."""
 
     name: str
     environment: str
