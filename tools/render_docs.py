@@ -47,7 +47,7 @@ from pydantic_core import PydanticUndefined
 
 from torchsmith.diagnose.knowledge import shipped as shipped_failures
 from torchsmith.facts.files import shipped
-from torchsmith.recipe import models, outcome, values
+from torchsmith.recipe import job, models, outcome, values
 from torchsmith.recipe.gpus import Gpus
 
 ROOT = Path(__file__).parents[1]
@@ -392,7 +392,7 @@ TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "What it is packed into": (outcome.Packages,),
     "Images": (outcome.Image, outcome.Foundation, outcome.Client, outcome.Training),
     "Shipping": (outcome.Publish,),
-    "Jobs": (outcome.Job, outcome.Role),
+    "Jobs": (job.Job, job.Role, job.Port, job.Mount, job.Slurm, job.Kubernetes),
     "Several at once": (models.Matrix, models.MatrixCell),
 }
 HEADINGS = {
@@ -413,6 +413,10 @@ HEADINGS = {
     "Publish": "[publish]",
     "Job": "[[job]]",
     "Role": "[[job.role]]",
+    "Port": "[[job.role.port]]",
+    "Mount": "[[job.data]], [[job.output]]",
+    "Slurm": "[job.slurm]",
+    "Kubernetes": "[job.kubernetes]",
     "Matrix": "[matrix]",
     "MatrixCell": "[[matrix.include]]",
 }
@@ -427,6 +431,7 @@ NAMED: tuple[tuple[Any, str], ...] = (
     (values.Pythons, 'a Python as major.minor, `"host"`, or a list of them'),
     (values.Line, "one line of text"),
     (values.Lines, "text"),
+    (values.Script, "text"),
     (values.ProjectPath, "a path inside the recipe's folder"),
     (values.SourcePath, "a path, inside the recipe's folder or absolute"),
 )

@@ -19,7 +19,7 @@ from torchsmith.facts.torch import releases
 from torchsmith.host.models import Host
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import as_json
-from torchsmith.recipe.load import LoadedRecipe, _text, parse_recipe
+from torchsmith.recipe.load import LoadedRecipe, parse_recipe, text_of
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.problems import _fields, _models_in
@@ -88,7 +88,7 @@ def follow(loaded: LoadedRecipe) -> bool:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_answered(data: bytes) -> None:
     with suppress(ValueError):
-        answer(_text(data))
+        answer(text_of(data))
 
 
 @settings(QUICK, max_examples=150)

@@ -17,6 +17,7 @@ from torchsmith.cli import (
     finish,
     init,
     inspect,
+    job,
     key,
     libtorch,
     log,
@@ -69,6 +70,7 @@ app.command("libtorch")(libtorch.libtorch)
 app.command("finish")(finish.finish)
 app.command("diagnose")(diagnose.diagnose)
 app.add_typer(facts.app, name="facts")
+app.add_typer(job.app, name="job")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
 app.command("log")(log.log)

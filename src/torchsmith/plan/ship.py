@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import in_project, sh
+from torchsmith.recipe.job import Job
 from torchsmith.recipe.models import Recipe
-from torchsmith.recipe.outcome import Image, Job
+from torchsmith.recipe.outcome import Image
 from torchsmith.resolve.models import Resolution
 
 ENGINE = '"${ENGINE:-docker}"'
@@ -131,7 +132,7 @@ def openpai_v1(job: Job, image: str) -> bytes:
             "memoryMB": role.memory_mb,
             "gpuNumber": role.gpus,
             **({"shmMB": role.shm_mb} if role.shm_mb else {}),
-            "command": role.command,
+            "command": role.script,
         }
         for role in job.role
     ]
@@ -160,7 +161,7 @@ def job_steps(
                 (
                     f"role {role.name}",
                     f"{role.tasks} x {role.cpus} CPUs, {role.memory_mb} MB, {role.gpus} GPUs"
-                    f"{shared}: {role.command}",
+                    f"{shared}: {'; '.join(role.script.splitlines())}",
                 )
             )
         if job.distributed:

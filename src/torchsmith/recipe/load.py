@@ -43,7 +43,7 @@ def load_recipe(path: Path, facts: Facts | None = None) -> LoadedRecipe:
     """Read a recipe file. Raises `RecipeError` and nothing else for bad content."""
     shown = str(path) if str(path).isprintable() else ascii(str(path))
     try:
-        text = _text(read_file(path, MAX_RECIPE_BYTES))
+        text = text_of(read_file(path, MAX_RECIPE_BYTES))
     except ValueError as error:
         raise RecipeError(shown, [RecipeProblem(str(error))]) from None
     return parse_recipe(text, shown, path.parent, facts)
@@ -54,7 +54,7 @@ def parse_recipe(
 ) -> LoadedRecipe:
     """Read a recipe from text; `folder` is where its own files are (None: it has none)."""
     facts = facts or shipped()
-    table = _parse_toml(text, shown)
+    table = parse_toml(text, shown)
     lines = key_lines(text)
     problems: list[RecipeProblem] = []
     recipe: Recipe | None = None
@@ -119,7 +119,8 @@ def _read_files(
             )
 
 
-def _text(data: bytes) -> str:
+def text_of(data: bytes) -> str:
+    """The text of a file; `ValueError` says why it has none."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ValueError("is UTF-16 text; a recipe is saved as UTF-8")
     try:
@@ -141,7 +142,8 @@ _LONG_KEY = re.compile(
 )
 
 
-def _parse_toml(text: str, shown: str) -> dict[str, Any]:
+def parse_toml(text: str, shown: str) -> dict[str, Any]:
+    """The table a text holds. Raises `RecipeError` if it is not TOML."""
     if long := _LONG_KEY.search(text):
         line = text.count("\n", 0, long.start()) + 1
         message = f"a key has more than {MAX_KEY_PARTS} parts"

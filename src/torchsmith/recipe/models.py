@@ -15,7 +15,9 @@ from pydantic import (
 )
 
 from torchsmith.recipe.gpus import Gpus
-from torchsmith.recipe.outcome import Image, Job, Packages, Publish, unique_names
+from torchsmith.recipe.job import Job
+from torchsmith.recipe.outcome import Image, Packages, Publish
+from torchsmith.recipe.section import unique_names
 from torchsmith.recipe.values import (
     VERSION,
     AptPackage,

@@ -1,13 +1,15 @@
-"""The second half of a recipe: what becomes of the build (packages, images, shipping, jobs)."""
+"""The second half of a recipe: what becomes of the build (packages, images, shipping)."""
 
 from __future__ import annotations
 
 import zoneinfo
-from typing import Annotated, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from torchsmith.recipe.gpus import Gpus
+from torchsmith.recipe.section import Section as _Section
+from torchsmith.recipe.section import unique_names
 from torchsmith.recipe.values import (
     AptPackage,
     Bucket,
@@ -25,19 +27,6 @@ from torchsmith.recipe.values import (
     SourcePath,
     Url,
 )
-
-
-class _HasName(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Named = TypeVar("_Named", bound=_HasName)
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
-
 
 # Where a wheel finds libraries that are not torch's own.
 Libraries = Literal["system", "vendor", "wheels"]
@@ -99,15 +88,6 @@ def _is_timezone(text: str) -> str:
 
 
 TimeZone = Annotated[str, _TIMEZONE, AfterValidator(_is_timezone)]
-
-
-def unique_names(items: list[_Named]) -> list[_Named]:
-    """Entries of a list are told apart by name; two of one name are a mistake."""
-    names = [item.name for item in items]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise ValueError(f"entries {names.index(name) + 1} and {index + 1} are both {name!r}")
-    return items
 
 
 class Training(_Section):
@@ -183,40 +163,4 @@ class Publish(_Section):
     def _bucket_of_something(self) -> Self:
         if self.bucket and not (self.index or self.channel):
             raise ValueError("bucket holds a copy of index or channel: name one of them too")
-        return self
-
-
-class Role(_Section):
-    """One kind of task of a job."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "main"
-    tasks: Annotated[int, Field(ge=1, le=100_000)] = 1
-    cpus: Annotated[int, Field(ge=1, le=4096)] = 1
-    memory_mb: Annotated[int, Field(ge=1, le=100_000_000)] = 2048
-    gpus: Annotated[int, Field(ge=0, le=1024)] = 0
-    shm_mb: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
-    processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="Processes per task for a distributed run; default: one per GPU."
-    )
-    command: Line
-
-
-class Job(_Section):
-    """A workload to run with the result."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,254}$")]
-    image: ImageName | None = Field(None, description="Default: the recipe's own image.")
-    role: Annotated[list[Role], Field(min_length=1, max_length=64), AfterValidator(unique_names)]
-    distributed: bool = False
-    backend: Literal["nccl", "gloo", "mpi"] | None = None
-    remote_gpus: bool = Field(False, description="GPUs reached over RDMA (vGPU).")
-    retries: Annotated[int, Field(ge=0, le=1000)] = 0
-
-    @model_validator(mode="after")
-    def _remote_means_nccl(self) -> Self:
-        if self.remote_gpus and not (self.distributed and self.backend == "nccl"):
-            raise ValueError(
-                "GPUs reached over RDMA need distributed = true and backend = 'nccl': peer access "
-                "between processes works only through NCCL there"
-            )
         return self

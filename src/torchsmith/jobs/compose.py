@@ -1,0 +1,124 @@
+"""A job as a compose file, for docker compose and podman-compose."""
+
+from __future__ import annotations
+
+import re
+
+from torchsmith.errors import UsageError
+from torchsmith.jobs import yaml_text
+from torchsmith.jobs.launch import (
+    Rendezvous,
+    commands_for,
+    environment,
+    gpus_before,
+    in_time,
+    kept_out,
+    needs_image,
+    only_folders,
+    started,
+)
+from torchsmith.jobs.models import Job, Rendering, TaskRole
+
+Table = dict[str, object]
+_MOST = 256
+
+
+def render(jobs: tuple[Job, ...]) -> Rendering:
+    """One file for each job; each task is a service of its own."""
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
+    for job in jobs:
+        needs_image(job, "compose")
+        only_folders(job, "compose")
+        files[f"{job.name}.compose.yaml"] = yaml_text.write(_file(job)).encode()
+        notes += [f"{job.name}: {note}" for note in _notes(job)]
+    return Rendering(files, tuple(notes))
+
+
+def _file(job: Job) -> Table:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", job.name):
+        raise UsageError(
+            f"compose refuses the name {job.name}: it takes lower-case letters, digits, - and _",
+            f"Rename it, or add --set name={job.name.lower()}.",
+        )
+    if job.nodes > _MOST:
+        raise UsageError(
+            f"job {job.name} has {job.nodes} tasks, and compose runs them on one machine",
+            "Render it for slurm or kubernetes.",
+        )
+    return {
+        "name": job.name,
+        "services": {
+            f"{role.name}-{index}": _service(job, role, index)
+            for role in job.roles
+            for index in range(role.tasks)
+        },
+    }
+
+
+def _service(job: Job, role: TaskRole, index: int) -> Table:
+    meet = Rendezvous(f"{job.roles[0].name}-0", "29500", "TASK_INDEX")
+    *before, last = started(job, role, commands_for(job, role, "compose"), meet)
+    env: dict[str, str] = {
+        "TASK_INDEX": str(index),
+        **{name: _plain(text) for name, text in environment(job, role).items()},
+    }
+    for secret in job.secrets:
+        # From the environment of whoever starts it; the file has no value.
+        env[secret.variable] = f"${{{secret.variable}:?is unset; it is kept as {secret.reference}}}"
+    resources: Table = {"limits": {"cpus": str(role.cpus), "memory": f"{role.memory_mb}M"}}
+    if role.gpus:
+        which: Table = {"count": role.gpus}
+        if job.nodes > 1:
+            # A count alone would give the first GPUs to every service.
+            first = gpus_before(job, role, index)
+            which = {"device_ids": [str(gpu) for gpu in range(first, first + role.gpus)]}
+        device = {"driver": "nvidia", **which, "capabilities": ["gpu"]}
+        resources["reservations"] = {"devices": [device]}
+    volumes: list[Table] = [
+        {
+            "type": "bind",
+            "source": mount.source if mount.source.startswith("/") else f"./{mount.source}",
+            "target": mount.at,
+            "read_only": mount.read_only,
+        }
+        for mount in job.mounts
+    ]
+    ports = [
+        f"{port.number + offset}:{port.number + offset}"
+        for port in role.ports
+        if port.number and index == 0
+        for offset in range(port.count)
+    ]
+    again = job.retries or role.retries
+    return {
+        "image": role.image,
+        "hostname": f"{role.name}-{index}",
+        "command": ["/bin/sh", "-ec", _plain("\n".join((*before, in_time(job, last))))],
+        "environment": env,
+        **({"shm_size": f"{role.shm_mb}m"} if role.shm_mb else {}),
+        **({"volumes": volumes} if volumes else {}),
+        **({"ports": ports} if ports else {}),
+        "restart": f"on-failure:{again}" if again else "no",
+        "deploy": {"resources": resources},
+    }
+
+
+def _plain(text: str) -> str:
+    # compose fills in $NAME itself, before any shell does.
+    return text.replace("$", "$$")
+
+
+def _notes(job: Job) -> list[str]:
+    notes = kept_out(job, "compose")
+    notes += [f"after {name}: each job is a file of its own here" for name in job.after]
+    notes += [f"queue {job.queue}: compose has none"] if job.queue else []
+    for role in job.roles:
+        notes += [
+            f"role {role.name}: port {port.name} has no number and is not opened"
+            for port in role.ports
+            if not port.number
+        ]
+        if role.min_failed is not None or role.min_succeeded is not None:
+            notes.append(f"role {role.name}: compose counts no tasks; min_… is left out")
+    return notes

@@ -1,0 +1,131 @@
+"""A job as a shell script that runs it on this machine."""
+
+from __future__ import annotations
+
+from torchsmith.jobs.launch import (
+    Rendezvous,
+    commands_for,
+    environment,
+    exports,
+    gpus_before,
+    kept_out,
+    only_folders,
+    started,
+)
+from torchsmith.jobs.models import Job, Rendering
+from torchsmith.jobs.shell import end_of, environment_lines, secret_lines
+
+_MEET = Rendezvous("127.0.0.1", '"$MASTER_PORT"', "TASK_INDEX")
+
+
+def render(jobs: tuple[Job, ...]) -> Rendering:
+    """One script for each job."""
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
+    for job in jobs:
+        files[f"{job.name}.sh"] = _script(job).encode()
+        notes += [f"{job.name}: {note}" for note in _notes(job)]
+    return Rendering(files, tuple(notes))
+
+
+def _script(job: Job) -> str:
+    only_folders(job, "this machine")
+    lines = ["#!/bin/sh", f"# Runs {job.name} on this machine.", "set -eu"]
+    lines += secret_lines(job)
+    lines += environment_lines(job)
+    # A folder that is mounted elsewhere is used where it is; commands may change the folder.
+    for mount in job.mounts:
+        lines += [f'mkdir -p "{mount.source}"'] if not mount.read_only else []
+        lines += [f'{mount.variable}=$(realpath "{mount.source}")', f"export {mount.variable}"]
+    if job.distributed and job.nodes > 1:
+        lines += ["export MASTER_PORT=$((20000 + $$ % 20000))"]
+    known = {mount.variable for mount in job.mounts}
+    for role in job.roles:
+        env = environment(job, role)
+        told = exports({name: value for name, value in env.items() if name not in known})
+        commands = started(job, role, commands_for(job, role, "local"), _MEET)
+        text = "\n".join(("set -e", *told, *commands))
+        end = end_of(text)
+        lines += ["", f"role_{role.name}=$(cat <<'{end}'", text, end, ")"]
+    lines += ["", *_RUN, *_tasks(job), *_WAIT, "", *_again(job.retries), ""]
+    return "\n".join(lines)
+
+
+# timeout puts a task into a process group of its own and ends all of it. A task that fails tells
+# this script, which ends the others: no shell but bash can wait for whichever comes first.
+_RUN = """\
+pids=
+stop() {
+  for pid in $pids; do kill "$pid" 2>/dev/null || true; done
+}
+trap 'stop; exit 130' INT
+trap 'stop; exit 143' TERM
+trap stop USR1
+# shellcheck disable=SC2016
+task='sh -c "$1" || { code=$?; kill -USR1 "$2"; exit "$code"; }'
+
+all_tasks() {
+  pids=""
+  status=0""".splitlines()
+_WAIT = """\
+  for pid in $pids; do
+    code=0
+    wait "$pid" || code=$?
+    # A signal ends the waiting, not the task.
+    while [ "$code" -gt 128 ] && kill -0 "$pid" 2>/dev/null; do
+      code=0
+      wait "$pid" || code=$?
+    done
+    # The first that failed says why; 143 are those that were ended for it.
+    case "$status:$code" in
+      0:* | 143:[1-9]*) status=$code ;;
+    esac
+  done
+  return "$status"
+}""".splitlines()
+
+
+def _again(retries: int) -> list[str]:
+    if not retries:
+        return ["all_tasks"]
+    return [
+        "attempt=0",
+        "until all_tasks; do",
+        "  attempt=$((attempt + 1))",
+        f'  [ "$attempt" -le {retries} ] || exit "$status"',
+        f'  echo "started again, $attempt of {retries}" >&2',
+        "done",
+    ]
+
+
+def _tasks(job: Job) -> list[str]:
+    lines: list[str] = []
+    for role in job.roles:
+        for index in range(role.tasks):
+            variables = [f"TASK_INDEX={index}"]
+            if job.nodes > 1:
+                first = gpus_before(job, role, index)
+                mine = range(first, first + role.gpus)
+                variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, mine))}")
+            lines += [
+                f"  {' '.join(variables)} timeout {job.seconds or 0} "
+                f'sh -c "$task" task "$role_{role.name}" "$$" &',
+                '  pids="$pids $!"',
+            ]
+    return lines
+
+
+def _notes(job: Job) -> list[str]:
+    notes = kept_out(job, "local")
+    notes += [f"after {name}: run that script first" for name in job.after]
+    for role in job.roles:
+        if role.image:
+            notes.append(
+                f"role {role.name}: {role.image} is not used, the torch on the PATH is; "
+                "compose runs images here"
+            )
+        if role.shm_asked:
+            notes.append(f"role {role.name}: shared memory is this machine's own /dev/shm")
+        if role.retries or role.min_failed is not None or role.min_succeeded is not None:
+            notes.append(f"role {role.name}: tasks are not counted or started again one by one")
+    return notes

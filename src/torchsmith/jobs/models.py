@@ -1,0 +1,110 @@
+"""A job with every choice made, and what a rendering of it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from torchsmith.recipe.job import Kubernetes, Port, Slurm
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder the tasks see."""
+
+    name: str
+    source: str
+    at: str
+    read_only: bool
+
+    @property
+    def variable(self) -> str:
+        """What tells a task where the folder is."""
+        return f"{self.name.upper()}_DIR"
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A variable whose value somebody else keeps."""
+
+    variable: str
+    reference: str
+
+    @property
+    def name(self) -> str:
+        """The name of the secret; Kubernetes' Secret."""
+        return self.reference.partition("/")[0]
+
+    @property
+    def key(self) -> str:
+        """The key in it; the variable where none is written."""
+        return self.reference.partition("/")[2] or self.variable
+
+    @property
+    def identifier(self) -> str:
+        """The same as one word, for engines that know only those."""
+        return re.sub(r"\W", "_", self.reference, flags=re.ASCII)
+
+
+@dataclass(frozen=True)
+class TaskRole:
+    """One kind of task. `rank` is the node rank of its first one in a distributed run.
+
+    `shm_asked` is the shared memory the job asks for, `shm_mb` the image's where it does not.
+    """
+
+    name: str
+    tasks: int
+    rank: int
+    processes: int
+    cpus: int
+    memory_mb: int
+    gpus: int
+    shm_mb: int | None
+    shm_asked: int | None
+    image: str
+    env: Mapping[str, str]
+    ports: tuple[Port, ...]
+    retries: int
+    min_failed: int | None
+    min_succeeded: int | None
+    commands: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A workload. Its roles name no image where it runs in an environment of the machine."""
+
+    name: str
+    environment: str
+    wheels: str
+    roles: tuple[TaskRole, ...]
+    distributed: bool
+    backend: str
+    retries: int
+    secrets: tuple[Secret, ...]
+    mounts: tuple[Mount, ...]
+    seconds: int | None
+    queue: str
+    after: tuple[str, ...]
+    parameters: Mapping[str, str | int | float | bool]
+    slurm: Slurm
+    kubernetes: Kubernetes
+    openpai: Mapping[str, JsonValue] = field(default_factory=dict)
+    openpai_v1: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> int:
+        """How many tasks there are in all: the nodes of a distributed run."""
+        return sum(role.tasks for role in self.roles)
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """The files of a request, and what the engine has no word for."""
+
+    files: Mapping[str, bytes]
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,215 @@
+"""A job as an sbatch script."""
+
+from __future__ import annotations
+
+import shlex
+
+from torchsmith.errors import UsageError
+from torchsmith.jobs.launch import (
+    Rendezvous,
+    commands_for,
+    environment,
+    exports,
+    kept_out,
+    only_folders,
+    started,
+)
+from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
+from torchsmith.jobs.shell import environment_lines, held, secret_lines
+
+_MEET = Rendezvous('"$MASTER_ADDR"', '"$MASTER_PORT"', "SLURM_PROCID")
+
+
+def render(jobs: tuple[Job, ...]) -> Rendering:
+    """One script for each job; where they depend on each other, one that submits them in order."""
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
+    for job in jobs:
+        files[f"{job.name}.sbatch"] = _script(job).encode()
+        notes += [f"{job.name}: {note}" for note in _notes(job)]
+    if any(job.after for job in jobs):
+        files["submit.sh"] = _submission(jobs).encode()
+    return Rendering(files, tuple(notes))
+
+
+def _script(job: Job) -> str:
+    only_folders(job, "Slurm")
+    bound = _bound(job)
+    lines = ["#!/bin/bash", *_directives(job), "", "set -euo pipefail"]
+    if job.slurm.modules:
+        lines.append(f"module load {shlex.join(job.slurm.modules)}")
+    lines += secret_lines(job)
+    lines += environment_lines(job)
+    lines += [f'mkdir -p "{_place(mount)}"' for mount in job.mounts if not mount.read_only]
+    if job.distributed and job.nodes > 1:
+        first = "SLURM_JOB_NODELIST" + ("_HET_GROUP_0" if len(job.roles) > 1 else "")
+        lines += [
+            "# The processes meet on the first node; each job has a port of its own there.",
+            f'MASTER_ADDR=$(scontrol show hostnames "${first}" | head -n 1)',
+            "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
+            "export MASTER_ADDR MASTER_PORT",
+        ]
+    for role in job.roles:
+        commands = started(job, role, commands_for(job, role, "slurm"), _MEET)
+        env = environment(job, role)
+        # Without an image the folders are where they are; their alphabet needs no more quoting.
+        places = {} if role.image else {mount.variable: _place(mount) for mount in job.mounts}
+        told = [f'export {name}="{place}"' for name, place in places.items()]
+        told += exports({name: value for name, value in env.items() if name not in places})
+        lines += ["", *held(f"role_{role.name}", "\n".join(("set -e", *told, *commands)))]
+    lines += ["", "status=0", *_steps(job, bound)]
+    if job.retries:
+        # The bare number of an array's last task is that of the whole array.
+        mine = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.slurm.array else "$SLURM_JOB_ID"
+        lines += [
+            f'if [ "$status" -ne 0 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.retries} ]; then',
+            f'  scontrol requeue "{mine}"',
+            "fi",
+        ]
+    return "\n".join([*lines, 'exit "$status"', ""])
+
+
+def _directives(job: Job) -> list[str]:
+    options = [f"--job-name={job.name}"]
+    if job.slurm.array:
+        options += [f"--array={job.slurm.array}", "--output=%x-%A_%a.out"]
+    else:
+        options.append("--output=%x-%j.out")
+    options.append("--requeue" if job.retries else "--no-requeue")
+    lines = [f"#SBATCH {option}" for option in options]
+    for index, role in enumerate(job.roles):
+        lines += ["#SBATCH hetjob"] if index else []
+        lines += [f"#SBATCH {option}" for option in _resources(job, role)]
+    return lines
+
+
+def _resources(job: Job, role: TaskRole) -> list[str]:
+    slurm = job.slurm
+    kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
+    if job.distributed or role.tasks == 1:
+        # torchrun starts the processes of a node: Slurm sees one task on each.
+        options = [f"--nodes={role.tasks}", "--ntasks-per-node=1", f"--mem={role.memory_mb}M"]
+        options += [f"--gres=gpu:{kind}{role.gpus}"] if role.gpus else []
+    else:
+        options = [f"--ntasks={role.tasks}", f"--mem-per-cpu={-(-role.memory_mb // role.cpus)}M"]
+        options += [f"--gpus-per-task={kind}{role.gpus}"] if role.gpus else []
+    options.append(f"--cpus-per-task={role.cpus}")
+    if job.seconds is not None:
+        options.append(f"--time={_time(job.seconds)}")
+    named = (
+        ("partition", job.queue),
+        ("account", slurm.account),
+        ("qos", slurm.qos),
+        ("constraint", slurm.constraint),
+    )
+    return [*options, *(f"--{name}={value}" for name, value in named if value)]
+
+
+def _time(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
+
+
+def _steps(job: Job, bound: list[str]) -> list[str]:
+    """Start every role; one alone in the foreground, several side by side."""
+    if len(job.roles) == 1:
+        (role,) = job.roles
+        forgiven = ["status=0"] if role.min_failed == -1 else []
+        return [f"{_srun(job, role, bound)} || status=$?", *forgiven]
+    lines = ["steps=()"]
+    for index, role in enumerate(job.roles):
+        forgiving = " || true" if role.min_failed == -1 else ""
+        lines += [
+            f"{_srun(job, role, bound, f' --het-group={index}')}{forgiving} &",
+            'steps+=("$!")',
+        ]
+    return [*lines, 'for step in "${steps[@]}"; do wait "$step" || status=$?; done']
+
+
+def _srun(job: Job, role: TaskRole, bound: list[str], group: str = "") -> str:
+    ends = job.distributed or role.min_failed in (None, 1)
+    # Since Slurm 22.05 a step no longer inherits the job's CPUs per task.
+    command = f"srun{group} --cpus-per-task={role.cpus} --kill-on-bad-exit={int(ends)}"
+    if role.image and job.slurm.container == "pyxis":
+        command += f" --container-image={shlex.quote(_enroot(role.image))}"
+        mounts = ",".join(bound)
+        command += f' --container-mounts="{mounts}"' if mounts else ""
+    elif role.image:
+        command += " apptainer exec" + (" --nv" if role.gpus else "")
+        command += "".join(f' --bind "{item}"' for item in bound)
+        command += f" {shlex.quote(f'docker://{role.image}')}"
+    return f'{command} sh -c "$role_{role.name}"'
+
+
+def _enroot(image: str) -> str:
+    """The image as enroot writes it: a # behind the registry."""
+    registry, slash, rest = image.partition("/")
+    named = slash and ("." in registry or ":" in registry or registry == "localhost")
+    return f"{registry}#{rest}" if named else image
+
+
+def _place(mount: Mount) -> str:
+    """Where a folder is on the nodes: one beside the job is where it was submitted."""
+    beside = "" if mount.source.startswith("/") else "$SLURM_SUBMIT_DIR/"
+    return f"{beside}{mount.source}"
+
+
+def _bound(job: Job) -> list[str]:
+    return [
+        f"{_place(mount)}:{mount.at}" + (":ro" if mount.read_only else "") for mount in job.mounts
+    ]
+
+
+def _notes(job: Job) -> list[str]:
+    notes = kept_out(job, "slurm")
+    for role in job.roles:
+        if role.shm_asked:
+            notes.append(f"role {role.name}: shared memory is the node's own /dev/shm under Slurm")
+        if role.ports:
+            notes.append(f"role {role.name}: Slurm reserves no ports")
+        if role.retries:
+            notes.append(f"role {role.name}: Slurm starts jobs again, not single tasks")
+        if role.min_succeeded not in (None, -1, role.tasks) or (role.min_failed or 1) > 1:
+            notes.append(f"role {role.name}: Slurm waits for every task; min_… is not counted")
+    return notes
+
+
+def _submission(jobs: tuple[Job, ...]) -> str:
+    known = {job.name: f"job_{index}" for index, job in enumerate(jobs)}
+    lines = [
+        "#!/bin/bash",
+        "# Submits the jobs in order, each once those before it succeeded.",
+        "set -euo pipefail",
+        "",
+    ]
+    for job in in_order(jobs):
+        before = ":".join(f"${{{known[name]}}}" for name in job.after)
+        depends = f' --dependency="afterok:{before}"' if before else ""
+        lines += [
+            f"{known[job.name]}=$(sbatch --parsable{depends} {job.name}.sbatch)",
+            f'echo "{job.name}: ${{{known[job.name]}}}"',
+        ]
+    return "\n".join([*lines, ""])
+
+
+def in_order(jobs: tuple[Job, ...]) -> list[Job]:
+    """The jobs, each behind those it waits for."""
+    left = {job.name: job for job in jobs}
+    done: list[Job] = []
+    for job in jobs:
+        for name in job.after:
+            if name not in left:
+                raise UsageError(
+                    f"job {job.name} comes after {name}, which is not rendered with it",
+                    f"Rendered are: {', '.join(left)}.",
+                )
+    while left:
+        ready = [job for job in left.values() if not left.keys() & set(job.after)]
+        if not ready:
+            raise UsageError(f"the jobs {', '.join(left)} wait for each other", "Mend `after`.")
+        done += ready
+        for job in ready:
+            del left[job.name]
+    return done

@@ -1,0 +1,86 @@
+"""YAML: the one place that reads and writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from pydantic import JsonValue
+
+# A file of a few hundred bytes can stand for billions of values through its aliases.
+_MOST_VALUES = 100_000
+
+
+class _Reader(yaml.SafeLoader):
+    """Plain values only: no dates, which JSON and TOML would write differently."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.value in seen:
+                name = getattr(key, "value", "")
+                what = f"{name!r} is written twice" if name in seen else "a key is not text"
+                raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+            seen.add(key.value)
+        return {str(key): value for key, value in super().construct_mapping(node, deep).items()}
+
+
+_Reader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in items if not tag.endswith(":timestamp")]
+    for first, items in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+class _Writer(yaml.SafeDumper):
+    """Blocks for text of several lines, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _text(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Writer.add_representer(str, _text)
+
+
+def read(text: str) -> JsonValue:
+    """The value a text holds; `ValueError` says what is wrong with it."""
+    try:
+        value = yaml.load(text, _Reader)
+        _count(value, [0])
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        problem = getattr(error, "problem", None) or "cannot be read"
+        raise ValueError(f"is not valid YAML: {where}{problem}") from None
+    except RecursionError:
+        raise ValueError("is not valid YAML: nested too deeply") from None
+    return value  # type: ignore[no-any-return]
+
+
+def _count(value: object, count: list[int]) -> None:
+    count[0] += 1
+    if count[0] > _MOST_VALUES:
+        raise ValueError(f"holds more than {_MOST_VALUES:,} values")
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        _count(part, count)
+
+
+def write(*documents: Mapping[str, object]) -> str:
+    """Documents, each in the order of its keys."""
+    return yaml.dump_all(
+        documents,
+        Dumper=_Writer,
+        sort_keys=False,
+        allow_unicode=True,
+        width=10_000,
+        explicit_start=len(documents) > 1,
+    )
