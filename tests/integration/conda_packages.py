@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import shutil
 import subprocess
 import sys
 import sysconfig
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchsmith.package.conda.pack import pack
 from torchsmith.package.pack import pack_folder
 from torchsmith.package.patchelf import Patch, patch
 from torchsmith.plan.conda import CondaSpec, conda_subdir
+
+if TYPE_CHECKING:
+    from rattler import RepoDataRecord
 
 MACHINE = platform.machine()
 SUBDIR = conda_subdir(f"linux-{MACHINE}")
@@ -84,6 +90,27 @@ def make_index(channel: Path) -> None:
 
     (channel / "noarch").mkdir(parents=True, exist_ok=True)
     asyncio.run(index_fs(channel))
+
+
+def solved(where: str | Sequence[str], *specs: str) -> list[RepoDataRecord]:
+    """What a client chooses from channels; RATTLER_CACHE_DIR says where it keeps listings."""
+    from rattler import Channel, Gateway, VirtualPackage, VirtualPackageOverrides, solve
+
+    virtual = VirtualPackage.detect(VirtualPackageOverrides.from_env())
+    channels = [Channel(text) for text in ([where] if isinstance(where, str) else where)]
+    # The default gateway keeps listings at home, and cannot be told "304 Not Modified" of them.
+    gateway = Gateway(cache_dir=Path(os.environ["RATTLER_CACHE_DIR"]))
+    return asyncio.run(solve(channels, list(specs), gateway, virtual_packages=virtual))
+
+
+def installed(where: str | Sequence[str], prefix: Path, *specs: str) -> Path:
+    """A prefix with what a client chooses."""
+    from rattler import install
+
+    records = solved(where, *specs)
+    cache = Path(os.environ["RATTLER_CACHE_DIR"], "pkgs")
+    asyncio.run(install(records, prefix, cache, show_progress=False))
+    return prefix
 
 
 _MODULE = r"""

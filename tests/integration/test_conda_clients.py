@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import csv
 import hashlib
 import io
 import json
-import os
 import subprocess
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conda_packages import (
     PYTHON,
     SUBDIR,
     TAG,
+    installed,
     make_index,
     make_wheel,
     pack_empty,
     pack_python,
+    solved,
 )
 
 from torchsmith.package.conda.explain import explain, read_channels
@@ -35,9 +34,6 @@ from torchsmith.package.conda.pack import pack
 from torchsmith.package.conda.tree import PLACEHOLDER
 from torchsmith.plan.conda import CondaSpec
 from torchsmith.verify.binary import read_bytes
-
-if TYPE_CHECKING:
-    from rattler import RepoDataRecord
 
 pytestmark = pytest.mark.integration
 
@@ -83,25 +79,6 @@ def channel(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Packages of one name are others in the next run.
     monkeypatch.setenv("RATTLER_CACHE_DIR", str(tmp_path / "rattler"))
-
-
-def solved(where: str | Sequence[str], *specs: str) -> list[RepoDataRecord]:
-    from rattler import Channel, Gateway, VirtualPackage, VirtualPackageOverrides, solve
-
-    virtual = VirtualPackage.detect(VirtualPackageOverrides.from_env())
-    channels = [Channel(text) for text in ([where] if isinstance(where, str) else where)]
-    # The default gateway keeps listings at home, and cannot be told "304 Not Modified" of them.
-    gateway = Gateway(cache_dir=Path(os.environ["RATTLER_CACHE_DIR"]))
-    return asyncio.run(solve(channels, list(specs), gateway, virtual_packages=virtual))
-
-
-def installed(where: str | Sequence[str], prefix: Path, *specs: str) -> Path:
-    from rattler import install
-
-    records = solved(where, *specs)
-    cache = Path(os.environ["RATTLER_CACHE_DIR"], "pkgs")
-    asyncio.run(install(records, prefix, cache, show_progress=False))
-    return prefix
 
 
 def says(*command: str | Path) -> str:
