@@ -1,15 +1,16 @@
-"""Wall time of packing a wheel, as a ratio to `wheel pack`; and whether the bytes are the same.
+"""Wall time of packing a wheel, as a ratio to `wheel pack` and zip; and whether bytes are the same.
 
     python -m benchmarks.wheel_packing WHEEL [--threads 2]
 
-Unpacks a wheel, torch's say, and packs the tree both ways, one after the other, twice. Ours is
-also packed on one thread and on three: the three archives must be one.
+Unpacks a wheel, torch's say, and packs the tree each way, one after the other, twice; with zip
+where that is installed. Ours is also packed on one thread and on three: all must be one archive.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,10 +22,10 @@ from torchsmith.host.limits import read_cores
 from torchsmith.package.pack import pack_folder
 
 
-def seconds(command: list[str]) -> float:
+def seconds(command: list[str], folder: Path | None = None) -> float:
     """How long a command takes."""
     began = time.monotonic()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
     return time.monotonic() - began
 
 
@@ -55,8 +56,12 @@ def main() -> None:
             archive.extractall(tree)
             size = sum(info.file_size for info in archive.infolist())
         print(f"{size / 1e6:.0f} MB in {sum(path.is_file() for path in tree.rglob('*'))} files")
-        best_ours = best_theirs = float("inf")
+        best_ours = best_theirs = best_zip = float("inf")
         for _ in range(2):
+            if program := shutil.which("zip"):
+                (folder / "plain.zip").unlink(missing_ok=True)
+                words = [program, "-q", "-r", str(folder / "plain.zip"), "."]
+                best_zip = min(best_zip, seconds(words, tree))
             command = [sys.executable, "-m", "wheel", "pack", str(tree), "--dest-dir", name]
             best_theirs = min(best_theirs, seconds(command))
             best_ours = min(best_ours, ours(tree, folder / "ours.whl", given.threads))
@@ -65,6 +70,9 @@ def main() -> None:
         print(f"wheel pack: {best_theirs:.1f} s, {sizes[0]:.1f} MB")
         print(f"torchsmith: {best_ours:.1f} s on {given.threads} threads, {sizes[1]:.1f} MB")
         print(f"ours / wheel pack = {best_ours / best_theirs:.2f}")
+        if (zipped := folder / "plain.zip").exists():
+            print(f"zip -r: {best_zip:.1f} s, {zipped.stat().st_size / 1e6:.1f} MB")
+            print(f"ours / zip = {best_ours / best_zip:.2f}")
         for threads in (1, 3):
             pack_folder(tree, folder / f"{threads}.whl", threads=threads)
         digests = {digest(folder / name) for name in ("ours.whl", "1.whl", "3.whl")}

@@ -65,6 +65,15 @@ def test_torch_companions_and_extensions_are_packed() -> None:
         assert found["pytorch"][0].id in step.needs
 
 
+def test_what_is_built_against_a_published_torch_takes_any_build_of_that_release() -> None:
+    wheel = RECIPE.replace('torch = "2.6.0"', 'torch = { release = "2.6.0", use = "wheel" }')
+    found = packing(planned(wheel))
+    assert set(found) == {"torchvision", "torch-scatter"}
+    for step, spec in found.values():
+        assert spec.depends == ("pytorch ==2.6.0",)
+        assert f"verify-{step.project}-lab" in step.needs
+
+
 def test_only_what_was_proven_is_packed() -> None:
     plan = planned(RECIPE)
     for step, spec in packing(plan).values():

@@ -101,20 +101,23 @@ def _conda(
     collector: _Collector,
     recipe: Recipe,
     resolution: Resolution,
-    torch: Step,
+    torch: Step | None,
     proofs: Sequence[Step],
     before: Sequence[Step],
 ) -> list[Step]:
-    """Pack torch and what was built against it, each once it is proven."""
+    """Pack torch, if it is built here, and what was built against it, each once it is proven."""
     archive = recipe.packages.conda_format
-    first, *others = proofs
-    collector.files.update(conda_files(resolution, torch.outputs[0]))
-    made = [conda_step(resolution, torch, first, tuple(step.id for step in before), archive)]
-    for proof in others:
+    made: list[Step] = []
+    if torch is not None:
+        collector.files.update(conda_files(resolution, torch.outputs[0]))
+        after = tuple(step.id for step in before)
+        made.append(conda_step(resolution, torch, proofs[0], after, archive))
+    first = made[0] if made else None
+    for proof in proofs[len(made) :]:
         wheel = collector.steps[f"compile-{proof.project}-{resolution.variant}"]
         name = conda_library(wheel.outputs[0])
         collector.files.update(library_files(resolution, name, wheel.outputs[0]))
-        made.append(library_conda_step(resolution, name, wheel, proof, made[0], archive))
+        made.append(library_conda_step(resolution, name, wheel, proof, first, archive))
     collector.add(*made)
     return made
 
@@ -172,13 +175,12 @@ def _variant(
             collector.add(*made)
             wheels.append(made[-1])
         mine = [step for step in collector.steps.values() if step.variant in ("", variant)]
-        if torch is not None:
-            if recipe.packages.conda:
-                conda += _conda(collector, recipe, resolution, torch, wheels, conda)
-            if recipe.packages.libtorch:
-                # The wheel that is proven: a finished one brings its libraries along.
-                archives.append(libtorch_step(resolution, ready[-2]))
-                collector.add(*archives)
+        if recipe.packages.conda:
+            conda += _conda(collector, recipe, resolution, torch, wheels, conda)
+        if recipe.packages.libtorch and torch is not None:
+            # The wheel that is proven: a finished one brings its libraries along.
+            archives.append(libtorch_step(resolution, ready[-2]))
+            collector.add(*archives)
         # After everything that is packed: it says how each came about.
         if attest := attest_step(recipe, resolution, collector.steps):
             collector.add(attest)

@@ -114,7 +114,9 @@ def torch_depends(resolution: Resolution) -> tuple[str, ...]:
 
 
 def exact_torch(resolution: Resolution) -> str:
-    """The one torch that what was compiled against it works with."""
+    """The one torch that what was compiled against it works with; another's build has any name."""
+    if resolution.use != "source":
+        return f"pytorch =={resolution.torch}"
     return f"pytorch =={resolution.torch} {resolution.conda_build}"
 
 

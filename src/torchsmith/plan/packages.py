@@ -137,7 +137,7 @@ def conda_step(
 
 
 def library_conda_step(
-    resolution: Resolution, name: str, wheel: Step, proof: Step, torch: Step, archive: str
+    resolution: Resolution, name: str, wheel: Step, proof: Step, torch: Step | None, archive: str
 ) -> Step:
     """Pack a companion or an extension; it needs the very torch it was built against."""
     variant = resolution.variant
@@ -167,7 +167,7 @@ def library_conda_step(
         why=f"it needs {exact_torch(resolution)}, and no other",
         project=wheel.project,
         variant=variant,
-        needs=(wheel.id, proof.id, torch.id),
+        needs=(wheel.id, proof.id, *([torch.id] if torch else [])),
         inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
         commands=(
             f"rm -f {' '.join(packages)}",
