@@ -1,4 +1,4 @@
-"""One recipe built twice, under different circumstances: one wheel, bit for bit."""
+"""One recipe built twice, under different circumstances: one wheel, one package, bit for bit."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ python = "host"
 name = "tiny"
 folder = "tiny"
 check = "from tiny._C import part; assert part(2) == 4"
+
+[packages]
+conda = true
+conda_format = "both"
 """
 # No headers of torch, which would take minutes: where its build system is told what to do is tried.
 CODE = """
@@ -72,26 +76,30 @@ def project(tiny: Path, published_torch: Path) -> Path:
     return tiny
 
 
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def built(
     torchsmith: Torchsmith, project: Path, store: str, jobs: int, before: str, **env: str
-) -> Path:
+) -> dict[str, Path]:
     made = torchsmith(
         project,
         *("build", "--reproducible", "--quiet", "--jobs", str(jobs)),
-        *("--step", "compile-tiny-tiny"),
+        *("--step", "package-conda-tiny-tiny"),
         store=store,
         before=("bash", "-c", f'{before}; exec "$@"', "bash"),
         env=env,
     )
     assert made.returncode == 0, made.stderr
-    return Path(made.stdout.strip())
+    return {Path(line).name: Path(line) for line in made.stdout.split()}
 
 
-def test_another_folder_core_count_umask_user_and_zone_give_the_same_wheel(
+def test_another_folder_core_count_umask_user_and_zone_give_the_same_bytes(
     project: Path, torchsmith: Torchsmith
 ) -> None:
-    one = built(torchsmith, project, "s", 1, "umask 022")
-    other = built(
+    first_time = built(torchsmith, project, "s", 1, "umask 022")
+    second_time = built(
         torchsmith,
         project,
         "another/place/with-a-longer-name",
@@ -103,6 +111,14 @@ def test_another_folder_core_count_umask_user_and_zone_give_the_same_wheel(
         USER="somebody",
         LOGNAME="somebody",
     )
+    assert sorted(name.rpartition("-")[2].partition(".")[2] for name in first_time) == [
+        "conda",
+        "tar.bz2",
+        "whl",
+    ]
+    assert first_time.keys() == second_time.keys()
+    (wheel,) = (name for name in first_time if name.endswith(".whl"))
+    one, other = first_time[wheel], second_time[wheel]
     assert one.parent != other.parent
     with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
         assert first.namelist() == second.namelist()
@@ -113,5 +129,5 @@ def test_another_folder_core_count_umask_user_and_zone_give_the_same_wheel(
             if name.endswith(".so"):
                 # It is named, from the work folder on.
                 assert b"part3.cpp" in content
-    digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (one, other)}
-    assert len(digests) == 1
+    for name, path in first_time.items():
+        assert digest(path) == digest(second_time[name]), name
