@@ -23,17 +23,16 @@ class InMemory(KeyringBackend):
     priority = 1.0
 
     def __init__(self) -> None:
-        super().__init__()
-        self._kept: dict[tuple[str, str], str] = {}
+        self.kept: dict[tuple[str, str], str] = {}
 
     def get_password(self, service: str, username: str) -> str | None:
-        return self._kept.get((service, username))
+        return self.kept.get((service, username))
 
     def set_password(self, service: str, username: str, password: str) -> None:
-        self._kept[service, username] = password
+        self.kept[service, username] = password
 
     def delete_password(self, service: str, username: str) -> None:
-        if self._kept.pop((service, username), None) is None:
+        if self.kept.pop((service, username), None) is None:
             raise PasswordDeleteError(service)
 
 
@@ -46,7 +45,7 @@ def _own_keyring(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     keyring.set_keyring(before)
 
 
-def test_what_was_kept_with_keyring_is_found() -> None:
+def test_what_waskept_with_keyring_is_found() -> None:
     keyring.set_password("https://pypi.example.org/", "ann", "from the keyring")
     assert secret(*WHERE) == "from the keyring"
 
