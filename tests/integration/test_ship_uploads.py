@@ -35,8 +35,6 @@ PYTHON = sys.executable
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The clients, and the servers they talk to, in an environment of their own."""
     folder = tmp_path_factory.mktemp("clients") / "env"
-    uv = Path(sys.executable).parent / "uv"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
     wanted = [
         "twine",
         "pypiserver[passlib]",
@@ -46,9 +44,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "flask-cors",
         "anaconda-client",
     ]
-    subprocess.run(
-        [uv, "pip", "install", "--quiet", "--python", folder / "bin/python", *wanted], check=True
-    )
+    # By pip, which takes packages from where this machine is set up to take them from.
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*pip, *wanted], check=True)
     return folder / "bin"
 
 
