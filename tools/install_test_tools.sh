@@ -16,6 +16,7 @@ if [ "${1:-}" != --basic ]; then
   lacks shellcheck shellcheck
   lacks ccache ccache
   lacks gpgv gpgv
+  lacks openssl openssl
   lacks gpg gnupg
   lacks dpkg-source dpkg-dev
   lacks mmdebstrap mmdebstrap
