@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution
@@ -14,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from torchsmith import __version__
 from torchsmith.plan.expects import Expects
+from torchsmith.sources.tree import file_hash
 from torchsmith.verify.binary import Library, below, looks_shared, read_files
 from torchsmith.verify.buildconfig import foreign_paths
 from torchsmith.verify.checks import Check, Status, few
@@ -135,6 +135,7 @@ def _used(
         variant=expects.variant if expects else "",
         features={name: facts.has(name) for name in facts.features},
         archs=facts.compiled_for,
+        # A report is about these bytes and no others.
         wheels={wheel.path.name: file_hash(wheel.path) for wheel in wheels},
         environment=str(environment.prefix) if options.keep or not wheels else "",
     )
@@ -199,12 +200,6 @@ def _gpu_code(parts: Mapping[str, Sequence[Library]], expects: Expects | None) -
         # What others built is for the GPUs they chose.
         ours = expects is not None and name in expects.built
         yield from judge_gpu_code(name, libraries, expects if ours else None)
-
-
-def file_hash(path: Path) -> str:
-    """A file's sha256: a report is about these bytes and no others."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _names(library: Library) -> Iterator[str]:

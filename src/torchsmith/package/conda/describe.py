@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import zipfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -31,6 +29,7 @@ from torchsmith.plan.conda import (
     torch_run_exports,
 )
 from torchsmith.resolve.naming import conda_build_string
+from torchsmith.sources.tree import file_hash
 
 _CUDA_OF_TORCH = re.compile(r"^cuda\b[^=\n]*=\s*['\"](\d+\.\d+)", re.MULTILINE)
 
@@ -161,13 +160,8 @@ def describe_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Descr
             **({"python": layout.python} if layout.python else {}),
             **({"cuda": cuda} if cuda else {}),
         },
-        origin={"wheel": wheel.path.name, "sha256": _sha256(wheel.path)},
+        origin={"wheel": wheel.path.name, "sha256": file_hash(wheel.path)},
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sorted(found: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:

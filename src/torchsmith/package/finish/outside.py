@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from torchsmith.errors import HostError, UsageError
 from torchsmith.package.finish.manylinux import Policies
 from torchsmith.package.finish.nvidia import Bringer, bringer, brought_by_nvidia
 from torchsmith.recipe.outcome import Libraries
+from torchsmith.sources.tree import file_hash
 from torchsmith.verify.binary import Library
 from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import baseline
@@ -160,10 +160,8 @@ def _take(path: Path, made: Settled, rules: Rules) -> Vendored:
 
 def _hashed(name: str, file: Path) -> str:
     """libgomp.so.1 -> libgomp-1a2b3c4d.so.1: two wheels' copies never pass for each other."""
-    with file.open("rb") as stream:
-        mark = hashlib.file_digest(stream, "sha256").hexdigest()[:8]
     start, dot, end = name.partition(".")
-    return f"{start}-{mark}{dot}{end}"
+    return f"{start}-{file_hash(file)[:8]}{dot}{end}"
 
 
 def _family(name: str) -> str:
