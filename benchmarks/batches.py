@@ -27,7 +27,7 @@ from pathlib import Path
 
 from torchsmith.host.limits import read_cores
 from torchsmith.toolchain.accel.accelerate import FOLDER, accelerate
-from torchsmith.toolchain.accel.compile_batch import DEPS, IN, OUT, Batch, Member
+from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch, Member
 from torchsmith.toolchain.accel.lessons import shipped_lessons
 from torchsmith.toolchain.accel.ninja_file import Statement, plain, read_statements
 

@@ -449,3 +449,28 @@ def test_the_benchmark_of_an_edit_leaves_the_folder_as_it_was(
     assert file.read_text() == text
     project.make()
     assert project.result() == EXPECTED
+
+
+def test_a_file_calls_its_own_function_and_no_other_that_fits_better(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    (project.source / "others.h").write_text(
+        "#pragma once\nstruct Box { int value; };\nnamespace lab { int pick(Box& box); }\n"
+    )
+    project.file(6).write_text(
+        '#include "others.h"\n'
+        "namespace lab { int pick(Box& box) { return 1000 + box.value; } }\n"
+        "int f6() { return 7; }\n"
+    )
+    # It knows the box, and not that others pick from it.
+    project.file(7).write_text(
+        "struct Box;\nnamespace lab { namespace {\n"
+        "int pick(const Box&) { return 8; }\n"
+        "} int entry(Box& box) { return pick(box); } }\n"
+        "alignas(8) static char room[8];\n"
+        "int f7() { return lab::entry(reinterpret_cast<Box&>(room)); }\n"
+    )
+    project.configure()
+    project.make()
+    assert project.result() == EXPECTED
+    assert "f07.cpp" in {Path(name).name for name in read_lessons(project.lessons).alone}
+    assert ["f07.cpp"] in project.compiles()

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath
 
+from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch, Member
 from torchsmith.toolchain.accel.batches import (
     File,
     Limits,
@@ -17,7 +18,6 @@ from torchsmith.toolchain.accel.batches import (
     form_batches,
     limits_for,
 )
-from torchsmith.toolchain.accel.compile_batch import DEPS, IN, OUT, Batch, Member
 from torchsmith.toolchain.accel.lessons import Lessons
 from torchsmith.toolchain.accel.ninja_file import (
     Command,

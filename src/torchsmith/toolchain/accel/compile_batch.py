@@ -19,54 +19,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch
 from torchsmith.toolchain.accel.batches import batch_name
 from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
 from torchsmith.toolchain.accel.objects import Objects, Part
 from torchsmith.toolchain.accel.once import can_be_guarded, guard
+from torchsmith.toolchain.accel.overloads import (
+    Function,
+    called_functions,
+    functions,
+    rivals,
+    strangers,
+    written_functions,
+)
 from torchsmith.toolchain.accel.unit import included_sources, unit_text
 from torchsmith.toolchain.compiles import killed_for_memory
 
-# In a batch's command these stand for the file, its object and its list of headers.
-IN, OUT, DEPS = "\x01in\x01", "\x01out\x01", "\x01deps\x01"
 _SIGNALLED = 128
 # The times of files are of a clock that stands still for this long.
 _CLOCK_TICK_NS = 20_000_000
 # More files than this that changed at once are no one's work in progress: a pull, a new branch.
 _EDITED_AT_ONCE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A file of a batch: its name in lessons, where it lies, and its object."""
-
-    name: str
-    path: str
-    output: str
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What is to be compiled, as the build file's writer lays it down."""
-
-    command: tuple[str, ...]
-    members: tuple[Member, ...]
-    lessons: str = ""
-    once: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, path: Path) -> Batch:
-        """A batch from its file."""
-        data = json.loads(path.read_text(encoding="utf-8"))
-        members = tuple(Member(**item) for item in data["members"])
-        return cls(tuple(data["command"]), members, data["lessons"], tuple(data["once"]))
-
-    def text(self) -> str:
-        """A batch as its file."""
-        return json.dumps(asdict(self), indent=1) + "\n"
 
 
 class _StoppedError(Exception):
@@ -100,6 +77,7 @@ class Compilation:
         self._once = set(self.batch.once)
         self._learned_once: set[str] = set()
         self._digests: dict[str, str] = {}
+        self._functions: dict[str, frozenset[Function]] = {}
 
     def run(self) -> None:
         """Bring every object of the batch up to date."""
@@ -124,8 +102,23 @@ class Compilation:
         # Other batches may have learned something since this one was formed.
         lessons = read_lessons(Path(self.batch.lessons)) if self.batch.lessons else Lessons()
         self._once |= lessons.once
-        groups += [tuple(group) for group in lessons.divide(unseen)]
+        groups += [
+            tuple(divided)
+            for group in lessons.divide(unseen)
+            for divided in self._without_rivals(group)
+        ]
         return [group for group in (*edited, *groups) if group]
+
+    def _without_rivals(self, group: Sequence[str]) -> list[list[str]]:
+        """Files in groups in which none could call a function that another has for itself."""
+        apart = rivals({name: self._written(name) for name in group})
+        self.clashes += [Clash(*sorted(pair)) for pair in apart]
+        return Lessons(apart).divide(group)
+
+    def _written(self, name: str) -> frozenset[Function]:
+        if name not in self._functions:
+            self._functions[name] = written_functions(Path(self.members[name].path))
+        return self._functions[name]
 
     def _changed(self, part: Part) -> list[str]:
         return [path for path, digest in part.read.items() if self._digest(path) != digest]
@@ -151,7 +144,12 @@ class Compilation:
     def _compile_next(self) -> None:
         """Compile the files that are next, or divide them if they do not go together."""
         group = self.left.pop(0)
-        words = self._compile(group)
+        words, astray = self._compile(group)
+        if astray:
+            self.clashes += [Clash(name, None) for name in astray]
+            self.left.insert(0, tuple(name for name in group if name not in astray))
+            self.left += [(name,) for name in astray]
+            return
         if words is None:
             return
         found = find_clashes(words, self.paths, self.folder)
@@ -195,8 +193,11 @@ class Compilation:
         # after it has left is not divided in that way again.
         return later or ([] if group in self._without_first else found)
 
-    def _compile(self, group: tuple[str, ...]) -> str | None:
-        """Compile a group; what the compiler said if it cannot be compiled together."""
+    def _compile(self, group: tuple[str, ...]) -> tuple[str | None, list[str]]:
+        """Compile a group; what the compiler said if it cannot be compiled together.
+
+        Also the files that were compiled, but may mean something else than by themselves.
+        """
         members = [self.members[name] for name in group]
         command: Sequence[str] = self.batch.command
         if len(members) == 1:
@@ -215,15 +216,41 @@ class Compilation:
         began = time.time_ns()
         status, words = self._run(source, made, headers, command)
         if status == 0:
+            astray = self._astray(group, made) if len(members) > 1 else []
+            if astray:
+                return None, astray
             sys.stderr.write(words)
             self._keep(Part(group, self._read(Path(headers), began)), made)
-            return None
+            return None, []
         if len(members) == 1 or (
             status >= _SIGNALLED and not killed_for_memory(status, words.encode())
         ):
             sys.stderr.write(words)
             raise _StoppedError(status)
-        return words
+        return words, []
+
+    def _astray(self, group: tuple[str, ...], made: str) -> list[str]:
+        """The files of an object that may call a function which they do not know by themselves."""
+        called = called_functions(Path(made))
+        return [
+            name
+            for name in group
+            if strangers(self._written(name), called, frozenset())
+            and strangers(self._written(name), called, self._declared(name, made))
+        ]
+
+    def _declared(self, name: str, made: str) -> frozenset[Function]:
+        """The functions a file declares, with all that it reads, when it is compiled alone."""
+        text, headers = f"{made}.i", f"{made}.i.d"
+        command = ["-E" if word == "-c" else word for word in self.batch.command]
+        status, words = self._run(self.members[name].path, text, headers, command)
+        if status != 0:
+            sys.stderr.write(words)
+            raise _StoppedError(status)
+        found = functions(Path(text).read_text(encoding="utf-8", errors="replace"))
+        for path in (text, headers):
+            Path(path).unlink()
+        return found
 
     def _run(
         self, source: str, made: str, headers: str, command: Sequence[str] | None = None
