@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import socket
 import ssl
 import time
 import urllib.error
@@ -14,32 +15,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html import unescape
-from typing import TypeVar
 
 from pydantic import JsonValue
 
 import torchsmith
 from torchsmith.engine.secrets import Redactor
 from torchsmith.jobs.client import EngineError
+from torchsmith.jobs.patience import NoAnswerError, patiently
 from torchsmith.sources.download import Retry
 
-T = TypeVar("T")
-# Who has to wait longer than this is told so instead.
-_LONGEST_WAIT_S = 60.0
 _MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TOLD = 600
-
-
-class NoAnswerError(EngineError):
-    """The server did not answer, or not now: whether it did what it was asked is not known."""
-
-    def __init__(self, message: str, hint: str, wait_s: float = 0.0, *, lasting: bool = False):
-        super().__init__(message, hint)
-        self.wait_s = wait_s
-        # Asking again cannot help: a certificate nobody trusts, a host that does not exist.
-        self.lasting = lasting
 
 
 class RefusedError(EngineError):
@@ -88,25 +76,12 @@ class Server:
         self.address = address.rstrip("/")
         self._headers = dict(headers)
         self._redactor = redactor
-        self._retry = retry
+        self.retry = retry
         self._opener = urllib.request.build_opener(_Stay())
-
-    def patiently(self, do: Callable[[], T]) -> T:
-        """Do what may be done again, as long as there is no answer."""
-        for attempt in range(self._retry.attempts):
-            try:
-                return do()
-            except NoAnswerError as error:
-                pause = max(self._retry.pause_s * 2**attempt, error.wait_s)
-                last = attempt + 1 == self._retry.attempts
-                if last or error.lasting or pause > _LONGEST_WAIT_S:
-                    raise
-                time.sleep(pause)
-        raise AssertionError("a retry has at least one attempt")
 
     def read(self, path: str) -> Answer:
         """What the server has at a path; asked again while it does not answer."""
-        return self.patiently(lambda: self.ask("GET", path))
+        return patiently(lambda: self.ask("GET", path), self.retry)
 
     def ask(self, method: str, path: str, content: bytes | None = None, kind: str = "") -> Answer:
         """One question, asked once."""
@@ -151,7 +126,7 @@ class Server:
         request.add_header("User-Agent", f"torchsmith/{torchsmith.__version__}")
         try:
             answer: http.client.HTTPResponse = self._opener.open(
-                request, timeout=self._retry.timeout_s
+                request, timeout=self.retry.timeout_s
             )
         except urllib.error.HTTPError as error:
             with error:
@@ -163,14 +138,16 @@ class Server:
     def _broken(self, where: str) -> Callable[[Exception], NoAnswerError]:
         def error_of(error: Exception) -> NoAnswerError:
             reason = getattr(error, "reason", None) or error
+            unheard = isinstance(reason, ConnectionRefusedError | socket.gaierror)
             lasting = isinstance(reason, ssl.SSLCertVerificationError)
             if isinstance(reason, TimeoutError):
-                said = f"there was no answer within {self._retry.timeout_s:g} s"
+                said = f"there was no answer within {self.retry.timeout_s:g} s"
             else:
                 said = str(reason) or type(reason).__name__
             return NoAnswerError(
                 self._clean(f"{self.name} cannot be reached at {where}: {said}"),
                 "Check the address, the network, the proxy and SSL_CERT_FILE.",
+                unheard=unheard,
                 lasting=lasting,
             )
 
@@ -193,7 +170,9 @@ class Server:
             return NoAnswerError(
                 f"{self.name} has no answer at {where}: {status}" + (f": {said}" if said else ""),
                 "It may be overloaded or starting: try again later.",
-                _wait_of(error.headers.get("Retry-After", "")),
+                wait_s=_wait_of(error.headers.get("Retry-After", "")),
+                # Turned away at the door.
+                unheard=error.code == 429,
             )
         if error.code in (301, 302, 303, 307, 308):
             target = error.headers.get("Location", "elsewhere").partition("?")[0]

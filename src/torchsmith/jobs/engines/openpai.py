@@ -15,14 +15,16 @@ from pydantic import JsonValue
 from torchsmith.engine.disk import write_whole
 from torchsmith.jobs import yaml_text
 from torchsmith.jobs.client import EngineError, EngineId, Listed, Request, Status, Submitted
-from torchsmith.jobs.engines.follow import LineCutter, chosen, nothing_before
+from torchsmith.jobs.engines.answers import table, tables
+from torchsmith.jobs.engines.follow import LineCutter, chooser, nothing_before
 from torchsmith.jobs.engines.openpai_account import address_of, server_at, token_for, user_of
-from torchsmith.jobs.engines.openpai_status import TaskLog, status_of, table, task_logs
+from torchsmith.jobs.engines.openpai_status import TaskLog, status_of, task_logs
 from torchsmith.jobs.kept_secrets import value_of
 from torchsmith.jobs.launch import pullable
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.openpai import render, render_v1
-from torchsmith.jobs.rest import NoAnswerError, RefusedError, Server
+from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
+from torchsmith.jobs.rest import RefusedError, Server
 from torchsmith.jobs.states import state_of
 
 # Under `extras`, which both protocols keep as it is: whose submission a job is.
@@ -77,10 +79,9 @@ class OpenPai:
 
     def _locations(self, log: TaskLog) -> dict[str, str]:
         """The files of a task's output, in the order in which they were written."""
-        answer = table(self._server.read(log.place).json()).get("locations")
+        answer = table(self._server.read(log.place).json())
         found = {
-            str(table(item).get("name")): str(table(item).get("uri"))
-            for item in (answer if isinstance(answer, list) else ())
+            str(item.get("name")): str(item.get("uri")) for item in tables(answer.get("locations"))
         }
         # Both streams together where they are kept so; before each what was rotated away.
         names = ("all",) if "all" in found else ("stdout", "stderr")
@@ -112,6 +113,7 @@ class OpenPai:
 
     def submit(self, request: Request, token: str) -> EngineId:
         """Hand the job over; asked again without an answer, it first looks whether it was taken."""
+        nothing_before(request, "OpenPAI")
         job = request.job
         ((_, content),) = self._rendered(job).files.items()
         document = dict(table(self._read(content)))
@@ -142,7 +144,7 @@ class OpenPai:
                         f"Give this one another name: --set name={job.name}-2.",
                     ) from None
 
-        server.patiently(hand_over)
+        handed_over(hand_over, server.retry)
         return EngineId(job_id)
 
     def find(self, token: str, kept: Path) -> EngineId | None:
@@ -152,7 +154,7 @@ class OpenPai:
         except (OSError, ValueError):
             return None
         job_id = self._id(str(document.get("name") or document.get("jobName")))
-        found = self._server.patiently(lambda: self._marked(job_id, self._server))
+        found = patiently(lambda: self._marked(job_id, self._server), self._server.retry)
         return EngineId(job_id) if found == token else None
 
     def status(self, job: Submitted) -> Status | None:
@@ -164,24 +166,25 @@ class OpenPai:
         self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
     ) -> Iterator[str]:
         """What its tasks wrote; of one that is started again, what it writes then."""
+        mine = chooser(job, role, task)
+        alone = sum(job.roles.values()) == 1
         cutters: dict[tuple[str, str], LineCutter] = {}
         while True:
             detail = self._detail(job.id)
             if detail is None:
                 raise EngineError(f"OpenPAI has no job {job.id} any more")
-            logs = {log.task: log for log in task_logs(detail)}
-            wanted = chosen(logs, role, task)
+            logs = [log for log in task_logs(detail) if mine(log.task)]
             over = not follow or status_of(detail).state.over
-            for one in wanted:
-                name = one.name if len(wanted) > 1 else ""
-                for file, place in self._places(logs[one]).items():
-                    cutter = cutters.setdefault((logs[one].place, file), LineCutter(name))
+            for log in logs:
+                head = "" if alone else log.task.name
+                for file, place in self._places(log).items():
+                    cutter = cutters.setdefault((log.place, file), LineCutter(head))
                     with _not_yet(over):
                         for piece in self._server.stream(place, cutter.taken):
                             yield from cutter.feed(piece)
             if over:
                 break
-            time.sleep(_PAUSE_S * max(1.0, len(wanted) / 5))
+            time.sleep(_PAUSE_S * max(1.0, len(logs) / 5))
         for cutter in cutters.values():
             yield from cutter.finish()
 
@@ -193,7 +196,9 @@ class OpenPai:
         stop = json.dumps({"value": "STOP"}).encode()
         path = f"{self._job(job.id)}/executionType"
         try:
-            self._server.patiently(lambda: self._server.ask("PUT", path, stop, "application/json"))
+            patiently(
+                lambda: self._server.ask("PUT", path, stop, "application/json"), self._server.retry
+            )
         except RefusedError as error:
             raise _refused(job.id, error) from None
 
@@ -203,14 +208,13 @@ class OpenPai:
             answer = self._server.read(self._mine()).json()
         except RefusedError as error:
             raise _refused("the list of jobs", error) from None
-        found = [table(item) for item in (answer if isinstance(answer, list) else ())]
         return tuple(
             Listed(
                 EngineId(self._id(str(item.get("name")).rpartition("~")[2])),
                 "",
                 state_of("openpai", str(item.get("state"))),
             )
-            for item in found
+            for item in tables(answer)
         )
 
     def _id(self, name: str) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pydantic import JsonValue
-
 from torchsmith.jobs.client import Status, TaskStatus
+from torchsmith.jobs.engines.answers import Table, number, table, tables, text
 from torchsmith.jobs.states import State, of_exit, state_of
-
-Table = Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True)
@@ -24,8 +21,8 @@ class TaskLog:
 def status_of(detail: Table) -> Status:
     """The answer to a question for one job, of either protocol."""
     job = table(detail.get("jobStatus"))
-    said = _text(job, "state")
-    code = _number(job, "appExitCode")
+    said = text(job, "state")
+    code = number(job, "appExitCode")
     state = _state(said, code)
     tasks = tuple(log.task for log in task_logs(detail))
     return Status(
@@ -43,17 +40,16 @@ def status_of(detail: Table) -> Status:
 def task_logs(detail: Table) -> Iterator[TaskLog]:
     """Every task of a job."""
     for role, inner in table(detail.get("taskRoles")).items():
-        statuses = table(inner).get("taskStatuses")
-        for one in map(table, statuses if isinstance(statuses, list) else ()):
-            code = _number(one, "containerExitCode")
+        for one in tables(table(inner).get("taskStatuses")):
+            code = number(one, "containerExitCode")
             task = TaskStatus(
                 role=role,
-                index=_number(one, "taskIndex") or 0,
-                state=_state(_text(one, "taskState"), code),
+                index=number(one, "taskIndex") or 0,
+                state=_state(text(one, "taskState"), code),
                 exit_code=code,
-                node=_text(one, "containerNodeName") or _text(one, "containerIp"),
+                node=text(one, "containerNodeName") or text(one, "containerIp"),
             )
-            yield TaskLog(task, _text(one, "containerLog"))
+            yield TaskLog(task, text(one, "containerLog"))
 
 
 def _state(said: str, code: int | None) -> State:
@@ -64,37 +60,21 @@ def _state(said: str, code: int | None) -> State:
 
 def _reason(job: Table, detail: Table) -> str:
     """Why it ended badly: the task that pulled the others down, and what OpenPAI knows of it."""
-    role, index = _text(job, "appExitTriggerTaskRoleName"), _number(job, "appExitTriggerTaskIndex")
+    role, index = text(job, "appExitTriggerTaskRoleName"), number(job, "appExitTriggerTaskIndex")
     spec = table(job.get("appExitSpec"))
     for one, inner in table(detail.get("taskRoles")).items():
-        statuses = table(inner).get("taskStatuses")
-        for task in map(table, statuses if isinstance(statuses, list) else ()):
-            if (one, _number(task, "taskIndex")) == (role, index):
+        for task in tables(table(inner).get("taskStatuses")):
+            if (one, number(task, "taskIndex")) == (role, index):
                 spec = table(task.get("containerExitSpec")) or spec
     runtime = table(table(job.get("appExitMessages")).get("runtime"))
-    said = _text(runtime, "reason") or _text(spec, "reason") or _text(spec, "phrase")
-    said = said or _text(job, "appExitTriggerMessage") or _text(job, "appExitDiagnostics")
+    said = text(runtime, "reason") or text(spec, "reason") or text(spec, "phrase")
+    said = said or text(job, "appExitTriggerMessage") or text(job, "appExitDiagnostics")
     cures = spec.get("solution")
     cure = str(cures[0]) if isinstance(cures, list) and cures else ""
     where = f"{role}-{index}: " if role and index is not None else ""
     return f"{where}{said}".strip()[:500] + (f" ({cure})" if said and cure else "")
 
 
-def table(value: JsonValue) -> Table:
-    """A table, or an empty one in place of anything else."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(values: Table, key: str) -> str:
-    value = values.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _number(values: Table, key: str) -> int | None:
-    value = values.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def _seconds(values: Table, *keys: str) -> float | None:
     """The first of several times that is there; OpenPAI counts milliseconds."""
-    return next((value / 1000 for key in keys if (value := _number(values, key))), None)
+    return next((value / 1000 for key in keys if (value := number(values, key))), None)
