@@ -12,18 +12,17 @@ import base64
 import hmac
 import json
 import re
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jsonschema
 import yaml
+from tests.troubled_server import Answer, Record, TroubledHandler, serving
 
 _DATA = Path(__file__).parent / "data/openpai"
 _SCHEMAS = {
@@ -33,7 +32,6 @@ _SCHEMAS = {
 _SIGNED_WITH = b"the secret of the test server"
 # What the files of the log manager are read with; made for each list of files.
 LOG_TOKEN = "log-manager-token-5a17"
-PAGE = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
 
 
 def _base64(content: bytes) -> str:
@@ -54,25 +52,6 @@ class Refusal(Exception):  # noqa: N818 - the answer, said as one
     def __init__(self, status: int, code: str, message: str) -> None:
         self.status = status
         self.body = {"code": code, "message": message}
-
-
-@dataclass
-class Trouble:
-    """What goes wrong with the next `times` requests of a kind.
-
-    `after` is for trouble on the way back: the server has done what it was asked by then.
-    """
-
-    method: str
-    path: str
-    times: int = 1
-    status: int = 0
-    body: bytes = b""
-    kind: str = "application/json"
-    headers: dict[str, str] = field(default_factory=dict)
-    sleep_s: float = 0.0
-    drop: bool = False
-    after: bool = False
 
 
 @dataclass
@@ -118,30 +97,17 @@ WELL = (
 )
 
 
-class OpenPaiServer:
+class OpenPaiServer(Record):
     """The server, its users and its jobs."""
 
     def __init__(self) -> None:
+        super().__init__()
+        self.address = ""
         self.users = {"alice": ["default", "gpu"], "bob": ["default"]}
         self.clusters = ["default", "gpu", "vip"]
         self.jobs: dict[str, KeptJob] = {}
-        self.troubles: list[Trouble] = []
         self.steps: list[Step] = list(WELL)
-        # Every request: method and path, without queries.
-        self.asked: list[str] = []
-        self.hidden_tokens: set[str] = set()
         self.protocols = {1, 2}
-        self.lock = threading.RLock()
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"pai": self}))
-        self.http.daemon_threads = True
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.http.server_address[1]}"
-
-    def count(self, asked: str) -> int:
-        """How often something was asked, such as POST /rest-server/api/v2/jobs."""
-        return sum(1 for one in self.asked if re.fullmatch(asked, one))
 
     def user_of(self, authorization: str) -> str:
         scheme, _, token = authorization.partition(" ")
@@ -306,66 +272,19 @@ def _validate(job: Any, protocol: int) -> None:
                 )
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(TroubledHandler):
     """The routes."""
 
-    protocol_version = "HTTP/1.1"
-    pai: OpenPaiServer
+    record: ClassVar[OpenPaiServer]
 
-    def _go(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        path, _, query = self.path.partition("?")
-        with self.pai.lock:
-            self.pai.asked.append(f"{self.command} {path}")
-            trouble = next(
-                (
-                    one
-                    for one in self.pai.troubles
-                    if one.times and one.method == self.command and re.fullmatch(one.path, path)
-                ),
-                None,
-            )
-            if trouble:
-                trouble.times -= 1
-        if trouble and not trouble.after:
-            self._trouble(trouble)
-            return
+    def answered(self, path: str, query: str, body: bytes) -> Answer:
         try:
-            status, kind, content = self._route(path, urllib.parse.parse_qs(query), body)
+            return self._route(path, urllib.parse.parse_qs(query), body)
         except Refusal as refusal:
-            status, kind, content = (
-                refusal.status,
-                "application/json",
-                json.dumps(refusal.body).encode(),
-            )
-        if trouble:
-            self._trouble(trouble)
-        else:
-            self._send(status, kind, content)
+            return Answer(refusal.status, json.dumps(refusal.body).encode())
 
-    do_GET = do_POST = do_PUT = do_DELETE = _go  # noqa: N815 - http.server's names
-
-    def _trouble(self, trouble: Trouble) -> None:
-        time.sleep(trouble.sleep_s)
-        if trouble.drop:
-            self.close_connection = True
-            return
-        content = trouble.body.replace(b"{authorization}", self.headers["Authorization"].encode())
-        self._send(trouble.status, trouble.kind, content, trouble.headers)
-
-    def _send(
-        self, status: int, kind: str, content: bytes, headers: dict[str, str] | None = None
-    ) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _route(self, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, str, bytes]:
-        pai = self.pai
+    def _route(self, path: str, query: dict[str, list[str]], body: bytes) -> Answer:
+        pai = self.record
         if match := re.fullmatch(r"/log-manager/[^/]+/api/v1/logs/user\.pai\.all", path):
             return self._file(query["job"][0], query.get("token") == [LOG_TOKEN])
         if match := re.fullmatch(r"/containerlogs/([^/]+)/\w+/\d+", path):
@@ -387,15 +306,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _jobs(
         self, protocol: int, user: str, key: str, rest: str, owner: str, body: bytes
-    ) -> tuple[int, str, bytes]:
-        pai = self.pai
+    ) -> Answer:
+        pai = self.record
         match (self.command, bool(key), rest):
             case ("POST", False, ""):
                 kind = "text/yaml" if protocol == 2 else "application/json"
                 if self.headers["Content-Type"] != kind:
                     raise Refusal(400, "InvalidProtocolError", "data should be object")
                 pai.submit(user, protocol, body)
-                return 202, "application/json", b'{"status": 202, "message": "Update job"}'
+                return Answer(202, b'{"status": 202, "message": "Update job"}')
             case ("GET", False, ""):
                 found = [
                     {
@@ -407,47 +326,40 @@ class _Handler(BaseHTTPRequestHandler):
                     for job in pai.jobs.values()
                     if job.user == owner and job.protocol == protocol
                 ]
-                return 200, "application/json", json.dumps(found).encode()
+                return Answer(200, json.dumps(found).encode())
             case ("GET", True, ""):
-                return 200, "application/json", json.dumps(pai.detail(key)).encode()
+                return Answer(200, json.dumps(pai.detail(key)).encode())
             case ("GET", True, "/config"):
                 kind = "text/yaml" if protocol == 2 else "application/json"
-                return 200, kind, pai.job(key).config.encode()
+                return Answer(200, pai.job(key).config.encode(), kind)
             case ("PUT", True, "/executionType"):
                 pai.stop(user, key, body)
-                return 202, "application/json", b'{"message": "Execute job"}'
+                return Answer(202, b'{"message": "Execute job"}')
             case ("GET", True, place) if place.endswith("/logs"):
                 if not pai.job(key).log:
                     raise Refusal(404, "NoTaskLogError", "Log of task is not found.")
                 node = "/log-manager/10.0.0.1:9103/api/v1/logs"
                 uri = f"{node}/user.pai.all?job={key}&token={LOG_TOKEN}"
                 files = [{"name": name, "uri": uri} for name in ("stderr", "all", "stdout")]
-                return 200, "application/json", json.dumps({"locations": files}).encode()
+                return Answer(200, json.dumps({"locations": files}).encode())
         raise Refusal(404, "NoApiError", f"API {self.path} is not found.")
 
-    def _file(self, key: str, allowed: bool) -> tuple[int, str, bytes]:
+    def _file(self, key: str, allowed: bool) -> Answer:
         # Whoever may read a log is told by its own token, never by ours.
         assert "Authorization" not in self.headers
         if not allowed:
-            return 401, "text/plain", b""
-        content = self.pai.job(key).log
+            return Answer(401, b"", "text/plain")
+        content = self.record.job(key).log
         start = int(re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])  # type: ignore[index]
         if start >= len(content):
-            return 416, "text/plain", b""
-        return 206, "text/plain", content[start:]
-
-    def log_message(self, *_: object) -> None:
-        pass
+            return Answer(416, b"", "text/plain")
+        return Answer(206, content[start:], "text/plain")
 
 
 @contextmanager
 def openpai_server() -> Iterator[OpenPaiServer]:
     """A server, as long as the block lasts."""
-    server = OpenPaiServer()
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.http.shutdown()
-        server.http.server_close()
+    pai = OpenPaiServer()
+    with serving(type("Bound", (_Handler,), {"record": pai})) as port:
+        pai.address = f"http://127.0.0.1:{port}"
+        yield pai
