@@ -17,6 +17,7 @@ if [ "${1:-}" != --basic ]; then
   lacks ccache ccache
   lacks gpgv gpgv
   lacks openssl openssl
+  lacks kubectl kubernetes-client
   lacks gpg gnupg
   lacks dpkg-source dpkg-dev
   lacks mmdebstrap mmdebstrap

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 _CLIENTS = {
     "local": "torchsmith.jobs.engines.local:Local",
     "slurm": "torchsmith.jobs.engines.slurm:Slurm",
+    "kubernetes": "torchsmith.jobs.engines.kubernetes:Kubernetes",
+    "kubeflow": "torchsmith.jobs.engines.kubernetes:Kubeflow",
+    "openpai": "torchsmith.jobs.engines.openpai:OpenPai",
+    "openpai-v1": "torchsmith.jobs.engines.openpai:OpenPaiV1",
 }
 
 

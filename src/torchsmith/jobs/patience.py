@@ -7,9 +7,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from torchsmith.jobs.client import EngineError, UnansweredError
-from torchsmith.sources.download import Retry
 
 T = TypeVar("T")
+_ATTEMPTS = 4
+# Each pause is twice as long as the one before.
+_FIRST_PAUSE_S = 1.0
 # Who has to wait longer than this is told so instead.
 _LONGEST_WAIT_S = 60.0
 
@@ -36,20 +38,20 @@ class NoAnswerError(UnansweredError):
         self.lasting = lasting
 
 
-def patiently(do: Callable[[], T], retry: Retry) -> T:
+def patiently(do: Callable[[], T]) -> T:
     """Do what may be done again, as long as there is no answer."""
-    for attempt in range(retry.attempts - 1):
+    for attempt in range(_ATTEMPTS - 1):
         try:
             return do()
         except NoAnswerError as error:
-            pause = max(retry.pause_s * 2**attempt, error.wait_s)
+            pause = max(_FIRST_PAUSE_S * 2**attempt, error.wait_s)
             if error.lasting or pause > _LONGEST_WAIT_S:
                 raise
             time.sleep(pause)
     return do()
 
 
-def handed_over(do: Callable[[], T], retry: Retry) -> T:
+def handed_over(do: Callable[[], T]) -> T:
     """The same for what must not be lost: where nobody can have heard, that is certain."""
     heard = False
 
@@ -62,7 +64,7 @@ def handed_over(do: Callable[[], T], retry: Retry) -> T:
             raise
 
     try:
-        return patiently(attempt, retry)
+        return patiently(attempt)
     except NoAnswerError as error:
         if heard:
             raise

@@ -22,7 +22,6 @@ import torchsmith
 from torchsmith.engine.secrets import Redactor
 from torchsmith.jobs.client import EngineError
 from torchsmith.jobs.patience import NoAnswerError, patiently
-from torchsmith.sources.download import Retry
 
 _MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
@@ -70,18 +69,23 @@ class Server:
     """One server, and who we are there."""
 
     def __init__(
-        self, name: str, address: str, headers: Mapping[str, str], redactor: Redactor, retry: Retry
+        self,
+        name: str,
+        address: str,
+        headers: Mapping[str, str],
+        redactor: Redactor,
+        timeout_s: float,
     ) -> None:
         self.name = name
         self.address = address.rstrip("/")
         self._headers = dict(headers)
         self._redactor = redactor
-        self.retry = retry
+        self._timeout_s = timeout_s
         self._opener = urllib.request.build_opener(_Stay())
 
     def read(self, path: str) -> Answer:
         """What the server has at a path; asked again while it does not answer."""
-        return patiently(lambda: self.ask("GET", path), self.retry)
+        return patiently(lambda: self.ask("GET", path))
 
     def ask(self, method: str, path: str, content: bytes | None = None, kind: str = "") -> Answer:
         """One question, asked once."""
@@ -125,9 +129,7 @@ class Server:
     def _answer(self, request: urllib.request.Request, where: str) -> http.client.HTTPResponse:
         request.add_header("User-Agent", f"torchsmith/{torchsmith.__version__}")
         try:
-            answer: http.client.HTTPResponse = self._opener.open(
-                request, timeout=self.retry.timeout_s
-            )
+            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self._timeout_s)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error, where) from None
@@ -141,7 +143,7 @@ class Server:
             unheard = isinstance(reason, ConnectionRefusedError | socket.gaierror)
             lasting = isinstance(reason, ssl.SSLCertVerificationError)
             if isinstance(reason, TimeoutError):
-                said = f"there was no answer within {self.retry.timeout_s:g} s"
+                said = f"there was no answer within {self._timeout_s:g} s"
             else:
                 said = str(reason) or type(reason).__name__
             return NoAnswerError(

@@ -95,7 +95,8 @@ OPENPAI: Mapping[str, State] = {
     "SUCCEEDED": State.SUCCEEDED,
     "FAILED": State.FAILED,
     "STOPPED": State.CANCELLED,
-    "UNKNOWN": State.LOST,
+    # Of a job nothing is known of yet.
+    "UNKNOWN": State.WAITING,
 }
 
 # The words of an engine that are its own.

@@ -58,8 +58,9 @@ def check(
         if not one.engine_id:
             raise UsageError(f"{one.id} never reached {client.engine}: nothing can wait for it")
     for job in jobs:
-        # Where its folder will be is not known yet; nobody asks for it now.
-        request = Request(replace(job, after=()), folder, folder)
+        # Its folder and what those submitted with it will be called are not known yet.
+        before = (*(EngineId(one.engine_id) for one in after), *map(EngineId, job.after))
+        request = Request(replace(job, after=()), folder, folder, before)
         for line in client.check(request):
             note(line)
 

@@ -21,7 +21,6 @@ from torchsmith.jobs.launch import pullable
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
 from torchsmith.jobs.states import state_of
-from torchsmith.sources.download import Retry
 
 # On every object of a job, and on its pods: whose submission they are.
 _TOKEN = "torchsmith-token"
@@ -33,7 +32,6 @@ _PLACES = {
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "PyTorchJob": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
 }
-_RETRY = Retry()
 _HINTS = {
     "Forbidden": "Ask its administrator for the right, or name another namespace: "
     "--set kubernetes.namespace=NAME.",
@@ -74,10 +72,10 @@ class Kubernetes:
         write_whole(request.kept / _REQUEST, json.dumps(kept, indent=1).encode())
         if len(objects) > 1:
             for one in objects:
-                handed_over(partial(self._create, space, one, token, dryRun="All"), _RETRY)
+                handed_over(partial(self._create, space, one, token, dryRun="All"))
         try:
             for one in objects:
-                handed_over(partial(self._create, space, one, token), _RETRY)
+                handed_over(partial(self._create, space, one, token))
         except NoAnswerError:
             raise
         except EngineError:
@@ -93,7 +91,7 @@ class Kubernetes:
         if not space:
             return None
         wanted = tables(request.get("objects"))
-        found = patiently(lambda: self._jobs(space, f"{_TOKEN}={token}"), _RETRY)
+        found = patiently(lambda: self._jobs(space, f"{_TOKEN}={token}"))
         # Some of several are no job: handing it over again makes the rest.
         whole = len(found) == sum(one.get("kind") == self.kind for one in wanted)
         return EngineId(f"{space}/{request['name']}") if found and whole else None
@@ -101,7 +99,7 @@ class Kubernetes:
     def status(self, job: Submitted) -> Status | None:
         """Where a job is, from its objects and its pods."""
         space, select = _place(job)
-        jobs = patiently(lambda: self._jobs(space, select), _RETRY)
+        jobs = patiently(lambda: self._jobs(space, select))
         if not jobs:
             cancelled = (job.kept / _CANCELLED).exists()
             return Status(state_of("kubernetes", "Deleted"), "Deleted") if cancelled else None
@@ -137,7 +135,7 @@ class Kubernetes:
         """The jobs of torchsmith in the context's namespace."""
         space = self._kubectl.namespace
         jobs: dict[tuple[str, str], list[Table]] = {}
-        for one in patiently(lambda: self._jobs(space, _OURS), _RETRY):
+        for one in patiently(lambda: self._jobs(space, _OURS)):
             labels = table(table(one.get("metadata")).get("labels"))
             key = (str(labels.get(_NAME, "")), str(labels.get(_TOKEN, "")))
             jobs.setdefault(key, []).append(one)
@@ -160,7 +158,7 @@ class Kubernetes:
             return self._kubectl.get(f"/api/v1/namespaces/{space}/pods", labelSelector=select)
 
         try:
-            return pods_of(tables(patiently(look, _RETRY).get("items")), job.roles)
+            return pods_of(tables(patiently(look).get("items")), job.roles)
         except ServerRefusedError as error:
             raise self._refused(f"a look at the pods in {space}", error) from None
 
@@ -194,7 +192,7 @@ class Kubernetes:
         for one in objects:
             place = _PLACES[str(one["kind"])].format(space)
             name = str(table(one["metadata"])["name"])
-            patiently(partial(self._drop, place, name, token), _RETRY)
+            patiently(partial(self._drop, place, name, token))
 
     def _drop(self, place: str, name: str, token: str) -> None:
         """Delete an object if it is ours; gone is gone."""

@@ -144,7 +144,7 @@ class OpenPai:
                         f"Give this one another name: --set name={job.name}-2.",
                     ) from None
 
-        handed_over(hand_over, server.retry)
+        handed_over(hand_over)
         return EngineId(job_id)
 
     def find(self, token: str, kept: Path) -> EngineId | None:
@@ -154,7 +154,7 @@ class OpenPai:
         except (OSError, ValueError):
             return None
         job_id = self._id(str(document.get("name") or document.get("jobName")))
-        found = patiently(lambda: self._marked(job_id, self._server), self._server.retry)
+        found = patiently(lambda: self._marked(job_id, self._server))
         return EngineId(job_id) if found == token else None
 
     def status(self, job: Submitted) -> Status | None:
@@ -196,9 +196,7 @@ class OpenPai:
         stop = json.dumps({"value": "STOP"}).encode()
         path = f"{self._job(job.id)}/executionType"
         try:
-            patiently(
-                lambda: self._server.ask("PUT", path, stop, "application/json"), self._server.retry
-            )
+            patiently(lambda: self._server.ask("PUT", path, stop, "application/json"))
         except RefusedError as error:
             raise _refused(job.id, error) from None
 

@@ -15,7 +15,6 @@ from torchsmith.errors import UsageError
 from torchsmith.jobs.kept_secrets import folder, kept_value
 from torchsmith.jobs.rest import Server
 from torchsmith.ship.client import stored_password
-from torchsmith.sources.download import Retry
 
 SERVER, TOKEN, USER, TIMEOUT = (
     *("OPENPAI_SERVER", "OPENPAI_TOKEN", "OPENPAI_USER", "OPENPAI_TIMEOUT"),
@@ -80,7 +79,7 @@ def server_at(address: str, token: str, secrets: Iterable[str] = ()) -> Server:
         address,
         {"Authorization": f"Bearer {token}"},
         Redactor((token, *secrets)),
-        Retry(timeout_s=_timeout()),
+        _timeout(),
     )
 
 
