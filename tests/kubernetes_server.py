@@ -331,9 +331,9 @@ class _Handler(TroubledHandler):
 
     def _over(self, space: str, pod: str) -> bool:
         for kind, at, name in list(self.record.objects):
-            if at == space and pod.startswith(name):
+            if kind != "services" and at == space and pod.startswith(name):
                 step = self.record.steps[self.record.at[space, name]]
-                return kind != "services" and step.phase in ("Succeeded", "Failed")
+                return step.phase in ("Succeeded", "Failed")
         return True
 
 

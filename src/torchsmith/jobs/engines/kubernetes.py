@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -73,14 +73,16 @@ class Kubernetes:
         if len(objects) > 1:
             for one in objects:
                 handed_over(partial(self._create, space, one, token, dryRun="All"))
+        made: MutableSequence[Table] = []
         try:
             for one in objects:
                 handed_over(partial(self._create, space, one, token))
+                made.append(one)
         except NoAnswerError:
             raise
         except EngineError:
             # One was refused after all: those before it go.
-            self._delete(space, objects, token)
+            self._delete(space, made, token)
             raise
         return EngineId(f"{space}/{job.name}")
 
@@ -98,12 +100,7 @@ class Kubernetes:
 
     def status(self, job: Submitted) -> Status | None:
         """Where a job is, from its objects and its pods."""
-        space, select = _place(job)
-        jobs = patiently(lambda: self._jobs(space, select))
-        if not jobs:
-            cancelled = (job.kept / _CANCELLED).exists()
-            return Status(state_of("kubernetes", "Deleted"), "Deleted") if cancelled else None
-        return status_of(jobs, self._pods(job))
+        return self._look(job)[0]
 
     def logs(
         self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
@@ -112,8 +109,8 @@ class Kubernetes:
         space, _ = _place(job)
 
         def look() -> tuple[Sequence[Pod], bool]:
-            status = self.status(job)
-            return self._pods(job), status is None or status.state.over
+            status, pods = self._look(job)
+            return pods, status is None or status.state.over
 
         if follow:
             return followed(self._kubectl, space, job, look, role, task)
@@ -143,6 +140,16 @@ class Kubernetes:
             Listed(EngineId(f"{space}/{name}"), token, status_of(parts, ()).state)
             for (name, token), parts in jobs.items()
         )
+
+    def _look(self, job: Submitted) -> tuple[Status | None, Sequence[Pod]]:
+        space, select = _place(job)
+        jobs = patiently(lambda: self._jobs(space, select))
+        if not jobs:
+            cancelled = (job.kept / _CANCELLED).exists()
+            deleted = Status(state_of("kubernetes", "Deleted"), "Deleted")
+            return deleted if cancelled else None, ()
+        pods = self._pods(job)
+        return status_of(jobs, pods), pods
 
     def _jobs(self, space: str, select: str) -> Sequence[Table]:
         try:

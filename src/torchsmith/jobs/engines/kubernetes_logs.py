@@ -76,8 +76,10 @@ def followed(
                 if not over and time.monotonic() - looked >= _LOOK_S:
                     pods, over = look()
                     looked = time.monotonic()
-                    for pod in filter(lambda pod: wanted(pod.task) and pod.begun, pods):
-                        if pod.name in done or pod.name in streams:
+                    for pod in pods:
+                        # A server may close a log whose pod goes on.
+                        read = pod.name in done and pod.task.state.over
+                        if read or pod.name in streams or not (pod.begun and wanted(pod.task)):
                             continue
                         stream = _opened(kubectl, space, job, pod, cutters, follow=not over)
                         streams[pod.name] = stream
