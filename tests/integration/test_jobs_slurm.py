@@ -200,6 +200,31 @@ def test_a_job_whose_answer_was_lost_is_found_by_the_next_list(jobs: Jobs, slurm
     assert found["engine_id"] in numbers(slurm)
 
 
+def test_an_sbatch_that_outlives_its_command_is_waited_for(jobs: Jobs, slurm: Cluster) -> None:
+    path = jobs.write("true", name="slow")
+    before = set(numbers(slurm))
+    slow = fake_program(
+        jobs.folder / "bin",
+        "sbatch",
+        'kill -KILL $PPID; until test -e go; do sleep 0.1; done; exec REAL "$@"',
+    )
+    Jobs(jobs.folder, "slurm", slow).call("submit", path, "--to", "slurm")
+    refused = jobs.call("submit", path, "--to", "slurm")
+    assert refused.returncode == 11
+    assert "sbatch is still at it" in refused.stderr
+    (jobs.folder / "go").touch()
+    until(lambda: len(set(numbers(slurm)) - before) == 1)
+    assert "has it already" in jobs.call("submit", path, "--to", "slurm").stderr
+    assert len(set(numbers(slurm)) - before) == 1
+
+
+def test_a_failed_job_is_started_again_as_often_as_it_says(jobs: Jobs) -> None:
+    path = jobs.write("echo again; test -e second || { touch second; exit 1; }", "retries = 1")
+    done = jobs.call("submit", path, "--to", "slurm", "--follow")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines().count("again") == 2
+
+
 def test_a_command_killed_before_sbatch_is_unsent_and_sent_when_asked_again(
     jobs: Jobs, slurm: Cluster
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import OutputError, UsageError
 from torchsmith.jobs.client import (
     EngineError,
     EngineId,
@@ -87,11 +87,6 @@ def sent(folder: Path, cluster: Cluster, submissions: Submissions) -> Submission
     return made
 
 
-def left_by_a_dead_process(submissions: Submissions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows is somebody else's command."""
-    monkeypatch.setattr("torchsmith.jobs.submissions.born", lambda pid: f"a later {pid}")
-
-
 def test_an_intent_is_written_before_the_engine_is_asked(
     submissions: Submissions, tmp_path: Path
 ) -> None:
@@ -111,13 +106,12 @@ def test_an_intent_is_written_before_the_engine_is_asked(
 
 
 def test_a_lost_answer_loses_no_job_and_sends_none_twice(
-    submissions: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    submissions: Submissions, tmp_path: Path
 ) -> None:
     cluster = Cluster()
     cluster.answer = UnansweredError("timed out")
     with pytest.raises(UnansweredError):
         sent(tmp_path, cluster, submissions)
-    left_by_a_dead_process(submissions, monkeypatch)
     cluster.answer = None
     made = sent(tmp_path, cluster, submissions)
     assert list(cluster.taken) == [made.token]
@@ -125,14 +119,13 @@ def test_a_lost_answer_loses_no_job_and_sends_none_twice(
 
 
 def test_an_intent_nobody_heard_is_sent_under_its_own_token(
-    submissions: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    submissions: Submissions, tmp_path: Path
 ) -> None:
     cluster = Cluster()
     cluster.hears, cluster.answer = False, UnansweredError("timed out")
     with pytest.raises(UnansweredError):
         sent(tmp_path, cluster, submissions)
     (unsent,) = submissions.all()
-    left_by_a_dead_process(submissions, monkeypatch)
     cluster.hears, cluster.answer = True, None
     assert look_up(submissions.get(unsent.id), cluster, submissions).engine_id == ""
     assert sent(tmp_path, cluster, submissions).token == unsent.token
@@ -146,17 +139,25 @@ def test_a_refused_job_is_not_kept(submissions: Submissions, tmp_path: Path) -> 
     assert submissions.all() == []
 
 
-def test_an_intent_of_a_command_that_still_runs_is_left_to_it(
-    submissions: Submissions, tmp_path: Path
+def test_an_intent_of_a_command_that_still_runs_is_left_to_it_until_it_died(
+    submissions: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster()
-    cluster.answer = UnansweredError("slow")
-    with pytest.raises(UnansweredError):
-        sent(tmp_path, cluster, submissions)
-    cluster.answer = None
+    class Dies(Cluster):
+        def submit(self, request: Request, token: str) -> EngineId:
+            super().submit(request, token)
+            raise KeyboardInterrupt
+
+    dies, cluster = Dies(), Cluster()
+    with pytest.raises(KeyboardInterrupt):
+        sent(tmp_path, dies, submissions)
+    (first,) = submissions.all()
+    cluster.taken = dies.taken
     # This very process is at it.
-    assert sent(tmp_path, cluster, submissions).id != submissions.all()[1].id
-    assert len(cluster.taken) == 2
+    assert first.under_way
+    assert look_up(first, cluster, submissions).engine_id == ""
+    assert sent(tmp_path, cluster, submissions).id != first.id
+    monkeypatch.setattr("torchsmith.jobs.submissions.born", lambda pid: f"a later {pid}")
+    assert sent(tmp_path, cluster, submissions).id == first.id
 
 
 def test_jobs_of_a_file_are_sent_in_order_with_the_ids_of_those_before(
@@ -203,11 +204,7 @@ def test_a_job_is_found_by_the_beginning_of_its_id(
             submissions.get(nobody)
 
 
-def test_a_process_of_the_same_number_that_began_later_is_another(
-    submissions: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    intent = Intent("job", "slurm", "", "", tmp_path, {"main": 1})
-    made = submissions.intend(intent)
-    assert made.under_way
-    left_by_a_dead_process(submissions, monkeypatch)
-    assert not submissions.get(made.id).under_way
+def test_a_journal_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot be kept"):
+        Submissions(tmp_path / "file" / "store")
