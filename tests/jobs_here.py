@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import json
 import subprocess
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.torchsmith_jobs import Jobs, command_lines
 
 from torchsmith.cli import main
+from torchsmith.jobs.states import State
 
 
 class JobsHere(Jobs):
@@ -38,6 +42,20 @@ class JobsHere(Jobs):
         code = ended.value.code
         assert isinstance(code, int)
         return subprocess.CompletedProcess(words, code, said.getvalue(), complaints.getvalue())
+
+    def told(self, job: str) -> Any:
+        """What is known of a job."""
+        done = self.call("status", job, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def ended(self, job: str) -> Any:
+        """The same, when it is over."""
+        end = time.monotonic() + 60
+        while not State((found := self.told(job))["state"]).over:
+            assert time.monotonic() < end, found
+            time.sleep(0.1)
+        return found
 
 
 def watched(jobs: Jobs, *arguments: str | Path) -> bytes:

@@ -45,7 +45,7 @@ def cluster(tmp_path: Path) -> Iterator[KubernetesServer]:
 
 
 @pytest.fixture
-def jobs(cluster: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+def jobs(cluster: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobsHere:
     monkeypatch.setattr("torchsmith.jobs.patience._FIRST_PAUSE_S", 0.1)
     monkeypatch.setattr("torchsmith.jobs.engines.kubernetes_logs._LOOK_S", 0.5)
     config = cluster.kubeconfig(tmp_path / "cluster")
@@ -54,7 +54,7 @@ def jobs(cluster: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return JobsHere(folder, "kubernetes", {"KUBECONFIG": str(config), "HOME": str(folder)})
 
 
-def refused(jobs: Jobs, job: Path, *options: str, code: int = 11) -> str:
+def refused(jobs: JobsHere, job: Path, *options: str, code: int = 11) -> str:
     """Submit what has to be refused; what was said."""
     done = jobs.call("submit", job, "--to", jobs.to, *options)
     assert done.returncode == code, done.stdout + done.stderr
@@ -66,7 +66,9 @@ def pending(reason: str, message: str) -> Step:
     return Step("Pending", waiting={"reason": reason, "message": message})
 
 
-def test_a_job_is_submitted_followed_and_ends_well(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_a_job_is_submitted_followed_and_ends_well(
+    jobs: JobsHere, cluster: KubernetesServer
+) -> None:
     done = jobs.call(
         "submit", jobs.write("python main.py", IMAGE, "mnist"), "--to", "kubernetes", "-f"
     )
@@ -80,7 +82,7 @@ def test_a_job_is_submitted_followed_and_ends_well(jobs: Jobs, cluster: Kubernet
     assert cluster.count(POST) == 1
 
 
-def test_roles_are_created_all_or_none(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_roles_are_created_all_or_none(jobs: JobsHere, cluster: KubernetesServer) -> None:
     path = jobs.folder / "pair.toml"
     path.write_text(TOGETHER, encoding="utf-8")
     # The second of its objects is refused, by a rule no dry run knows.
@@ -98,15 +100,15 @@ def test_roles_are_created_all_or_none(jobs: Jobs, cluster: KubernetesServer) ->
     assert sorted(done.stdout.splitlines()) == sorted(
         f"workers_-{index} | {word}" for index in (0, 1) for word in ("one", "two", "three")
     )
-    assert [task["role"] for task in jobs.status(job)["tasks"]] == ["chief", "workers_", "workers_"]
+    assert [task["role"] for task in jobs.told(job)["tasks"]] == ["chief", "workers_", "workers_"]
 
 
-def test_a_pytorchjob_is_submitted_too(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_a_pytorchjob_is_submitted_too(jobs: JobsHere, cluster: KubernetesServer) -> None:
     jobs.to = "kubeflow"
     more = f"{IMAGE}\ndistributed = true"
     job = jobs.submit(jobs.write("python main.py", more, "ddp"), "--set", "role.tasks=3")
     assert cluster.names("pytorchjobs") == ["ddp"]
-    found = jobs.until(job, "succeeded")
+    found = jobs.ended(job)
     assert [task["index"] for task in found["tasks"]] == [0, 1, 2]
     cluster.operator = False
     said = jobs.call("submit", jobs.write("x", IMAGE, "late"), "--to", "kubeflow").stderr
@@ -114,7 +116,7 @@ def test_a_pytorchjob_is_submitted_too(jobs: Jobs, cluster: KubernetesServer) ->
     assert "--to kubernetes" in said
 
 
-def test_a_cancelled_job_leaves_nothing(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_a_cancelled_job_leaves_nothing(jobs: JobsHere, cluster: KubernetesServer) -> None:
     cluster.steps = [*WELL[:2]]
     path = jobs.folder / "pair.toml"
     path.write_text(TOGETHER, encoding="utf-8")
@@ -123,7 +125,7 @@ def test_a_cancelled_job_leaves_nothing(jobs: Jobs, cluster: KubernetesServer) -
     assert done.returncode == 0, done.stderr
     assert "cancelled" in done.stdout
     assert cluster.objects == {}
-    assert jobs.status(job)["state"] == "cancelled"
+    assert jobs.told(job)["state"] == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -199,13 +201,13 @@ def test_a_cancelled_job_leaves_nothing(jobs: Jobs, cluster: KubernetesServer) -
     ],
 )
 def test_why_a_job_does_not_run_is_told(
-    jobs: Jobs, cluster: KubernetesServer, step: Step, state: str, told: str
+    jobs: JobsHere, cluster: KubernetesServer, step: Step, state: str, told: str
 ) -> None:
     cluster.steps = [WELL[0], step]
     job = jobs.submit(jobs.write("x", IMAGE))
     said = jobs.call("status", job).stdout
     assert told in said
-    assert jobs.status(job)["state"] == state
+    assert jobs.told(job)["state"] == state
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_why_a_job_does_not_run_is_told(
     ],
 )
 def test_a_submission_without_an_answer_is_never_made_twice(
-    jobs: Jobs, cluster: KubernetesServer, bad: dict[str, object]
+    jobs: JobsHere, cluster: KubernetesServer, bad: dict[str, object]
 ) -> None:
     cluster.troubles.append(Trouble("POST", JOBS, **bad))  # type: ignore[arg-type]
     jobs.submit(jobs.write("x", IMAGE))
@@ -227,7 +229,9 @@ def test_a_submission_without_an_answer_is_never_made_twice(
     assert len(jobs.list()) == 1
 
 
-def test_a_cluster_that_dies_meanwhile_loses_no_job(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_a_cluster_that_dies_meanwhile_loses_no_job(
+    jobs: JobsHere, cluster: KubernetesServer
+) -> None:
     job = jobs.write("x", IMAGE)
     cluster.troubles += [
         Trouble("POST", JOBS, drop=True, after=True),
@@ -245,7 +249,9 @@ def test_a_cluster_that_dies_meanwhile_loses_no_job(jobs: Jobs, cluster: Kuberne
     assert len(jobs.list()) == 1
 
 
-def test_a_log_goes_on_where_its_connection_broke(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_a_log_goes_on_where_its_connection_broke(
+    jobs: JobsHere, cluster: KubernetesServer
+) -> None:
     cluster.troubles.append(Trouble("GET", ".*/log", drop=True))
     done = jobs.call("submit", jobs.write("x", IMAGE), "--to", "kubernetes", "--follow")
     assert done.returncode == 0, done.stderr
@@ -253,7 +259,7 @@ def test_a_log_goes_on_where_its_connection_broke(jobs: Jobs, cluster: Kubernete
 
 
 def test_another_ones_job_of_the_same_name_is_not_taken_for_ours(
-    jobs: Jobs, cluster: KubernetesServer
+    jobs: JobsHere, cluster: KubernetesServer
 ) -> None:
     job = jobs.write("x", IMAGE)
     jobs.submit(job)
@@ -264,7 +270,9 @@ def test_another_ones_job_of_the_same_name_is_not_taken_for_ours(
     assert cluster.names("jobs") == ["job"]
 
 
-def test_refusals_are_explained_and_nothing_is_left(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_refusals_are_explained_and_nothing_is_left(
+    jobs: JobsHere, cluster: KubernetesServer
+) -> None:
     job = jobs.write("x", IMAGE)
     said = refused(jobs, job, "--set", "kubernetes.namespace=vip")
     assert "(Forbidden)" in said
@@ -279,14 +287,14 @@ def test_refusals_are_explained_and_nothing_is_left(jobs: Jobs, cluster: Kuberne
     assert cluster.objects == {}
 
 
-def test_who_is_not_known_there_is_told(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_who_is_not_known_there_is_told(jobs: JobsHere, cluster: KubernetesServer) -> None:
     cluster.kubeconfig(jobs.folder.parent / "cluster", token="nobody-knows-this-one")
     said = refused(jobs, jobs.write("x", IMAGE))
     assert "does not know who you are" in said
     assert "nobody-knows" not in said
 
 
-def test_no_token_is_seen_by_anybody(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_no_token_is_seen_by_anybody(jobs: JobsHere, cluster: KubernetesServer) -> None:
     job = jobs.write("x", f'{IMAGE}\nsecrets = {{ HF_TOKEN = "hub/token" }}')
     echo = {"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}
     body = json.dumps({**echo, "message": "not with {authorization}"}).encode()
@@ -302,7 +310,9 @@ def test_no_token_is_seen_by_anybody(jobs: Jobs, cluster: KubernetesServer) -> N
     assert "hunter2" not in json.dumps(list(cluster.objects.values()))
 
 
-def test_a_cluster_that_is_not_there_was_not_asked(jobs: Jobs, cluster: KubernetesServer) -> None:
+def test_a_cluster_that_is_not_there_was_not_asked(
+    jobs: JobsHere, cluster: KubernetesServer
+) -> None:
     job = jobs.write("x", IMAGE)
     cluster.address = "https://127.0.0.1:9"
     cluster.kubeconfig(jobs.folder.parent / "cluster")
@@ -311,7 +321,7 @@ def test_a_cluster_that_is_not_there_was_not_asked(jobs: Jobs, cluster: Kubernet
     assert "kubectl has no cluster set up" in refused(jobs, job)
 
 
-def test_without_kubectl_that_is_said(jobs: Jobs) -> None:
+def test_without_kubectl_that_is_said(jobs: JobsHere) -> None:
     jobs.env["PATH"] = str(jobs.folder)
     said = refused(jobs, jobs.write("x", IMAGE), code=4)
     assert "kubectl is missing" in said
@@ -328,7 +338,7 @@ def test_without_kubectl_that_is_said(jobs: Jobs) -> None:
     ids=["name", "image", "zero", "secret"],
 )
 def test_bad_jobs_are_refused_before_anybody_is_asked(
-    jobs: Jobs, cluster: KubernetesServer, options: list[str], said: str
+    jobs: JobsHere, cluster: KubernetesServer, options: list[str], said: str
 ) -> None:
     assert said in refused(jobs, jobs.write("x", IMAGE), *options, code=2)
     # Some kubectl ask for the version before anything else.
@@ -336,7 +346,7 @@ def test_bad_jobs_are_refused_before_anybody_is_asked(
 
 
 def test_every_kubectl_at_hand_is_understood(
-    jobs: Jobs, cluster: KubernetesServer, monkeypatch: pytest.MonkeyPatch
+    jobs: JobsHere, cluster: KubernetesServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest and the newest of those beside the one on the PATH, if it has such neighbours."""
     found = shutil.which("kubectl")

@@ -35,7 +35,7 @@ def pai() -> Iterator[OpenPaiServer]:
 
 
 @pytest.fixture
-def jobs(pai: OpenPaiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+def jobs(pai: OpenPaiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobsHere:
     monkeypatch.setattr("torchsmith.jobs.patience._FIRST_PAUSE_S", 0.1)
     return JobsHere(
         tmp_path,
@@ -49,7 +49,7 @@ def jobs(pai: OpenPaiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def refused(jobs: Jobs, job: Path, *options: str, code: int = 11) -> str:
+def refused(jobs: JobsHere, job: Path, *options: str, code: int = 11) -> str:
     """Submit what has to be refused; what was said."""
     done = jobs.call("submit", job, "--to", jobs.to, *options)
     assert done.returncode == code, done.stdout + done.stderr
@@ -58,7 +58,7 @@ def refused(jobs: Jobs, job: Path, *options: str, code: int = 11) -> str:
     return done.stderr
 
 
-def test_a_job_is_submitted_followed_and_ends_well(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_a_job_is_submitted_followed_and_ends_well(jobs: JobsHere, pai: OpenPaiServer) -> None:
     job = jobs.write("python main.py", f"{IMAGE}\nqueue = 'gpu'", "mnist")
     done = jobs.call("submit", job, "--to", "openpai", "--follow")
     assert done.returncode == 0, done.stderr
@@ -75,7 +75,7 @@ def test_a_job_is_submitted_followed_and_ends_well(jobs: Jobs, pai: OpenPaiServe
     assert pai.count(POST) == 1
 
 
-def test_a_job_of_protocol_1_is_the_same_from_here(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_a_job_of_protocol_1_is_the_same_from_here(jobs: JobsHere, pai: OpenPaiServer) -> None:
     done = jobs.call("import", EXAMPLES / "openpai-mnist.json", "--output", "mnist.toml")
     assert done.returncode == 0, done.stderr
     pai.steps[-1:] = [Step("FAILED", "CUDA error\n", 1)]
@@ -92,14 +92,14 @@ def test_a_job_of_protocol_1_is_the_same_from_here(jobs: Jobs, pai: OpenPaiServe
     assert found["engine_id"] == key
 
 
-def sent_token(jobs: Jobs) -> str:
+def sent_token(jobs: JobsHere) -> str:
     (request,) = (jobs.folder / "store/jobs").glob("*/request")
     token = yaml.safe_load(request.read_text(encoding="utf-8"))["extras"]["torchsmith"]
     assert token.startswith(request.parent.name)
     return str(token)
 
 
-def test_each_task_has_its_state_and_its_lines(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_each_task_has_its_state_and_its_lines(jobs: JobsHere, pai: OpenPaiServer) -> None:
     reason = {
         "phrase": "ContainerOOMKilled",
         "reason": "Out of memory",
@@ -107,7 +107,7 @@ def test_each_task_has_its_state_and_its_lines(jobs: Jobs, pai: OpenPaiServer) -
     }
     pai.steps = [Step("WAITING"), Step("RUNNING", "out\n"), Step("FAILED", "", 137, reason)]
     job = jobs.submit(jobs.write("x", f"{IMAGE}\n", "many"), "--set", "role.tasks=2")
-    first = jobs.status(job)
+    first = jobs.told(job)
     assert first["state"] == "running"
     assert [task["node"] for task in first["tasks"]] == ["node1", "node2"]
     done = jobs.call("logs", job, "-f")
@@ -122,13 +122,13 @@ def test_each_task_has_its_state_and_its_lines(jobs: Jobs, pai: OpenPaiServer) -
     assert "no task" in wrong.stderr
 
 
-def test_a_job_whose_time_is_up_says_so(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_a_job_whose_time_is_up_says_so(jobs: JobsHere, pai: OpenPaiServer) -> None:
     pai.steps = [Step("RUNNING"), Step("FAILED", "", 124)]
     job = jobs.submit(jobs.write("sleep 9", f'{IMAGE}\ntime_limit = "1s"'))
-    assert jobs.until(job, "timeout")["exit_code"] == 124
+    assert jobs.ended(job)["exit_code"] == 124
 
 
-def test_a_cancelled_job_is_stopped_there(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_a_cancelled_job_is_stopped_there(jobs: JobsHere, pai: OpenPaiServer) -> None:
     pai.steps = [Step("WAITING"), Step("RUNNING")]
     job = jobs.submit(jobs.write("sleep 9", IMAGE))
     done = jobs.call("cancel", job)
@@ -149,7 +149,7 @@ def test_a_cancelled_job_is_stopped_there(jobs: Jobs, pai: OpenPaiServer) -> Non
     ],
 )
 def test_a_submission_without_an_answer_is_never_made_twice(
-    jobs: Jobs, pai: OpenPaiServer, bad: dict[str, object]
+    jobs: JobsHere, pai: OpenPaiServer, bad: dict[str, object]
 ) -> None:
     pai.troubles.append(Trouble("POST", SUBMITTED, **bad))  # type: ignore[arg-type]
     jobs.env["OPENPAI_TIMEOUT"] = "2"
@@ -162,7 +162,7 @@ def test_a_submission_without_an_answer_is_never_made_twice(
         assert time.monotonic() - started > 2
 
 
-def test_a_server_that_dies_meanwhile_loses_no_job(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_a_server_that_dies_meanwhile_loses_no_job(jobs: JobsHere, pai: OpenPaiServer) -> None:
     pai.troubles += [
         Trouble("POST", SUBMITTED, drop=True, after=True),
         Trouble("GET", ".*/config", times=9, status=503, body=PAGE, kind="text/html"),
@@ -182,7 +182,7 @@ def test_a_server_that_dies_meanwhile_loses_no_job(jobs: Jobs, pai: OpenPaiServe
     assert len(jobs.list()) == 1
 
 
-def test_a_client_that_is_killed_loses_no_job(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_a_client_that_is_killed_loses_no_job(jobs: JobsHere, pai: OpenPaiServer) -> None:
     pai.troubles.append(Trouble("POST", SUBMITTED, sleep_s=20, after=True, drop=True))
     job = jobs.write("x", IMAGE)
     client = subprocess.Popen(
@@ -200,7 +200,7 @@ def test_a_client_that_is_killed_loses_no_job(jobs: Jobs, pai: OpenPaiServer) ->
 
 
 def test_another_ones_job_of_the_same_name_is_not_taken_for_ours(
-    jobs: Jobs, pai: OpenPaiServer
+    jobs: JobsHere, pai: OpenPaiServer
 ) -> None:
     job = jobs.write("x", IMAGE)
     jobs.submit(job)
@@ -211,7 +211,7 @@ def test_another_ones_job_of_the_same_name_is_not_taken_for_ours(
     assert len(jobs.list()) == 1
 
 
-def test_refusals_are_explained_and_nothing_is_left(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_refusals_are_explained_and_nothing_is_left(jobs: JobsHere, pai: OpenPaiServer) -> None:
     job = jobs.write("x", IMAGE)
     said = refused(jobs, job, "--set", "queue=nowhere")
     assert "Virtual cluster nowhere is not found. (NoVirtualClusterError)" in said
@@ -226,7 +226,7 @@ def test_refusals_are_explained_and_nothing_is_left(jobs: Jobs, pai: OpenPaiServ
     assert pai.jobs == {}
 
 
-def test_a_web_page_is_not_taken_for_an_answer(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_a_web_page_is_not_taken_for_an_answer(jobs: JobsHere, pai: OpenPaiServer) -> None:
     job = jobs.write("x", IMAGE)
     page = b"<html><head><title>Sign in</title></head></html>"
     pai.troubles.append(Trouble("POST", ".*", status=200, body=page, kind="text/html"))
@@ -239,12 +239,12 @@ def test_a_web_page_is_not_taken_for_an_answer(jobs: Jobs, pai: OpenPaiServer) -
     assert "?x" not in said
 
 
-def test_a_server_that_is_not_there_was_not_asked(jobs: Jobs) -> None:
+def test_a_server_that_is_not_there_was_not_asked(jobs: JobsHere) -> None:
     jobs.env["OPENPAI_SERVER"] = "http://127.0.0.1:9"
     assert "cannot be reached at http://127.0.0.1:9" in refused(jobs, jobs.write("x", IMAGE))
 
 
-def test_the_token_is_seen_by_nobody(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_the_token_is_seen_by_nobody(jobs: JobsHere, pai: OpenPaiServer) -> None:
     job = jobs.write("x", IMAGE)
     echo = b'{"code": "UnauthorizedUserError", "message": "Your token {authorization} is invalid."}'
     pai.troubles.append(Trouble("POST", ".*", status=401, body=echo))
@@ -260,7 +260,7 @@ def test_the_token_is_seen_by_nobody(jobs: Jobs, pai: OpenPaiServer) -> None:
     assert TOKEN.encode() not in kept_bytes(jobs.folder)
 
 
-def test_secrets_go_to_the_server_alone(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_secrets_go_to_the_server_alone(jobs: JobsHere, pai: OpenPaiServer) -> None:
     job = jobs.write("x", f'{IMAGE}\nsecrets = {{ HF_TOKEN = "hub/token" }}')
     said = refused(jobs, job, code=2)
     assert "the secret hub/token has no value here" in said
@@ -279,7 +279,7 @@ def test_secrets_go_to_the_server_alone(jobs: Jobs, pai: OpenPaiServer) -> None:
     assert SECRET.encode() not in kept_bytes(jobs.folder)
 
 
-def test_the_token_may_lie_in_a_file_of_its_own(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_the_token_may_lie_in_a_file_of_its_own(jobs: JobsHere, pai: OpenPaiServer) -> None:
     del jobs.env["OPENPAI_TOKEN"]
     job = jobs.write("x", IMAGE)
     assert "there is no token for" in refused(jobs, job, code=2)
@@ -303,13 +303,13 @@ def test_the_token_may_lie_in_a_file_of_its_own(jobs: Jobs, pai: OpenPaiServer) 
     ids=["image", "zero", "command", "name", "secret"],
 )
 def test_bad_jobs_are_refused_before_anybody_is_asked(
-    jobs: Jobs, pai: OpenPaiServer, options: list[str], said: str
+    jobs: JobsHere, pai: OpenPaiServer, options: list[str], said: str
 ) -> None:
     assert said in refused(jobs, jobs.write("x", IMAGE), *options, code=2)
     assert pai.asked == []
 
 
-def test_a_job_that_waits_for_another_is_refused(jobs: Jobs, pai: OpenPaiServer) -> None:
+def test_a_job_that_waits_for_another_is_refused(jobs: JobsHere, pai: OpenPaiServer) -> None:
     both = jobs.folder / "both.toml"
     both.write_text(
         "".join(
@@ -322,7 +322,7 @@ def test_a_job_that_waits_for_another_is_refused(jobs: Jobs, pai: OpenPaiServer)
     assert pai.asked == []
 
 
-def test_an_address_with_a_login_is_refused(jobs: Jobs) -> None:
+def test_an_address_with_a_login_is_refused(jobs: JobsHere) -> None:
     jobs.env["OPENPAI_SERVER"] = f"https://alice:{SECRET}@pai.example.org"
     said = refused(jobs, jobs.write("x", IMAGE), code=2)
     assert re.search(r"pai\.example\.org holds a login", said)
