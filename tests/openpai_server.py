@@ -56,12 +56,16 @@ class Refusal(Exception):  # noqa: N818 - the answer, said as one
 
 @dataclass
 class Step:
-    """One state of a job, and what its tasks write when it comes to it."""
+    """One state of a job, and what its tasks write when it comes to it.
+
+    `rotated`: what they wrote before is put aside.
+    """
 
     state: str
     writes: str = ""
     exit_code: int | None = None
     exit_spec: dict[str, Any] | None = None
+    rotated: bool = False
 
 
 @dataclass
@@ -86,7 +90,8 @@ class KeptJob:
     def go_on(self) -> None:
         if self.at + 1 < len(self.steps):
             self.at += 1
-            self.log += self.step.writes.encode()
+            before = b"" if self.step.rotated else self.log
+            self.log = before + self.step.writes.encode()
 
 
 WELL = (
@@ -352,7 +357,8 @@ class _Handler(TroubledHandler):
         content = self.record.job(key).log
         start = int(re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])  # type: ignore[index]
         if start >= len(content):
-            return Answer(416, b"", "text/plain")
+            size = {"Content-Range": f"bytes */{len(content)}"}
+            return Answer(416, b"", "text/plain", size)
         return Answer(206, content[start:], "text/plain")
 
 

@@ -6,7 +6,7 @@ import re
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,6 +41,7 @@ class Answer:
     status: int
     body: bytes
     kind: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -107,14 +108,14 @@ class TroubledHandler(BaseHTTPRequestHandler):
             return
         who = self.headers.get("Authorization", "")
         said = trouble.body.replace(b"{authorization}", who.encode())
-        self.send(Answer(trouble.status, said, trouble.kind), trouble.headers)
+        self.send(Answer(trouble.status, said, trouble.kind, trouble.headers))
 
-    def send(self, answer: Answer, headers: dict[str, str] | None = None) -> None:
+    def send(self, answer: Answer) -> None:
         try:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.kind)
             self.send_header("Content-Length", str(len(answer.body)))
-            for name, value in (headers or {}).items():
+            for name, value in answer.headers.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(answer.body)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.jobs_here import JobsHere, watched
 from tests.kubernetes_server import TOKEN, WELL, KubernetesServer, Step, kubernetes_server
-from tests.torchsmith_jobs import Jobs, kept_bytes
+from tests.torchsmith_jobs import kept_bytes
 from tests.troubled_server import PAGE, Trouble
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
@@ -237,8 +237,7 @@ def test_a_cluster_that_dies_meanwhile_loses_no_job(
         Trouble("POST", JOBS, drop=True, after=True),
         Trouble("POST", JOBS, times=9, status=500, body=b"{}"),
     ]
-    # In a process of its own: one that lives may still get its answer.
-    done = Jobs(jobs.folder, jobs.to, jobs.env).call("submit", job, "--to", "kubernetes")
+    done = jobs.call("submit", job, "--to", "kubernetes")
     assert done.returncode == 11, done.stderr
     cluster.troubles.clear()
     asked = cluster.count(POST)

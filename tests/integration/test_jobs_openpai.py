@@ -15,7 +15,7 @@ import pytest
 import yaml
 from tests.jobs_here import JobsHere, watched
 from tests.openpai_server import LOG_TOKEN, OpenPaiServer, Step, openpai_server, token_of
-from tests.torchsmith_jobs import COMMAND, Jobs, kept_bytes
+from tests.torchsmith_jobs import COMMAND, kept_bytes
 from tests.troubled_server import PAGE, Trouble
 
 pytestmark = pytest.mark.integration
@@ -168,8 +168,7 @@ def test_a_server_that_dies_meanwhile_loses_no_job(jobs: JobsHere, pai: OpenPaiS
         Trouble("GET", ".*/config", times=9, status=503, body=PAGE, kind="text/html"),
     ]
     job = jobs.write("x", IMAGE)
-    # In a process of its own: one that lives may still get its answer.
-    done = Jobs(jobs.folder, jobs.to, jobs.env).call("submit", job, "--to", "openpai")
+    done = jobs.call("submit", job, "--to", "openpai")
     assert done.returncode == 11
     assert "503" in done.stderr
     assert "502 Bad Gateway" in done.stderr
@@ -180,6 +179,33 @@ def test_a_server_that_dies_meanwhile_loses_no_job(jobs: JobsHere, pai: OpenPaiS
     assert "has it already" in again.stderr
     assert pai.count(POST) == 1
     assert len(jobs.list()) == 1
+
+
+def test_a_refusal_of_the_look_does_not_say_that_a_job_was_refused(
+    jobs: JobsHere, pai: OpenPaiServer
+) -> None:
+    no = b'{"code": "ForbiddenUserError", "message": "no"}'
+    pai.troubles += [
+        Trouble("POST", SUBMITTED, drop=True, after=True),
+        Trouble("GET", ".*/config", status=403, body=no),
+    ]
+    job = jobs.write("x", IMAGE)
+    assert jobs.call("submit", job, "--to", "openpai").returncode == 11
+    again = jobs.call("submit", job, "--to", "openpai")
+    assert again.returncode == 0, again.stderr
+    assert pai.count(POST) == 1
+    assert len(jobs.list()) == 1
+
+
+def test_a_log_that_begins_anew_is_followed_on(jobs: JobsHere, pai: OpenPaiServer) -> None:
+    pai.steps = [
+        Step("WAITING"),
+        Step("RUNNING", "a line that is long\n"),
+        Step("RUNNING", "short\n", rotated=True),
+        Step("SUCCEEDED", "end\n", 0),
+    ]
+    done = jobs.call("submit", jobs.write("x", IMAGE), "--to", "openpai", "--follow")
+    assert done.stdout.splitlines()[1:4] == ["a line that is long", "short", "end"]
 
 
 def test_a_client_that_is_killed_loses_no_job(jobs: JobsHere, pai: OpenPaiServer) -> None:

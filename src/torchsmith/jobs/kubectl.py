@@ -25,11 +25,13 @@ from torchsmith.jobs.client import EngineError
 from torchsmith.jobs.patience import NoAnswerError
 
 _TIMEOUT_S = 30
+# With what it does besides: a program that logs in for it may be slow.
+_PATIENCE_S = 120
 _TOLD = 600
 # Where a pod finds who it is; kubectl looks there itself.
 _IN_CLUSTER = "in-cluster"
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_ANSWERED = re.compile(r"(?:Error from server \((\w+)\)|error): (.*)", re.DOTALL)
+_ANSWERED = re.compile(r"(?:Error from server(?: \((\w+)\))?|error): (.*)", re.DOTALL)
 _LOGGED_OUT = re.compile(r"You must be logged in to the server(?: \((\w+)\))?")
 # What a server says that could say something else a moment later.
 _NOT_NOW = frozenset(
@@ -37,7 +39,8 @@ _NOT_NOW = frozenset(
 )
 _NO_ANSWER = re.compile(
     r"Unable to connect to the server|connection to the server .* was refused|EOF|"
-    r"connection reset|i/o timeout|context deadline exceeded|Client\.Timeout|TLS handshake timeout"
+    r"connection reset|i/o timeout|request timed out|context deadline exceeded|Client\.Timeout|"
+    r"TLS handshake timeout"
 )
 _UNHEARD = re.compile(r"was refused|connection refused|no such host")
 _LASTING = re.compile(r"certificate|x509|gave HTTP response to HTTPS client")
@@ -105,12 +108,21 @@ class Kubectl:
         more = [] if content is None else ["--filename", "-"]
         command = [*self._command(), verb, "--raw", _address(path, query), *more]
         command.append(f"--request-timeout={_TIMEOUT_S}s")
-        ended = subprocess.run(
-            command,
-            input=(content or "").encode(),
-            capture_output=True,
-            check=False,
-        )
+        try:
+            ended = subprocess.run(
+                command,
+                input=(content or "").encode(),
+                capture_output=True,
+                check=False,
+                timeout=_PATIENCE_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise NoAnswerError(
+                f"kubectl did not end within {_PATIENCE_S} s",
+                f"Try it alone; it may wait for a login: kubectl --context {self.context} get pods",
+            ) from None
+        if ended.returncode < 0:
+            raise NoAnswerError(f"kubectl was ended by signal {-ended.returncode}", "Try again.")
         if ended.returncode != 0:
             raise self._error(ended.stderr.decode(errors="replace"))
         try:

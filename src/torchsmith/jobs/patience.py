@@ -52,7 +52,11 @@ def patiently(do: Callable[[], T]) -> T:
 
 
 def handed_over(do: Callable[[], T]) -> T:
-    """The same for what must not be lost: where nobody can have heard, that is certain."""
+    """The same for what must not be lost.
+
+    Where nobody can have heard, it was not done; where somebody may have, no later refusal says
+    that it was not.
+    """
     heard = False
 
     def attempt() -> T:
@@ -65,7 +69,7 @@ def handed_over(do: Callable[[], T]) -> T:
 
     try:
         return patiently(attempt)
-    except NoAnswerError as error:
-        if heard:
+    except EngineError as error:
+        if isinstance(error, UnansweredError) == heard:
             raise
-        raise EngineError(error.message, error.hint) from None
+        raise (UnansweredError if heard else EngineError)(error.message, error.hint) from None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html import unescape
+from itertools import chain
 
 from pydantic import JsonValue
 
@@ -36,6 +37,12 @@ class RefusedError(EngineError):
         super().__init__(message, hint)
         self.status = status
         self.code = code
+        # Of a file of which a part was asked for that it does not have.
+        self.size: int | None = None
+
+
+class ShrunkError(EngineError):
+    """A file is smaller than it was: it has begun anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class Server:
         )
         where = self.address + path.partition("?")[0]
         with self._answer(request, where) as answer:
-            body = b"".join(_pieces(answer, self._broken(where)))
+            body = b"".join(_pieces(answer, self._broken(where), _MOST_BYTES))
             if _is_page(answer.headers.get("Content-Type", ""), body):
                 raise EngineError(
                     self._clean(f"{where} answers with a web page{_title(body)}"),
@@ -106,25 +113,33 @@ class Server:
             return Answer(answer.status, body, where)
 
     def stream(self, url: str, start: int) -> Iterator[bytes]:
-        """The bytes of a file from `start` on; nothing if there are no more. Without our token."""
-        where = url.partition("?")[0]
+        """The bytes of a file from `start` on; nothing if there are no more. Without our token.
+
+        Raises `ShrunkError` if the file has not even so many.
+        """
         # Its query may hold a token of its own: only what stands before it is ever shown.
+        where = url.partition("?")[0]
+        if not where.startswith(("http://", "https://")):
+            # A server does not decide which file of this machine is read.
+            raise EngineError(f"{self.name} names a log that is on no server: {where}")
         request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"})
         try:
             with self._answer(request, where) as answer:
-                first = next(pieces := _pieces(answer, self._broken(where)), b"")
+                first = next(pieces := _pieces(answer, self._broken(where), None), b"")
                 if _is_page(answer.headers.get("Content-Type", ""), first):
                     raise EngineError(
                         f"{where} is a page for browsers", "Open it in one: it needs a login."
                     )
                 skip = 0 if answer.status == 206 else start
-                for piece in (first, *pieces):
+                for piece in chain((first,), pieces):
                     if len(piece) > skip:
                         yield piece[skip:]
                     skip = max(0, skip - len(piece))
         except RefusedError as error:
             if error.status != 416:
                 raise
+            if error.size is not None and error.size < start:
+                raise ShrunkError(f"{where} begins anew") from None
 
     def _answer(self, request: urllib.request.Request, where: str) -> http.client.HTTPResponse:
         request.add_header("User-Agent", f"torchsmith/{torchsmith.__version__}")
@@ -184,21 +199,26 @@ class Server:
                 self._clean(f"{where} sends on to {target}"),
                 f"Name that address as the one of {self.name}, if it is its own.",
             )
-        return RefusedError(error.code, code, said or status)
+        refusal = RefusedError(error.code, code, said or status)
+        if size := re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", "")):
+            refusal.size = int(size[1])
+        return refusal
 
     def _clean(self, text: str) -> str:
         return self._redactor.text(text)
 
 
 def _pieces(
-    answer: http.client.HTTPResponse, broken: Callable[[Exception], NoAnswerError]
+    answer: http.client.HTTPResponse,
+    broken: Callable[[Exception], NoAnswerError],
+    most: int | None,
 ) -> Iterator[bytes]:
-    left = _MOST_BYTES
+    came = 0
     try:
-        while left > 0 and (piece := answer.read1(min(_PIECE, left))):
-            left -= len(piece)
+        while (most is None or came < most) and (piece := answer.read1(_PIECE)):
+            came += len(piece)
             yield piece
-        if left > 0 and answer.length:
+        if answer.length and (most is None or came < most):
             # http.client reports a connection closed early only when asked for everything at once.
             raise ConnectionError("the connection closed in the middle of the answer")
     except (OSError, http.client.HTTPException) as error:

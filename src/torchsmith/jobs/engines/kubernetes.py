@@ -11,7 +11,15 @@ from pydantic import JsonValue
 
 from torchsmith.engine.disk import write_whole
 from torchsmith.jobs import kubeflow, kubernetes, yaml_text
-from torchsmith.jobs.client import EngineError, EngineId, Listed, Request, Status, Submitted
+from torchsmith.jobs.client import (
+    EngineError,
+    EngineId,
+    Listed,
+    Request,
+    Status,
+    Submitted,
+    UnansweredError,
+)
 from torchsmith.jobs.engines.answers import Table, table, tables
 from torchsmith.jobs.engines.follow import nothing_before
 from torchsmith.jobs.engines.kubernetes_logs import followed, so_far
@@ -19,7 +27,7 @@ from torchsmith.jobs.engines.kubernetes_status import Pod, pods_of, status_of
 from torchsmith.jobs.kubectl import Kubectl, ServerRefusedError
 from torchsmith.jobs.launch import pullable
 from torchsmith.jobs.models import Job, Rendering
-from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
+from torchsmith.jobs.patience import handed_over, patiently
 from torchsmith.jobs.states import state_of
 
 # On every object of a job, and on its pods: whose submission they are.
@@ -78,7 +86,7 @@ class Kubernetes:
             for one in objects:
                 handed_over(partial(self._create, space, one, token))
                 made.append(one)
-        except NoAnswerError:
+        except UnansweredError:
             raise
         except EngineError:
             # One was refused after all: those before it go.
@@ -124,6 +132,11 @@ class Kubernetes:
         space, _ = _place(job)
         request = _kept(job.kept)
         objects = tables(request.get("objects"))
+        if not objects:
+            raise EngineError(
+                f"the request of {job.id} is not in {job.kept} any more",
+                f"Delete it yourself: kubectl delete job,service -n {space} -l {_place(job)[1]}",
+            )
         # Before the first is gone: whoever looks next has to know why.
         write_whole(job.kept / _CANCELLED, b"")
         self._delete(space, objects, str(request.get("token")))

@@ -108,7 +108,8 @@ def _pod_state(status: Table, ended: Table, container: Table) -> tuple[State, st
         return state, ""
     if reason == "DeadlineExceeded":
         return State.TIMEOUT, "its time was up"
-    if reason or (gone := _condition(status, "DisruptionTarget")):
+    gone = _condition(status, "DisruptionTarget")
+    if reason or gone:
         # Evicted, Preempting, NodeLost, Shutdown, …: not the program's fault.
         word = reason or text(gone, "reason")
         return State.LOST, f"{word}: {message or text(gone, 'message')}".rstrip(": ")

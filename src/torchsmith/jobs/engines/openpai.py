@@ -14,7 +14,15 @@ from pydantic import JsonValue
 
 from torchsmith.engine.disk import write_whole
 from torchsmith.jobs import yaml_text
-from torchsmith.jobs.client import EngineError, EngineId, Listed, Request, Status, Submitted
+from torchsmith.jobs.client import (
+    EngineError,
+    EngineId,
+    Listed,
+    Request,
+    Status,
+    Submitted,
+    UnansweredError,
+)
 from torchsmith.jobs.engines.answers import table, tables
 from torchsmith.jobs.engines.follow import LineCutter, chooser, nothing_before
 from torchsmith.jobs.engines.openpai_account import address_of, server_at, token_for, user_of
@@ -24,12 +32,14 @@ from torchsmith.jobs.launch import pullable
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.openpai import render, render_v1
 from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
-from torchsmith.jobs.rest import RefusedError, Server
+from torchsmith.jobs.rest import RefusedError, Server, ShrunkError
 from torchsmith.jobs.states import state_of
 
 # Under `extras`, which both protocols keep as it is: whose submission a job is.
 _MARK = "torchsmith"
 _REQUEST = "request"
+# The end of the name of a log that grew too long; it goes on in one without.
+_ROTATED = ".1"
 # How often a log that is followed is looked at; a server takes 600 questions a minute.
 _PAUSE_S = 1.0
 _HINTS = {
@@ -85,7 +95,7 @@ class OpenPai:
         }
         # Both streams together where they are kept so; before each what was rotated away.
         names = ("all",) if "all" in found else ("stdout", "stderr")
-        wanted = (f"{name}{older}" for name in names for older in (".1", ""))
+        wanted = (f"{name}{older}" for name in names for older in (_ROTATED, ""))
         return {name: found[name] for name in wanted if name in found}
 
     # The client.
@@ -108,6 +118,7 @@ class OpenPai:
         pullable(request.job, "OpenPAI")
         nothing_before(request, "OpenPAI")
         _secrets(request.job)
+        # Who we are there has to be known, too.
         self._id(request.job.name)
         return rendering.notes
 
@@ -169,6 +180,7 @@ class OpenPai:
         mine = chooser(job, role, task)
         alone = sum(job.roles.values()) == 1
         cutters: dict[tuple[str, str], LineCutter] = {}
+        looked_at: set[str] = set()
         while True:
             detail = self._detail(job.id)
             if detail is None:
@@ -178,10 +190,13 @@ class OpenPai:
             for log in logs:
                 head = "" if alone else log.task.name
                 for file, place in self._places(log).items():
+                    if file.endswith(_ROTATED) and log.place in looked_at:
+                        # What was seen before it was put aside.
+                        continue
                     cutter = cutters.setdefault((log.place, file), LineCutter(head))
                     with _not_yet(over):
-                        for piece in self._server.stream(place, cutter.taken):
-                            yield from cutter.feed(piece)
+                        yield from self._new_lines(place, cutter)
+                looked_at.add(log.place)
             if over:
                 break
             time.sleep(_PAUSE_S * max(1.0, len(logs) / 5))
@@ -227,16 +242,28 @@ class OpenPai:
             raise _refused(job_id, error) from None
 
     def _marked(self, job_id: str, server: Server) -> str | None:
-        """The token in the request of a job that is there."""
+        """The token in the request of a job that is there; where nobody tells, that is said."""
         try:
             answer = server.ask("GET", f"{self._job(job_id)}/config")
             return str(table(table(self._read(answer.body)).get("extras")).get(_MARK, ""))
-        except RefusedError as error:
-            if error.status == 404:
+        except NoAnswerError:
+            raise
+        except EngineError as error:
+            if isinstance(error, RefusedError) and error.status == 404:
                 return None
-            raise _refused(job_id, error) from None
+            told = _refused(job_id, error) if isinstance(error, RefusedError) else error
+            raise UnansweredError(told.message, told.hint) from None
         except ValueError:
             return None
+
+    def _new_lines(self, place: str, cutter: LineCutter) -> Iterator[str]:
+        for _ in range(2):
+            try:
+                for piece in self._server.stream(place, cutter.taken):
+                    yield from cutter.feed(piece)
+                return
+            except ShrunkError:
+                cutter.taken = 0
 
     def _places(self, log: TaskLog) -> dict[str, str]:
         """The addresses of a task's output; none before it has begun."""
@@ -283,11 +310,11 @@ class OpenPaiV1(OpenPai):
 
 def _secrets(job: Job) -> dict[str, str]:
     """The values that go to the server with the job."""
-    kept = job.openpai.get("secrets", [])
-    named = {str(name): str(name) for name in (kept if isinstance(kept, list) else ())}
-    values = {name: value_of(name, reference) for name, reference in named.items()}
-    own = {secret.identifier: value_of(secret.variable, secret.reference) for secret in job.secrets}
-    return {**values, **own}
+    imported = job.openpai.get("secrets", [])
+    names = map(str, imported if isinstance(imported, list) else ())
+    kept = {name: (name, name) for name in names}
+    kept |= {secret.identifier: (secret.variable, secret.reference) for secret in job.secrets}
+    return {name: value_of(*where) for name, where in kept.items()}
 
 
 def _refused(what: str, error: RefusedError) -> EngineError:
