@@ -248,6 +248,24 @@ def test_a_cluster_that_dies_meanwhile_loses_no_job(
     assert len(jobs.list()) == 1
 
 
+def test_a_submission_that_stopped_half_way_is_brought_to_its_end(
+    jobs: JobsHere, cluster: KubernetesServer
+) -> None:
+    path = jobs.folder / "pair.toml"
+    path.write_text(TOGETHER, encoding="utf-8")
+    # Two dry runs and the first of two roles; then the cluster is gone for a while.
+    cluster.troubles += [
+        Trouble("POST", JOBS, times=2, status=200, body=b"{}"),
+        Trouble("POST", JOBS, drop=True, after=True),
+        Trouble("POST", JOBS, times=3, status=500, body=b"{}"),
+    ]
+    assert jobs.call("submit", path, "--to", "kubernetes").returncode == 11
+    assert cluster.names("jobs") == ["pair-chief"]
+    (found,) = jobs.list()
+    assert found["engine_id"] == "lab/pair"
+    assert cluster.names("jobs") == ["pair-chief", "pair-workers"]
+
+
 def test_a_log_goes_on_where_its_connection_broke(
     jobs: JobsHere, cluster: KubernetesServer
 ) -> None:
@@ -318,6 +336,33 @@ def test_a_cluster_that_is_not_there_was_not_asked(
     assert "the cluster of test cannot be reached" in refused(jobs, job)
     jobs.env["KUBECONFIG"] = "/nonexistent"
     assert "kubectl has no cluster set up" in refused(jobs, job)
+
+
+@pytest.mark.parametrize(
+    ("does", "said", "left"),
+    [
+        ("echo 'Error from server: etcdserver: request timed out'", "timed out", 1),
+        ("kill -9 $$", "ended by signal 9", 1),
+        ("echo 'Unable to connect to the server: x509: unknown authority'", "x509", 0),
+        ("echo 'Unable to connect to the server: dial tcp: no such host'", "no such host", 0),
+        ("echo 'error: exec plugin: Bearer abcdefghijkl is old'", "Bearer *** is old", 0),
+    ],
+    ids=["etcd", "killed", "certificate", "host", "plugin"],
+)
+def test_whatever_kubectl_says_nothing_is_lost(
+    jobs: JobsHere, does: str, said: str, left: int
+) -> None:
+    """In its place a program that says what it says where something else is broken."""
+    fake = jobs.folder / "bin/kubectl"
+    fake.parent.mkdir()
+    config = 'case "$*" in *view*) echo "{}"; exit;; *current*) echo test; exit;; esac'
+    fake.write_text(f"#!/bin/sh\n{config}\n{does} >&2\nexit 1\n", encoding="utf-8")
+    fake.chmod(0o755)
+    jobs.env["PATH"] = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    done = jobs.call("submit", jobs.write("x", IMAGE), "--to", "kubernetes")
+    assert done.returncode == 11
+    assert said in done.stderr
+    assert [one["state"] for one in jobs.list()] == ["unsent"] * left
 
 
 def test_without_kubectl_that_is_said(jobs: JobsHere) -> None:

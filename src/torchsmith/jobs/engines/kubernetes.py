@@ -81,17 +81,7 @@ class Kubernetes:
         if len(objects) > 1:
             for one in objects:
                 handed_over(partial(self._create, space, one, token, dryRun="All"))
-        made: MutableSequence[Table] = []
-        try:
-            for one in objects:
-                handed_over(partial(self._create, space, one, token))
-                made.append(one)
-        except UnansweredError:
-            raise
-        except EngineError:
-            # One was refused after all: those before it go.
-            self._delete(space, made, token)
-            raise
+        self._create_all(space, objects, token)
         return EngineId(f"{space}/{job.name}")
 
     def find(self, token: str, kept: Path) -> EngineId | None:
@@ -102,9 +92,12 @@ class Kubernetes:
             return None
         wanted = tables(request.get("objects"))
         found = patiently(lambda: self._jobs(space, f"{_TOKEN}={token}"))
-        # Some of several are no job: handing it over again makes the rest.
-        whole = len(found) == sum(one.get("kind") == self.kind for one in wanted)
-        return EngineId(f"{space}/{request['name']}") if found and whole else None
+        if not found:
+            return None
+        if len(found) < sum(one.get("kind") == self.kind for one in wanted):
+            # Some of its roles are no job: what was begun is brought to its end.
+            self._create_all(space, wanted, token)
+        return EngineId(f"{space}/{request['name']}")
 
     def status(self, job: Submitted) -> Status | None:
         """Where a job is, from its objects and its pods."""
@@ -181,6 +174,19 @@ class Kubernetes:
             return pods_of(tables(patiently(look).get("items")), job.roles)
         except ServerRefusedError as error:
             raise self._refused(f"a look at the pods in {space}", error) from None
+
+    def _create_all(self, space: str, objects: Sequence[Table], token: str) -> None:
+        """Create what is not there yet; if one is refused, those before it go."""
+        made: MutableSequence[Table] = []
+        try:
+            for one in objects:
+                handed_over(partial(self._create, space, one, token))
+                made.append(one)
+        except UnansweredError:
+            raise
+        except EngineError:
+            self._delete(space, made, token)
+            raise
 
     def _create(self, space: str, one: Table, token: str, **query: str) -> None:
         """Create an object, unless it is there and ours."""
