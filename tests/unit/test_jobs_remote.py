@@ -83,9 +83,13 @@ def test_the_address_of_a_server_is_its_rest_server() -> None:
     ):
         assert address_of(named) == "https://pai.example.org/rest-server"
     assert address_of("http://host:9186/pai") == "http://host:9186/pai/rest-server"
-    for wrong in ("ftp://host", "https://", "https://host/?token=x"):
-        with pytest.raises(UsageError):
+    for wrong in (
+        *("ftp://host", "https://", "https://[host", "https://host:port"),
+        *("https://host/?token=hunter2", "https://host/#hunter2", "https://me:hunter2@[host"),
+    ):
+        with pytest.raises(UsageError) as refused:
             address_of(wrong)
+        assert "hunter2" not in refused.value.message
 
 
 def test_a_token_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from torchsmith.jobs.kept_secrets import folder, kept_value
 from torchsmith.jobs.rest import Server
 from torchsmith.ship.client import stored_password
 
-SERVER, TOKEN, USER, TIMEOUT = (
-    *("OPENPAI_SERVER", "OPENPAI_TOKEN", "OPENPAI_USER", "OPENPAI_TIMEOUT"),
-)
+SERVER = "OPENPAI_SERVER"
+TOKEN = "OPENPAI_TOKEN"
+USER = "OPENPAI_USER"
+TIMEOUT = "OPENPAI_TIMEOUT"
 _TOKEN_FILE = "openpai/token"
 
 
@@ -30,16 +31,23 @@ def address_of(place: str) -> str:
             "no OpenPAI server is named",
             f"Set {SERVER} in the environment: https://pai.example.org",
         )
-    parts = urllib.parse.urlsplit(named if "://" in named else f"https://{named}")
+    # Quoted without what may hold a secret: a login, a query.
+    wrong = UsageError(
+        f"{re.sub('[?#].*|[^/]*@', '', named)!r} is not the address of a server",
+        f"{SERVER}=https://pai.example.org",
+    )
+    try:
+        parts = urllib.parse.urlsplit(named if "://" in named else f"https://{named}")
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
     if parts.username or parts.password:
         raise UsageError(
-            f"the address of the OpenPAI server {parts.hostname} holds a login",
+            f"the address of the OpenPAI server {host} holds a login",
             f"Take it out, and set {TOKEN}: addresses are shown and written down.",
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise UsageError(
-            f"{named!r} is not the address of a server", f"{SERVER}=https://pai.example.org"
-        )
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise wrong
     path = re.sub(r"/+(?:rest-server(?:/.*)?)?$", "", parts.path)
     return f"{parts.scheme}://{parts.netloc}{path}/rest-server"
 
