@@ -26,7 +26,7 @@ def jobs(tmp_path: Path) -> Jobs:
 
 def test_a_job_outlives_the_command_and_is_followed_by_another(jobs: Jobs) -> None:
     job = jobs.submit(jobs.write("echo begun; until test -e go; do sleep 0.1; done; exit 5"))
-    assert jobs.status(job).status.state == "running"
+    jobs.until(job, "running")
     following = subprocess.Popen(
         [*COMMAND, "logs", job, "-f"], env=jobs.environ, stdout=subprocess.PIPE, text=True
     )

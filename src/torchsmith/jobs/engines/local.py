@@ -23,7 +23,8 @@ from torchsmith.jobs.states import State, of_exit
 
 # Which process runs the job.
 PROCESS = "process.json"
-_START_S = 20.0
+# A machine may have better things to do than to start a Python.
+_START_S = 60.0
 _GRACE_S = 5.0
 _INSIST_S = 10.0
 
@@ -79,6 +80,7 @@ class Local:
         while (found := self.find(token, kept)) is None:
             if process.poll() is not None or time.monotonic() > end:
                 process.kill()
+                end_all(token, 0, self.container)
                 said_last = "\n  ".join(_tail(kept / record.SCRIPT_LOG))
                 raise EngineError(f"job {request.job.name} did not start:\n  {said_last}")
             time.sleep(0.02)
@@ -96,7 +98,6 @@ class Local:
             # It may have ended since the first look.
             ended = record.mark(job.kept, "ended")
         stopped = record.mark(job.kept, "cancelled")
-        waits = record.mark(job.kept, "waits")
         code: int | None = None
         reason = ""
         if stopped is not None:
@@ -107,8 +108,7 @@ class Local:
             state = of_exit(code)
             reason = f"exit code {code}" if code else ""
         elif _lives(job.kept):
-            state = State.WAITING if waits else State.RUNNING
-            reason = "for the jobs before it" if waits else ""
+            state = State.RUNNING if began else State.WAITING
         elif _marked(_token(job.kept)):
             state = State.RUNNING
             reason = "what waited for it is gone: nobody will see how it ends"

@@ -39,16 +39,10 @@ def main(kept: Path) -> int:
         return 0
     finally:
         mine.unlink()
-    before = [Path(one) for one in told["after"]]
-    if before:
-        _mark(kept, "waits", "after")
+    if failed := _failed([Path(one) for one in told["after"]]):
+        _mark(kept, "cancelled", f"{failed}_did_not_succeed")
+        return 1
     _mark(kept, "started", str(pid))
-    if before:
-        if failed := _failed(before):
-            _mark(kept, "cancelled", f"{failed}_did_not_succeed")
-            return 1
-        (kept / "waits").unlink()
-        _mark(kept, "started", str(pid))
     job = subprocess.Popen(
         ["sh", str(kept / "job.sh")], cwd=told["folder"], stdin=subprocess.DEVNULL
     )
