@@ -5,12 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import kubeflow.training.models as kubeflow_models  # type: ignore[import-untyped]
-import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
+from tests.kubernetes_objects import RELEASES, check_object
 
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
@@ -18,7 +16,6 @@ from torchsmith.jobs.render import render
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
 
 ROOT = Path(__file__).parents[2]
-RELEASES = ("1.25", "1.28", "1.31", "1.34", "1.37")
 
 EVERYTHING = r"""
 name = "everything"
@@ -151,33 +148,14 @@ def test_a_manifest_is_valid_for_every_kubernetes(name: str, release: str, tmp_p
     changes = ["role.min_failed=1"] if name == "small" and release < "1.34" else []
     path = rendered(JOBS[name], "kubernetes", tmp_path, *changes, *HERE.get(name, []))
     for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-        kubernetes_validate.validate(document, release, strict=True)
-
-
-def check_model(model: Any, value: Any) -> None:
-    """Hold a value against a model of the published client: its keys, and what they hold."""
-    names = {key: attribute for attribute, key in model.attribute_map.items()}
-    assert set(value) <= set(names), f"{model.__name__} has no {set(value) - set(names)}"
-    for key, inner in value.items():
-        kind = model.openapi_types[names[key]]
-        if kind.startswith("dict(str, Kubeflow"):
-            for item in inner.values():
-                check_model(getattr(kubeflow_models, kind[len("dict(str, ") : -1]), item)
-        elif kind.startswith("Kubeflow"):
-            check_model(getattr(kubeflow_models, kind), inner)
-        elif kind in ("int", "str"):
-            assert isinstance(inner, {"int": int, "str": str}[kind]), f"{key}: {inner!r}"
+        check_object(document, [release])
 
 
 @pytest.mark.parametrize("name", sorted(set(JOBS) - {"everything", "small"}))
 def test_a_pytorchjob_matches_its_published_model(name: str, tmp_path: Path) -> None:
     path = rendered(JOBS[name], "kubeflow", tmp_path, *HERE.get(name, []))
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    check_model(kubeflow_models.KubeflowOrgV1PyTorchJob, document)
-    for replica in document["spec"]["pytorchReplicaSpecs"].values():
-        pod = {"apiVersion": "v1", "kind": "Pod", **replica["template"]}
-        kubernetes_validate.validate(pod, RELEASES[-1], strict=True)
-        assert pod["spec"]["containers"][0]["name"] == "pytorch"
+    check_object(document)
 
 
 @pytest.mark.parametrize("name", JOBS)

@@ -6,23 +6,19 @@ reads the journal sees that its process is gone, and calls it interrupted.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 import sqlite3
-import threading
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from torchsmith import __version__
-from torchsmith.engine.disk import room
+from torchsmith.engine.database import Database
 from torchsmith.engine.events import Event, StepLine, StepProgress, as_json, event_name
-from torchsmith.errors import TorchsmithError
 
 RunStatus = Literal["running", "done", "failed", "interrupted"]
 StepStatus = Literal["running", "waiting", "done", "cached", "skipped", "failed", "interrupted"]
@@ -82,7 +78,7 @@ class StepRecord:
     error: str
 
 
-def _born(pid: int) -> str:
+def born(pid: int) -> str:
     """When a process began, as the kernel counts: tells it from a later one of the same number."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -96,7 +92,7 @@ def _born(pid: int) -> str:
 def _left(row: sqlite3.Row, status: str) -> bool:
     """Whether a run that never ended has no process any more (on this machine)."""
     here = status == "running" and row["node"] == platform.node()
-    return bool(here and _born(row["pid"]) != row["born"])
+    return bool(here and born(row["pid"]) != row["born"])
 
 
 def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
@@ -108,65 +104,12 @@ def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
     return StepRecord(*first, *times, row["log"], row["error"])
 
 
-# Seconds to wait for another torchsmith that writes.
-_PATIENCE = 30.0
-
-
 class Journal:
     """The record of all runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()
-        with room(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(
-                path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
-            )
-            self._database.row_factory = sqlite3.Row
-            self._prepare()
-
-    def _prepare(self) -> None:
-        database = self._database
-        self._write_ahead()
-        database.execute("PRAGMA synchronous = NORMAL")
-        with self._transaction():
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                for statement in _TABLES.strip().split(";\n"):
-                    database.execute(statement)
-                database.execute(f"PRAGMA user_version = {_SCHEMA}")
-            elif version > _SCHEMA:
-                raise TorchsmithError(
-                    f"{self.path} was written by a newer torchsmith",
-                    "Use that torchsmith, or name another store in TORCHSMITH_STORE.",
-                )
-
-    def _write_ahead(self) -> None:
-        """Have readers not wait for writers, and a killed writer leave nothing to mend."""
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                self._database.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                # For this one SQLite does not wait itself while another does the same.
-                if "locked" not in str(error) or time.monotonic() > until:
-                    raise
-                time.sleep(0.02)
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, room(self.path.parent):
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-            except BaseException:
-                # A full disk has rolled back by itself.
-                with contextlib.suppress(sqlite3.OperationalError):
-                    self._database.execute("ROLLBACK")
-                raise
-            self._database.execute("COMMIT")
+        self._database = Database(path, _SCHEMA, _TABLES)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -177,7 +120,7 @@ class Journal:
         # Ids sort by time, so that a listing of the logs does.
         run = time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
         pid = os.getpid()
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "INSERT INTO runs (id, plan, recipe, host, torchsmith, started, status, node, pid,"
                 " born) VALUES (?, ?, ?, ?, ?, ?, 'running', ?, ?, ?)",
@@ -190,7 +133,7 @@ class Journal:
                     time.time(),
                     platform.node(),
                     pid,
-                    _born(pid),
+                    born(pid),
                 ),
             )
         return run
@@ -198,7 +141,7 @@ class Journal:
     def end(self, run: str, status: RunStatus, error: str = "") -> None:
         """Close a run; steps that were under way end with it."""
         now = time.time()
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "UPDATE runs SET ended = ?, status = ?, error = ? WHERE id = ?",
                 (now, status, error, run),
@@ -225,7 +168,7 @@ class Journal:
         """Note where a step of a run is."""
         now = time.time()
         under_way = status in ("running", "waiting")
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "INSERT INTO steps (run, step, key, title, status, started, ended, cpu_seconds,"
                 " peak_rss, log, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -245,7 +188,7 @@ class Journal:
         """Keep an event. Lines are in the log and progress is of the moment: neither is kept."""
         if isinstance(event, StepLine | StepProgress):
             return
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "INSERT INTO events (run, at, name, content) VALUES (?, ?, ?, ?)",
                 (run, event.at, event_name(event), json.dumps(as_json(event))),
@@ -256,17 +199,15 @@ class Journal:
 
     def runs(self, limit: int = 50) -> list[RunRecord]:
         """The latest runs, newest first."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT * FROM runs ORDER BY started DESC, rowid DESC LIMIT ?", (limit,)
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT * FROM runs ORDER BY started DESC, rowid DESC LIMIT ?", (limit,)
+        )
         return [self._run(row) for row in rows]
 
     def run(self, identity: str) -> RunRecord | None:
         """One run by its id."""
-        with self._lock:
-            row = self._database.execute("SELECT * FROM runs WHERE id = ?", (identity,)).fetchone()
-        return None if row is None else self._run(row)
+        rows = self._database.rows("SELECT * FROM runs WHERE id = ?", (identity,))
+        return self._run(rows[0]) if rows else None
 
     def _run(self, row: sqlite3.Row) -> RunRecord:
         status = "interrupted" if self._gone(row) else row["status"]
@@ -276,30 +217,25 @@ class Journal:
 
     def steps(self, run: str) -> list[StepRecord]:
         """The steps of a run, in the order they were come to."""
-        with self._lock:
-            owner = self._database.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
-            rows = self._database.execute(
-                "SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,)
-            ).fetchall()
-        gone = owner is not None and self._gone(owner)
+        owner = self._database.rows("SELECT * FROM runs WHERE id = ?", (run,))
+        rows = self._database.rows("SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,))
+        gone = bool(owner) and self._gone(owner[0])
         return [_step_record(row, gone=gone) for row in rows]
 
     def earlier(self, plan: str, step: str, key: str, limit: int = 20) -> list[StepRecord]:
         """The times a step was begun: with this key, or by this name in this plan; newest first."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT steps.*, runs.status AS run_status, node, pid, born FROM steps"
-                " JOIN runs ON runs.id = steps.run WHERE steps.started IS NOT NULL"
-                " AND (steps.key = ? OR (steps.step = ? AND runs.plan = ?))"
-                " ORDER BY steps.started DESC LIMIT ?",
-                (key, step, plan, limit),
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT steps.*, runs.status AS run_status, node, pid, born FROM steps"
+            " JOIN runs ON runs.id = steps.run WHERE steps.started IS NOT NULL"
+            " AND (steps.key = ? OR (steps.step = ? AND runs.plan = ?))"
+            " ORDER BY steps.started DESC LIMIT ?",
+            (key, step, plan, limit),
+        )
         return [_step_record(row, gone=_left(row, row["run_status"])) for row in rows]
 
     def events(self, run: str) -> list[dict[str, object]]:
         """What happened in a run, in order."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT content FROM events WHERE run = ? ORDER BY number", (run,)
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT content FROM events WHERE run = ? ORDER BY number", (run,)
+        )
         return [json.loads(row["content"]) for row in rows]

@@ -125,6 +125,18 @@ def needs_image(job: Job, engine: str) -> None:
             )
 
 
+def pullable(job: Job, engine: str) -> None:
+    """Refuse an image of this machine only on an engine whose machines have to fetch it."""
+    for role in job.roles:
+        # What podman calls images that are in no registry; with a port it is one.
+        if role.image.startswith("localhost/"):
+            raise UsageError(
+                f"job {job.name}: the machines of {engine} cannot pull {role.image}, which is "
+                "on this machine only",
+                "Push it to a registry they reach, and name it there: --set image=NAME.",
+            )
+
+
 def only_folders(job: Job, engine: str) -> None:
     """Refuse a mount that is no folder on an engine that has only those."""
     for mount in job.mounts:

@@ -52,8 +52,16 @@ _Writer.add_representer(str, _text)
 
 def read(text: str) -> JsonValue:
     """The value a text holds; `ValueError` says what is wrong with it."""
+    documents = read_all(text)
+    if len(documents) > 1:
+        raise ValueError("is not valid YAML: it holds several documents")
+    return documents[0] if documents else None
+
+
+def read_all(text: str) -> list[JsonValue]:
+    """The values of all documents of a text."""
     try:
-        value = yaml.load(text, _Reader)
+        value = list(yaml.load_all(text, _Reader))
         _count(value, [0])
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -62,7 +70,7 @@ def read(text: str) -> JsonValue:
         raise ValueError(f"is not valid YAML: {where}{problem}") from None
     except RecursionError:
         raise ValueError("is not valid YAML: nested too deeply") from None
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _count(value: object, count: list[int]) -> None:

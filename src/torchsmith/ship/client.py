@@ -50,20 +50,24 @@ def run_client(command: Sequence[str], cure: str, secrets: Mapping[str, str] | N
     return redactor.text(ended.stdout.decode(errors="replace"))
 
 
-def secret(variable: str, service: str, user: str) -> str:
-    """A password from the environment or, where `keyring` is installed, from there."""
-    if value := os.environ.get(variable):
-        return value
+def stored_password(service: str, user: str) -> str | None:
+    """A password from the keyring, where `keyring` is installed and has it."""
     try:
         import keyring
         from keyring.errors import KeyringError
     except ImportError:
-        stored = None
-    else:
-        try:
-            stored = keyring.get_password(service, user)
-        except KeyringError:
-            stored = None
+        return None
+    try:
+        return keyring.get_password(service, user)
+    except KeyringError:
+        return None
+
+
+def secret(variable: str, service: str, user: str) -> str:
+    """A password from the environment or, where `keyring` is installed, from there."""
+    if value := os.environ.get(variable):
+        return value
+    stored = stored_password(service, user)
     if not stored:
         raise UsageError(
             f"there is no password for {service}",

@@ -1,0 +1,52 @@
+"""Which engines jobs can be submitted to, and the client of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from torchsmith.errors import UsageError
+
+if TYPE_CHECKING:
+    from torchsmith.jobs.client import Client
+    from torchsmith.jobs.models import Job
+
+# Loaded when asked for: nobody pays for the libraries of an engine they do not use.
+_CLIENTS = {
+    "local": "torchsmith.jobs.engines.local:Local",
+    "podman": "torchsmith.jobs.engines.local:Podman",
+    "docker": "torchsmith.jobs.engines.local:Docker",
+    "slurm": "torchsmith.jobs.engines.slurm:Slurm",
+    "kubernetes": "torchsmith.jobs.engines.kubernetes:Kubernetes",
+    "kubeflow": "torchsmith.jobs.engines.kubernetes:Kubeflow",
+    "openpai": "torchsmith.jobs.engines.openpai:OpenPai",
+    "openpai-v1": "torchsmith.jobs.engines.openpai:OpenPaiV1",
+}
+
+
+def engine_for(jobs: Sequence[Job], said: str, usual: str) -> str:
+    """Where jobs go: where the command says, else their own line, else the usual place."""
+    own = {job.to for job in jobs if job.to}
+    if not said and len(own) > 1:
+        raise UsageError(
+            f"the jobs go to different engines: {', '.join(sorted(own))}",
+            "Take one after the other with --name, or send them all somewhere with --to.",
+        )
+    if engine := said or next(iter(own), usual):
+        return engine
+    raise UsageError(
+        "nobody says where the job goes",
+        f'Add --to {"|".join(_CLIENTS)}, or the line to = "local" to the job, or set '
+        "TORCHSMITH_JOBS_TO.",
+    )
+
+
+def client_for(engine: str, place: str = "") -> Client:
+    """The client of an engine; `place` is which one of its kind, by default the one set up."""
+    if engine not in _CLIENTS:
+        raise UsageError(
+            f"jobs cannot be submitted to {engine!r}", f"Known are: {', '.join(_CLIENTS)}."
+        )
+    module, _, name = _CLIENTS[engine].partition(":")
+    return cast("Client", getattr(import_module(module), name)(place))

@@ -1,0 +1,281 @@
+"""Jobs on Kubernetes: its own Jobs, or PyTorchJobs of Kubeflow's training operator."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+from functools import partial
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from torchsmith.engine.disk import write_whole
+from torchsmith.jobs import kubeflow, kubernetes, yaml_text
+from torchsmith.jobs.client import (
+    EngineError,
+    EngineId,
+    Listed,
+    Request,
+    Status,
+    Submitted,
+    UnansweredError,
+)
+from torchsmith.jobs.engines.answers import Table, table, tables
+from torchsmith.jobs.engines.follow import nothing_before
+from torchsmith.jobs.engines.kubernetes_logs import followed, so_far
+from torchsmith.jobs.engines.kubernetes_status import Pod, pods_of, status_of
+from torchsmith.jobs.kubectl import Kubectl, ServerRefusedError
+from torchsmith.jobs.launch import pullable
+from torchsmith.jobs.models import Job, Rendering
+from torchsmith.jobs.patience import handed_over, patiently
+from torchsmith.jobs.states import state_of
+
+# On every object of a job, and on its pods: whose submission they are.
+_TOKEN = "torchsmith-token"
+_OURS = "app.kubernetes.io/managed-by=torchsmith"
+_NAME = "app.kubernetes.io/name"
+_REQUEST, _CANCELLED = "request.json", "cancelled"
+_PLACES = {
+    "Service": "/api/v1/namespaces/{}/services",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "PyTorchJob": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
+}
+_HINTS = {
+    "Forbidden": "Ask its administrator for the right, or name another namespace: "
+    "--set kubernetes.namespace=NAME.",
+    "NotFound": "Name a namespace that is there: --set kubernetes.namespace=NAME.",
+    "BadRequest": "The cluster knows another form of the object than ours: a feature may be too "
+    "new for it.",
+    "Invalid": "The cluster's own rules say so; nothing was submitted.",
+}
+
+
+class Kubernetes:
+    """The cluster of one of kubectl's contexts; a job is known as NAMESPACE/NAME."""
+
+    engine = "kubernetes"
+    kind = "Job"
+
+    def __init__(self, place: str = "") -> None:
+        self._kubectl = Kubectl(place)
+        self.place = self._kubectl.context
+
+    def _rendered(self, job: Job) -> Rendering:
+        return kubernetes.render((job,))
+
+    def check(self, request: Request) -> tuple[str, ...]:
+        """Refuse what a cluster would refuse, or could never start."""
+        pullable(request.job, "Kubernetes")
+        nothing_before(request, "Kubernetes")
+        return self._rendered(request.job).notes
+
+    def submit(self, request: Request, token: str) -> EngineId:
+        """Create its objects: all of them, or none."""
+        nothing_before(request, "Kubernetes")
+        job = request.job
+        space = job.kubernetes.namespace or self._kubectl.namespace
+        ((_, content),) = self._rendered(job).files.items()
+        objects = [_marked(table(one), token) for one in yaml_text.read_all(content.decode())]
+        kept = {"namespace": space, "name": job.name, "token": token, "objects": objects}
+        write_whole(request.kept / _REQUEST, json.dumps(kept, indent=1).encode())
+        if len(objects) > 1:
+            for one in objects:
+                handed_over(partial(self._create, space, one, token, dryRun="All"))
+        self._create_all(space, objects, token)
+        return EngineId(f"{space}/{job.name}")
+
+    def find(self, token: str, kept: Path) -> EngineId | None:
+        """The job of this token; which namespace it was for is in the request that was kept."""
+        request = _kept(kept)
+        space = str(request.get("namespace", ""))
+        if not space:
+            return None
+        wanted = tables(request.get("objects"))
+        found = patiently(lambda: self._jobs(space, f"{_TOKEN}={token}"))
+        if not found:
+            return None
+        if len(found) < sum(one.get("kind") == self.kind for one in wanted):
+            # Some of its roles are no job: what was begun is brought to its end.
+            self._create_all(space, wanted, token)
+        return EngineId(f"{space}/{request['name']}")
+
+    def status(self, job: Submitted) -> Status | None:
+        """Where a job is, from its objects and its pods."""
+        return self._look(job)[0]
+
+    def logs(
+        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+    ) -> Iterator[str]:
+        """What its pods wrote; of a task that is started again, what it writes then."""
+        space, _ = _place(job)
+
+        def look() -> tuple[Sequence[Pod], bool]:
+            status, pods = self._look(job)
+            return pods, status is None or status.state.over
+
+        if follow:
+            return followed(self._kubectl, space, job, look, role, task)
+        return so_far(self._kubectl, space, job, self._pods(job), role, task)
+
+    def cancel(self, job: Submitted) -> None:
+        """Delete its objects, and with them its pods and what they wrote."""
+        status = self.status(job)
+        if status is None or status.state.over:
+            return
+        space, _ = _place(job)
+        request = _kept(job.kept)
+        objects = tables(request.get("objects"))
+        if not objects:
+            raise EngineError(
+                f"the request of {job.id} is not in {job.kept} any more",
+                f"Delete it yourself: kubectl delete job,service -n {space} -l {_place(job)[1]}",
+            )
+        # Before the first is gone: whoever looks next has to know why.
+        write_whole(job.kept / _CANCELLED, b"")
+        self._delete(space, objects, str(request.get("token")))
+
+    def list(self) -> tuple[Listed, ...]:
+        """The jobs of torchsmith in the context's namespace."""
+        space = self._kubectl.namespace
+        jobs: dict[tuple[str, str], list[Table]] = {}
+        for one in patiently(lambda: self._jobs(space, _OURS)):
+            labels = table(table(one.get("metadata")).get("labels"))
+            key = (str(labels.get(_NAME, "")), str(labels.get(_TOKEN, "")))
+            jobs.setdefault(key, []).append(one)
+        return tuple(
+            Listed(EngineId(f"{space}/{name}"), token, status_of(parts, ()).state)
+            for (name, token), parts in jobs.items()
+        )
+
+    def _look(self, job: Submitted) -> tuple[Status | None, Sequence[Pod]]:
+        space, select = _place(job)
+        jobs = patiently(lambda: self._jobs(space, select))
+        if not jobs:
+            cancelled = (job.kept / _CANCELLED).exists()
+            deleted = Status(state_of("kubernetes", "Deleted"), "Deleted")
+            return deleted if cancelled else None, ()
+        pods = self._pods(job)
+        return status_of(jobs, pods), pods
+
+    def _jobs(self, space: str, select: str) -> Sequence[Table]:
+        try:
+            found = self._kubectl.get(_PLACES[self.kind].format(space), labelSelector=select)
+        except ServerRefusedError as error:
+            raise self._refused(f"a look at {space}", error) from None
+        return tables(found.get("items"))
+
+    def _pods(self, job: Submitted) -> Sequence[Pod]:
+        space, select = _place(job)
+
+        def look() -> Mapping[str, JsonValue]:
+            return self._kubectl.get(f"/api/v1/namespaces/{space}/pods", labelSelector=select)
+
+        try:
+            return pods_of(tables(patiently(look).get("items")), job.roles)
+        except ServerRefusedError as error:
+            raise self._refused(f"a look at the pods in {space}", error) from None
+
+    def _create_all(self, space: str, objects: Sequence[Table], token: str) -> None:
+        """Create what is not there yet; if one is refused, those before it go."""
+        made: MutableSequence[Table] = []
+        try:
+            for one in objects:
+                handed_over(partial(self._create, space, one, token))
+                made.append(one)
+        except UnansweredError:
+            raise
+        except EngineError:
+            self._delete(space, made, token)
+            raise
+
+    def _create(self, space: str, one: Table, token: str, **query: str) -> None:
+        """Create an object, unless it is there and ours."""
+        kind, name = str(one["kind"]), str(table(one["metadata"])["name"])
+        place = _PLACES[kind].format(space)
+        try:
+            # Unknown fields are refused and not dropped, as far as the server is able to.
+            self._kubectl.create(place, one, fieldValidation="Strict", **query)
+        except ServerRefusedError as error:
+            if error.reason != "AlreadyExists":
+                raise self._refused(f"{kind} {name}", error) from None
+            if self._token_of(place, name) != token:
+                raise EngineError(
+                    f"there is a {kind} {name} in the namespace {space} already",
+                    f"Give this one another name: --set name={name}-2.",
+                ) from None
+
+    def _token_of(self, place: str, name: str) -> str:
+        """Whose an object is; nobody's if it went away in between."""
+        try:
+            there = self._kubectl.get(f"{place}/{name}")
+        except ServerRefusedError as error:
+            if error.reason != "NotFound":
+                raise
+            return ""
+        return str(table(table(there.get("metadata")).get("labels")).get(_TOKEN, ""))
+
+    def _delete(self, space: str, objects: Sequence[Table], token: str) -> None:
+        for one in objects:
+            place = _PLACES[str(one["kind"])].format(space)
+            name = str(table(one["metadata"])["name"])
+            patiently(partial(self._drop, place, name, token))
+
+    def _drop(self, place: str, name: str, token: str) -> None:
+        """Delete an object if it is ours; gone is gone."""
+        try:
+            if self._token_of(place, name) == token:
+                self._kubectl.delete(f"{place}/{name}", propagationPolicy="Background")
+        except ServerRefusedError as error:
+            if error.reason != "NotFound":
+                raise self._refused(f"to delete {name}", error) from None
+
+    def _refused(self, what: str, error: ServerRefusedError) -> EngineError:
+        if error.reason == "NotFound" and "could not find the requested resource" in error.message:
+            return EngineError(
+                f"the cluster of {self.place} knows no {self.kind}",
+                "PyTorchJobs need Kubeflow's training operator there; use --to kubernetes."
+                if self.kind == "PyTorchJob"
+                else "Check the server of this context: kubectl config view",
+            )
+        code = f" ({error.reason})" if error.reason else ""
+        return EngineError(
+            f"Kubernetes refused {what}: {error.message}{code}",
+            error.hint or _HINTS.get(error.reason, ""),
+        )
+
+
+class Kubeflow(Kubernetes):
+    """The same with PyTorchJobs."""
+
+    engine = "kubeflow"
+    kind = "PyTorchJob"
+
+    def _rendered(self, job: Job) -> Rendering:
+        return kubeflow.render((job,))
+
+
+def _marked(one: Table, token: str) -> dict[str, JsonValue]:
+    """An object with the token on it and on the pods it makes."""
+    made = json.loads(json.dumps(one))
+    made["metadata"]["labels"][_TOKEN] = token
+    spec = made["spec"]
+    templates = [spec["template"]] if "template" in spec else []
+    templates += [replica["template"] for replica in spec.get("pytorchReplicaSpecs", {}).values()]
+    for template in templates:
+        template["metadata"]["labels"][_TOKEN] = token
+    return dict(made)
+
+
+def _kept(folder: Path) -> Table:
+    """The request as it was sent."""
+    try:
+        return table(json.loads((folder / _REQUEST).read_bytes()))
+    except (OSError, ValueError):
+        return {}
+
+
+def _place(job: Submitted) -> tuple[str, str]:
+    """The namespace of a job, and what its objects and pods are selected by."""
+    space, _, name = job.id.partition("/")
+    token = _kept(job.kept).get("token")
+    return space, f"{_TOKEN}={token}" if token else f"{_OURS},{_NAME}={name}"

@@ -1,0 +1,228 @@
+"""This machine: a job is a process of its own, which outlives the command that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchsmith.engine.disk import write_whole
+from torchsmith.engine.journal import born
+from torchsmith.errors import HostError, UsageError
+from torchsmith.jobs import local, record
+from torchsmith.jobs.client import EngineError, EngineId, Listed, Request, Status, Submitted
+from torchsmith.jobs.engines.environment import handed_on
+from torchsmith.jobs.states import State, of_exit
+
+# Which process runs the job.
+PROCESS = "process.json"
+# A machine may have better things to do than to start a Python.
+_START_S = 60.0
+_GRACE_S = 5.0
+_INSIST_S = 10.0
+
+
+class Local:
+    """Processes of this machine, each job under a small one that waits for it."""
+
+    engine = "local"
+    # The program of a container engine; none: plain processes.
+    container = ""
+
+    def __init__(self, place: str = "") -> None:
+        self.place = place
+
+    def check(self, request: Request) -> tuple[str, ...]:
+        """Refuse what cannot be run here."""
+        if not Path("/proc/self/stat").exists():
+            raise HostError("jobs run here on Linux only: there is no /proc")
+        if request.job.slurm.array:
+            raise UsageError(
+                f"job {request.job.name}: this machine runs no arrays",
+                "Submit it once for each index, or to slurm.",
+            )
+        if self.container and shutil.which(self.container) is None:
+            raise HostError(
+                f"{self.container} is not installed here: it is not on the PATH",
+                "Install it, or run the job without its image: --to local.",
+            )
+        return local.render((request.job,), self.container).notes
+
+    def submit(self, request: Request, token: str) -> EngineId:
+        """Start it; both that it began and that it ended are written by the job itself."""
+        kept = request.kept
+        kept.mkdir(parents=True, exist_ok=True)
+        script = local.script(request.job, str(kept), self.container)
+        write_whole(kept / "job.sh", script.encode())
+        told = {
+            "folder": str(request.folder),
+            "after": [str(one) for one in request.after],
+            "container": self.container,
+        }
+        write_whole(kept / "run.json", json.dumps(told).encode())
+        with (kept / record.SCRIPT_LOG).open("ab") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "torchsmith.jobs.engines.local_run", str(kept)],
+                env={**handed_on(request.job, os.environ), local.JOB: token},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        end = time.monotonic() + _START_S
+        while (found := self.find(token, kept)) is None:
+            if process.poll() is not None or time.monotonic() > end:
+                process.kill()
+                end_all(token, 0, self.container)
+                said_last = "\n  ".join(_tail(kept / record.SCRIPT_LOG))
+                raise EngineError(f"job {request.job.name} did not start:\n  {said_last}")
+            time.sleep(0.02)
+        return found
+
+    def find(self, token: str, kept: Path) -> EngineId | None:
+        """The folder of a job that began: its own id, as pids come again."""
+        return EngineId(str(kept)) if (kept / PROCESS).exists() else None
+
+    def status(self, job: Submitted) -> Status | None:
+        """Where it is, by what it wrote and by whether its process lives."""
+        began = record.mark(job.kept, "started")
+        ended = record.mark(job.kept, "ended")
+        if ended is None and not _lives(job.kept):
+            # It may have ended since the first look.
+            ended = record.mark(job.kept, "ended")
+        stopped = record.mark(job.kept, "cancelled")
+        code: int | None = None
+        reason = ""
+        if stopped is not None:
+            state = State.CANCELLED
+            reason = stopped.word.replace("_", " ")
+        elif ended is not None:
+            code = int(ended.word)
+            state = of_exit(code)
+            reason = f"exit code {code}" if code else ""
+        elif _lives(job.kept):
+            state = State.RUNNING if began else State.WAITING
+        elif _marked(_token(job.kept)):
+            state = State.RUNNING
+            reason = "what waited for it is gone: nobody will see how it ends"
+        else:
+            return None
+        end = stopped or ended
+        return Status(
+            state,
+            reason=reason,
+            exit_code=code,
+            nodes=("localhost",),
+            started=began.at if began else None,
+            ended=end.at if end else None,
+            tasks=record.tasks(job.kept, job.roles, state),
+        )
+
+    def logs(
+        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+    ) -> Iterator[str]:
+        """Its output, out of the files its tasks write."""
+
+        def over() -> bool:
+            status = self.status(job)
+            return status is None or status.state.over
+
+        return record.lines(job, role=role, task=task, over=over if follow else None)
+
+    def cancel(self, job: Submitted) -> None:
+        """Stop every process of the job: those that hid in another session too."""
+        if record.mark(job.kept, "ended") or record.mark(job.kept, "cancelled"):
+            return
+        write_whole(job.kept / "cancelled", f"by_request {time.time()}".encode())
+        if left := end_all(_token(job.kept), _GRACE_S, self.container):
+            raise EngineError(f"processes of the job do not end: {', '.join(map(str, left))}")
+
+    def list(self) -> tuple[Listed, ...]:
+        """Nobody but the journal lists the jobs of this machine."""
+        return ()
+
+
+def _token(kept: Path) -> str:
+    try:
+        return str(json.loads((kept / PROCESS).read_bytes())["token"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _lives(kept: Path) -> bool:
+    """Whether the process of a job is still the one that began it."""
+    try:
+        table = json.loads((kept / PROCESS).read_bytes())
+        return bool(born(table["pid"])) and born(table["pid"]) == table["born"]
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+class Podman(Local):
+    """The same with each task in a container of podman."""
+
+    engine = "podman"
+    container = "podman"
+
+
+class Docker(Local):
+    """The same with each task in a container of docker."""
+
+    engine = "docker"
+    container = "docker"
+
+
+def end_all(token: str, grace: float, container: str) -> list[int]:
+    """End the processes of a job but this one, and insist after a while; those that stay."""
+    if container:
+        _end_containers(token, grace, container)
+    began = time.monotonic()
+    while pids := _marked(token):
+        waited = time.monotonic() - began
+        if waited > grace + _INSIST_S:
+            break
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if waited > grace else signal.SIGTERM)
+        time.sleep(0.1)
+    return pids
+
+
+def _end_containers(token: str, grace: float, container: str) -> None:
+    """Stop the containers of a job: docker's are not among our processes."""
+
+    def ask(*words: str) -> list[str]:
+        command = [container, *words]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        return done.stdout.split()
+
+    if running := ask("ps", "--quiet", "--filter", f"label={local.LABEL}={token}"):
+        ask("stop", "--time", f"{grace:.0f}", *running)
+
+
+def _marked(token: str) -> list[int]:
+    """The processes that carry a job's token, whatever session or parent they have."""
+    if not token:
+        return []
+    mark = f"{local.JOB}={token}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and folder.name != str(os.getpid()):
+            # Those of others cannot be read, and one that is gone is no more to be stopped.
+            with contextlib.suppress(OSError):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found
+
+
+def _tail(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]

@@ -1,0 +1,354 @@
+"""Jobs on OpenPAI, through its REST server: protocol 2, and protocol 1 of older ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import urllib.parse
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from torchsmith.engine.disk import write_whole
+from torchsmith.jobs import yaml_text
+from torchsmith.jobs.client import (
+    EngineError,
+    EngineId,
+    Listed,
+    Request,
+    Status,
+    Submitted,
+    UnansweredError,
+)
+from torchsmith.jobs.engines.answers import table, tables
+from torchsmith.jobs.engines.follow import LineCutter, chooser, nothing_before
+from torchsmith.jobs.engines.openpai_account import address_of, server_at, token_for, user_of
+from torchsmith.jobs.engines.openpai_status import TaskLog, status_of, task_logs
+from torchsmith.jobs.kept_secrets import value_of
+from torchsmith.jobs.launch import pullable
+from torchsmith.jobs.models import Job, Rendering
+from torchsmith.jobs.openpai import render, render_v1
+from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
+from torchsmith.jobs.rest import RefusedError, Server, ShrunkError
+from torchsmith.jobs.states import state_of
+
+# Under `extras`, which both protocols keep as it is: whose submission a job is.
+_MARK = "torchsmith"
+_REQUEST = "request"
+# The end of the name of a log that grew too long; it goes on in one without.
+_ROTATED = ".1"
+# How often a log that is followed is looked at; a server takes 600 questions a minute.
+_PAUSE_S = 1.0
+_HINTS = {
+    "UnauthorizedUserError": "Renew the token in OPENPAI_TOKEN; the portal makes one under your "
+    "profile.",
+    "ForbiddenUserError": "Ask its administrator for the right, or name another virtual cluster: "
+    "--set queue=NAME.",
+    "NoVirtualClusterError": "Name one that is there: --set queue=NAME.",
+    "NoStorageError": "Name a storage you may use: from = 'claim:NAME'.",
+    "NoEnoughQuotaError": "Ask for less, or wait until other jobs are over.",
+    "NoApiError": "This server does not speak that protocol: try the other one, openpai or "
+    "openpai-v1.",
+    "InvalidProtocolError": "The server knows another form of the protocol than ours; nothing was "
+    "submitted.",
+}
+
+
+class OpenPai:
+    """Protocol 2."""
+
+    engine = "openpai"
+
+    def __init__(self, place: str = "") -> None:
+        self.place = address_of(place)
+
+    # What the protocols differ in.
+
+    def _rendered(self, job: Job) -> Rendering:
+        return render((job,))
+
+    def _read(self, content: bytes) -> JsonValue:
+        return yaml_text.read(content.decode(errors="replace"))
+
+    def _written(self, document: dict[str, JsonValue]) -> bytes:
+        return yaml_text.write(document).encode()
+
+    def _jobs(self) -> tuple[str, str]:
+        """Where jobs are submitted to, and in which form."""
+        return "/api/v2/jobs", "text/yaml"
+
+    def _mine(self) -> str:
+        """Where my jobs are listed."""
+        return f"/api/v2/jobs?username={urllib.parse.quote(self._user, safe='')}"
+
+    def _job(self, job_id: str) -> str:
+        return f"/api/v2/jobs/{urllib.parse.quote(job_id, safe='~')}"
+
+    def _locations(self, log: TaskLog) -> dict[str, str]:
+        """The files of a task's output, in the order in which they were written."""
+        answer = table(self._server.read(log.place).json())
+        found = {
+            str(item.get("name")): str(item.get("uri")) for item in tables(answer.get("locations"))
+        }
+        # Both streams together where they are kept so; before each what was rotated away.
+        names = ("all",) if "all" in found else ("stdout", "stderr")
+        wanted = (f"{name}{older}" for name in names for older in (_ROTATED, ""))
+        return {name: found[name] for name in wanted if name in found}
+
+    # The client.
+
+    @cached_property
+    def _token(self) -> str:
+        return token_for(self.place)
+
+    @cached_property
+    def _user(self) -> str:
+        return user_of(self._token)
+
+    @cached_property
+    def _server(self) -> Server:
+        return server_at(self.place, self._token)
+
+    def check(self, request: Request) -> tuple[str, ...]:
+        """Refuse what OpenPAI would refuse."""
+        rendering = self._rendered(request.job)
+        pullable(request.job, "OpenPAI")
+        nothing_before(request, "OpenPAI")
+        _secrets(request.job)
+        # Who we are there has to be known, too.
+        self._id(request.job.name)
+        return rendering.notes
+
+    def submit(self, request: Request, token: str) -> EngineId:
+        """Hand the job over; asked again without an answer, it first looks whether it was taken."""
+        nothing_before(request, "OpenPAI")
+        job = request.job
+        ((_, content),) = self._rendered(job).files.items()
+        document = dict(table(self._read(content)))
+        document["extras"] = {**table(document.get("extras")), _MARK: token}
+        # Without the values of secrets, which go to the server alone.
+        write_whole(request.kept / _REQUEST, self._written(document))
+        secrets = _secrets(job)
+        if secrets:
+            document["secrets"] = {**secrets}
+        job_id = self._id(job.name)
+        server = server_at(self.place, self._token, secrets.values())
+        path, kind = self._jobs()
+        asked = False
+
+        def hand_over() -> None:
+            nonlocal asked
+            if asked and self._marked(job_id, server) == token:
+                return
+            asked = True
+            try:
+                server.ask("POST", path, self._written(document), kind)
+            except RefusedError as error:
+                if error.status != 409:
+                    raise _refused(job.name, error) from None
+                if self._marked(job_id, server) != token:
+                    raise EngineError(
+                        f"{job_id.partition('~')[0]} has a job {job.name} on OpenPAI already",
+                        f"Give this one another name: --set name={job.name}-2.",
+                    ) from None
+
+        handed_over(hand_over)
+        return EngineId(job_id)
+
+    def find(self, token: str, kept: Path) -> EngineId | None:
+        """The job of this token; its name is in the request that was kept."""
+        try:
+            document = table(self._read((kept / _REQUEST).read_bytes()))
+        except (OSError, ValueError):
+            return None
+        job_id = self._id(str(document.get("name") or document.get("jobName")))
+        found = patiently(lambda: self._marked(job_id, self._server))
+        return EngineId(job_id) if found == token else None
+
+    def status(self, job: Submitted) -> Status | None:
+        """Where a job is."""
+        detail = self._detail(job.id)
+        return None if detail is None else status_of(detail)
+
+    def logs(
+        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+    ) -> Iterator[str]:
+        """What its tasks wrote; of one that is started again, what it writes then."""
+        mine = chooser(job, role, task)
+        alone = sum(job.roles.values()) == 1
+        cutters: dict[tuple[str, str], LineCutter] = {}
+        looked_at: set[str] = set()
+        while True:
+            detail = self._detail(job.id)
+            if detail is None:
+                raise EngineError(f"OpenPAI has no job {job.id} any more")
+            logs = [log for log in task_logs(detail) if mine(log.task)]
+            over = not follow or status_of(detail).state.over
+            for log in logs:
+                head = "" if alone else log.task.name
+                for file, place in self._places(log).items():
+                    if file.endswith(_ROTATED) and log.place in looked_at:
+                        # What was seen before it was put aside.
+                        continue
+                    cutter = cutters.setdefault((log.place, file), LineCutter(head))
+                    with _not_yet(over):
+                        yield from self._new_lines(place, cutter)
+                looked_at.add(log.place)
+            if over:
+                break
+            time.sleep(_PAUSE_S * max(1.0, len(logs) / 5))
+        for cutter in cutters.values():
+            yield from cutter.finish()
+
+    def cancel(self, job: Submitted) -> None:
+        """Stop a job."""
+        detail = self._detail(job.id)
+        if detail is None or status_of(detail).state.over:
+            return
+        stop = json.dumps({"value": "STOP"}).encode()
+        path = f"{self._job(job.id)}/executionType"
+        try:
+            patiently(lambda: self._server.ask("PUT", path, stop, "application/json"))
+        except RefusedError as error:
+            raise _refused(job.id, error) from None
+
+    def list(self) -> tuple[Listed, ...]:
+        """My jobs there. Which of them are torchsmith's, only each one's own request says."""
+        try:
+            answer = self._server.read(self._mine()).json()
+        except RefusedError as error:
+            raise _refused("the list of jobs", error) from None
+        return tuple(
+            Listed(
+                EngineId(self._id(str(item.get("name")).rpartition("~")[2])),
+                "",
+                state_of("openpai", str(item.get("state"))),
+            )
+            for item in tables(answer)
+        )
+
+    def _id(self, name: str) -> str:
+        return f"{self._user}~{name}"
+
+    def _detail(self, job_id: str) -> dict[str, JsonValue] | None:
+        try:
+            return dict(table(self._server.read(self._job(job_id)).json()))
+        except RefusedError as error:
+            if error.status == 404 and error.code != "NoApiError":
+                return None
+            raise _refused(job_id, error) from None
+
+    def _marked(self, job_id: str, server: Server) -> str | None:
+        """The token in the request of a job that is there; where nobody tells, that is said."""
+        try:
+            answer = server.ask("GET", f"{self._job(job_id)}/config")
+            return str(table(table(self._read(answer.body)).get("extras")).get(_MARK, ""))
+        except NoAnswerError:
+            raise
+        except EngineError as error:
+            if isinstance(error, RefusedError) and error.status == 404:
+                return None
+            told = _refused(job_id, error) if isinstance(error, RefusedError) else error
+            raise UnansweredError(told.message, told.hint) from None
+        except ValueError:
+            return None
+
+    def _new_lines(self, place: str, cutter: LineCutter) -> Iterator[str]:
+        for _ in range(2):
+            try:
+                for piece in self._server.stream(place, cutter.taken):
+                    yield from cutter.feed(piece)
+                return
+            except ShrunkError:
+                cutter.taken = 0
+
+    def _places(self, log: TaskLog) -> dict[str, str]:
+        """The addresses of a task's output; none before it has begun."""
+        if not log.place:
+            return {}
+        try:
+            found = self._locations(log)
+            return {name: urllib.parse.urljoin(self.place, uri) for name, uri in found.items()}
+        except RefusedError as error:
+            if error.status == 404:
+                return {}
+            raise _refused(log.task.name, error) from None
+
+
+class OpenPaiV1(OpenPai):
+    """Protocol 1."""
+
+    engine = "openpai-v1"
+
+    def _rendered(self, job: Job) -> Rendering:
+        return render_v1((job,))
+
+    def _read(self, content: bytes) -> JsonValue:
+        value: JsonValue = json.loads(content)
+        return value
+
+    def _written(self, document: dict[str, JsonValue]) -> bytes:
+        return json.dumps(document, ensure_ascii=False).encode()
+
+    def _jobs(self) -> tuple[str, str]:
+        return self._mine(), "application/json"
+
+    def _mine(self) -> str:
+        return f"/api/v1/user/{urllib.parse.quote(self._user, safe='')}/jobs"
+
+    def _job(self, job_id: str) -> str:
+        user, _, name = job_id.partition("~")
+        quoted = urllib.parse.quote(user, safe=""), urllib.parse.quote(name, safe="")
+        return f"/api/v1/user/{quoted[0]}/jobs/{quoted[1]}"
+
+    def _locations(self, log: TaskLog) -> dict[str, str]:
+        return {"all": log.place}
+
+
+def _secrets(job: Job) -> dict[str, str]:
+    """The values that go to the server with the job."""
+    imported = job.openpai.get("secrets", [])
+    names = map(str, imported if isinstance(imported, list) else ())
+    kept = {name: (name, name) for name in names}
+    kept |= {secret.identifier: (secret.variable, secret.reference) for secret in job.secrets}
+    return {name: value_of(*where) for name, where in kept.items()}
+
+
+def _refused(what: str, error: RefusedError) -> EngineError:
+    """A refusal with what it means and what to do."""
+    said = _listed(error.message)
+    code = f" ({error.code})" if error.code else f" (HTTP {error.status})"
+    hint = error.hint or _HINTS.get(error.code, "")
+    return EngineError(f"OpenPAI refused {what}: {said}{code}", hint)
+
+
+def _listed(message: str) -> str:
+    """What a validator of JSON found, as lines for people."""
+    try:
+        found = json.loads(message)
+    except ValueError:
+        return message
+    if not isinstance(found, list):
+        return message
+    return "; ".join(
+        f"{item.get('dataPath', '').lstrip('.')} {item.get('message', '')}".strip()
+        for item in found
+        if isinstance(item, dict)
+    )
+
+
+@contextlib.contextmanager
+def _not_yet(over: bool) -> Iterator[None]:
+    """A log that cannot be read now is read at the next look, unless this is the last."""
+    try:
+        yield
+    except NoAnswerError as error:
+        if over or error.lasting:
+            raise
+    except RefusedError as error:
+        # Not there yet, or no more.
+        if error.status != 404:
+            raise _refused("its log", error) from None
