@@ -171,19 +171,19 @@ def test_a_program_is_built_against_the_package_of_a_real_magma(
     assert flags == [f"-I{prefix}/include", f"-L{prefix}/lib", "-lmagma"]
     toolkit = nvcc.parent.parent / "include"
     headers = [f"-I{stand_in}", f"-I{toolkit}", f"-I{toolkit / 'cccl'}"]
-    libraries = [cudart, f"-Wl,-rpath,{cudart.parent}:{stand_in}", "-fopenmp"]
+    libraries = [str(cudart), f"-Wl,-rpath,{cudart.parent}:{stand_in}", "-fopenmp"]
     program = tmp_path / "program"
     if MACHINE != "x86_64":
         run("g++", "-fsyntax-only", *headers, f"{program}.cpp", *flags)
         return
-    words = ["g++", *headers, f"{program}.cpp", *flags, *libraries, "-o", program]
+    words = ["g++", *headers, f"{program}.cpp", *flags, *libraries, "-o", str(program)]
     lacking = subprocess.run(words, capture_output=True, text=True, check=False).stderr
     left = sorted(set(re.findall(r"undefined reference to `(\w+)'", lacking)))
     assert "cublasDtrsm_v2" in left
     assert [name for name in left if not BROUGHT.fullmatch(name)] == []
     brought = stand_in / "libbrought.so"
     source = "".join(f"void {name}(void) {{}}\n" for name in left)
-    make = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", brought]
+    make = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(brought)]
     subprocess.run(make, input=source, text=True, check=True, capture_output=True)
     run(*words, brought)
     assert run(program).strip() == "2.9.0"
