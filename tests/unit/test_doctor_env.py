@@ -307,6 +307,16 @@ def test_a_companion_of_another_torch_is_told_with_the_right_one() -> None:
     assert found(replaced(built=(fits,)), "torchvision").rating == "ok"
 
 
+@pytest.mark.parametrize("torch", ["2.7.0.dev20250101+cu126", "2.6.0a0+git1234", "unknown", ""])
+def test_a_torch_of_any_name_is_looked_at(torch: str) -> None:
+    vision = Built("torchvision", "0.20.1", "torch==2.5.1", False)
+    facts = msgspec.structs.replace(FACTS, version=torch, cuda="12.4" if torch else "odd")
+    seen = replaced(
+        facts=facts, numpy="2.0.0rc1", built=(vision,), torches=(FoundTorch("/torch", torch),)
+    )
+    assert found(seen, "torchvision").rating == "warn"
+
+
 def test_an_extension_that_cannot_be_imported_is_found_by_its_module() -> None:
     item = Built("torch-scatter", "2.1.2", modules=("torch_scatter",))
     broken = Check("extensions", "import torch_scatter", "fail", "ImportError: no")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from torchsmith.diagnose.environment.finding import Finding
@@ -22,7 +23,7 @@ def judge_gpus(seen: Seen, facts: Facts) -> Iterator[Finding]:
     if cuda is None:
         yield from _without_cuda(seen)
         return
-    toolkit = find_toolkit(facts, cuda)
+    toolkit = find_toolkit(facts, cuda) if re.fullmatch(r"\d+(\.\d+)*", cuda) else None
     yield from _driver(seen, cuda, toolkit)
     yield from _forward_compatibility(seen, facts)
     yield from _code(seen, facts)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from torchsmith.diagnose.diagnose import diagnose
 from torchsmith.diagnose.environment.finding import Finding
-from torchsmith.diagnose.environment.seen import Built, FoundTorch, Seen
+from torchsmith.diagnose.environment.seen import Built, FoundTorch, Seen, version_of
 from torchsmith.facts.files import Facts
-from torchsmith.facts.ranges import release
 from torchsmith.facts.torch import companion_for
 from torchsmith.verify.checks import Check, few
 from torchsmith.verify.wheelfile import COMPANIONS
@@ -101,8 +100,9 @@ def _numpy(seen: Seen) -> Iterator[Finding]:
     if not seen.numpy or not seen.facts.version:
         return
     bridge = seen.facts.features.get("numpy")
-    old = release(seen.facts.version.partition("+")[0])[:2] < _NUMPY_2
-    if release(seen.numpy) >= (2,) and old:
+    torch, numpy = version_of(seen.facts.version), version_of(seen.numpy)
+    old = torch is not None and torch.release[:2] < _NUMPY_2
+    if old and numpy is not None and numpy.release >= (2,):
         yield Finding(
             "NumPy",
             f"{seen.numpy}; torch {seen.facts.version} was built for NumPy 1",
@@ -176,9 +176,12 @@ def symbol_tells(symbol: str, seen: Seen) -> str:
 
 
 def _cure(item: Built, torch: str, facts: Facts) -> str:
-    public = torch.partition("+")[0]
+    # A nightly build is its release's for this question: 2.7.0.dev20250101+cu126 -> 2.7.0.
+    version = version_of(torch)
+    public = version.base_version if version is not None else torch
     if item.name in COMPANIONS:
-        known = companion_for(facts, item.name.removeprefix("torch"), public)
+        kind = item.name.removeprefix("torch")
+        known = companion_for(facts, kind, public) if version is not None else None
         if known is not None:
             return f"pip install {item.name}=={known.version}, which belongs to torch {public}"
         return f"Install the {item.name} of torch {public}, or build it: `companions` in a recipe."

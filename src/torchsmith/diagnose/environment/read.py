@@ -19,9 +19,9 @@ from torchsmith.diagnose.environment.seen import (
     Pin,
     Seen,
     Shadowed,
+    version_of,
 )
 from torchsmith.errors import HostError, UsageError
-from torchsmith.facts.ranges import release
 from torchsmith.host.cuda import read_gpus
 from torchsmith.host.limits import read_cores, read_shm
 from torchsmith.host.models import Host
@@ -96,7 +96,8 @@ def read(
     """Look at the torch of an environment, and into a process that uses it."""
     environ = dict(os.environ)
     environment = read_environment(chosen_python(named, environ), alone=False)
-    if release(environment.version)[:2] < _OLDEST_PYTHON:
+    python = version_of(environment.version)
+    if python is not None and python.release[:2] < _OLDEST_PYTHON:
         raise HostError(
             f"Python {environment.version} is too old to be looked into",
             "Torch needs a newer one itself: name an environment with Python 3.6 or newer.",
@@ -165,6 +166,11 @@ def _torches(paths: Sequence[Path]) -> Iterator[FoundTorch]:
         yield FoundTorch(str(module), torch_version(module), recorded)
 
 
+def _within(requirement: Requirement, version: str) -> bool:
+    known = version_of(version)
+    return known is not None and requirement.specifier.contains(known, prereleases=True)
+
+
 def _requirements(item: Distribution) -> Iterator[Requirement]:
     for line in item.requires or ():
         try:
@@ -192,7 +198,7 @@ def _built(installed: Mapping[str, Distribution], torch: str) -> Iterator[Built]
             name=name,
             version=item.version,
             wants=f"torch{wants.specifier}" if wants is not None and pinned else "",
-            fits=wants is None or not torch or wants.specifier.contains(torch, prereleases=True),
+            fits=wants is None or version_of(torch) is None or _within(wants, torch),
             modules=tuple(_modules(item)),
             libraries=tuple(str(root / library.path) for library in found),
         )
@@ -229,7 +235,7 @@ def _pins(installed: Mapping[str, Distribution]) -> Iterator[Pin]:
             continue
         there = installed.get(name)
         version = there.version if there is not None else ""
-        fits = bool(version) and requirement.specifier.contains(version, prereleases=True)
+        fits = _within(requirement, version)
         yield Pin(name, str(requirement.specifier), version, fits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from packaging.version import InvalidVersion, Version
 
 from torchsmith.host.models import Host
 from torchsmith.verify.checks import Check
@@ -20,6 +21,14 @@ VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "CUDA_VISIBLE_DEVICES",
 )
+
+
+def version_of(text: str) -> Version | None:
+    """A version as packages write it; None for what is none."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
 
 
 class FoundTorch(Struct, frozen=True):
