@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.integration.conda_packages import MACHINE, SUBDIR, make_index
+from tests.integration.conda_packages import MACHINE, SUBDIR
 
 from torchsmith.engine.shell import step_script
 from torchsmith.errors import DiskFullError, OutputError
@@ -23,7 +23,6 @@ from torchsmith.plan.conda import CondaSpec
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.recipe.models import Recipe
-from torchsmith.recipe.presets import find_preset
 
 pytestmark = pytest.mark.integration
 
@@ -119,35 +118,6 @@ def test_torch_and_its_companion_are_packed_for_each_other(
     assert choices["torch"] == resolution.version
     _, index = unpacked(stale.parent / f"{stems[1]}.tar.bz2", tmp_path / "vision-out")
     assert f"pytorch ==2.6.0 {build}" in index["depends"]  # type: ignore[operator]
-
-
-def test_magma_is_a_package_that_pkg_config_finds(
-    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import asyncio
-
-    from rattler import Channel, Gateway, install, solve
-
-    monkeypatch.setenv("RATTLER_CACHE_DIR", str(tmp_path / "rattler"))
-    plan, _ = planned(find_preset("gemfield-conda").path)
-    (step,) = (step for step in plan.steps if step.id.startswith("package-magma"))
-    built = tmp_path / "build/gemfield-conda/magma-prefix"
-    for name in ("lib/libmagma.a", "include/magma.h"):
-        (built / name).parent.mkdir(parents=True)
-        (built / name).write_text(name)
-    run_step(step, tmp_path)
-    assert (tmp_path / step.outputs[0]).name == "magma-cuda110-2.5.2-1.tar.bz2"
-    channel = tmp_path / "channel/gemfield-conda"
-    make_index(channel)
-    gateway = Gateway(cache_dir=tmp_path / "rattler")
-    found = asyncio.run(
-        solve([Channel(channel.as_uri())], ["magma-cuda110"], gateway, platforms=["linux-64"])
-    )
-    prefix = tmp_path / "prefix"
-    asyncio.run(install(found, prefix, tmp_path / "pkgs", show_progress=False))
-    text = (prefix / "lib/pkgconfig/magma.pc").read_text()
-    assert text.startswith(f"prefix={prefix}\n")
-    assert (prefix / "lib/libmagma.a").read_text() == "lib/libmagma.a"
 
 
 @pytest.fixture

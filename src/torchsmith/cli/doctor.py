@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,15 +11,31 @@ from torchsmith.cli import wishes
 
 
 def doctor(
-    recipe: wishes.RecipeArgument = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(help="A recipe; with --env an environment's folder, or its python."),
+    ] = None,
     preset: wishes.Preset = None,
     host: wishes.HostFile = None,
+    env: Annotated[
+        bool, typer.Option("--env", help="Look at an installed torch, by default the active one.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=0, help="With --env: DataLoader workers; default: cores."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1, help="With --env: seconds one import may take.")
+    ] = 60.0,
     json: Annotated[bool, typer.Option("--json", help="For scripts, and for --host.")] = False,
 ) -> None:
-    """Look at this machine and say what a recipe would miss here.
+    """Look at this machine and say what a recipe would miss here; or at an installed torch.
 
     Ends with 0 if everything is there, 4 if something must be mended first.
     """
+    if env:
+        _environment(recipe, preset, host, workers=workers, timeout=timeout, json=json)
+        return
     from torchsmith.cli import planning
     from torchsmith.cli.output import print_json
     from torchsmith.errors import HostError
@@ -55,5 +72,50 @@ def doctor(
             "this machine cannot do it as it is"
             if resolution
             else "something essential is missing",
+            "The lines marked x say what mends each.",
+        )
+
+
+def _environment(
+    place: Path | None,
+    preset: str | None,
+    host: Path | None,
+    *,
+    workers: int | None,
+    timeout: float,
+    json: bool,
+) -> None:
+    from torchsmith.diagnose.environment.examine import examine
+    from torchsmith.diagnose.environment.finding import worst
+    from torchsmith.diagnose.environment.read import read
+    from torchsmith.errors import HostError, UsageError
+    from torchsmith.facts.files import shipped
+
+    if preset is not None:
+        raise UsageError("--env and --preset do not go together", "Leave one of them out.")
+    machine = wishes.host_for(host) if host is not None else None
+    seen = read(place, host=machine, workers=workers, timeout=timeout)
+    findings = examine(seen, shipped())
+    rating = worst(findings)
+    if json:
+        import msgspec
+
+        from torchsmith.cli.output import print_json
+
+        print_json(
+            {
+                "python": seen.python,
+                "torch": seen.facts.version or seen.torches[0].version,
+                "findings": msgspec.to_builtins(findings),
+                "verdict": rating,
+            }
+        )
+    else:
+        from torchsmith.cli.show_doctor import show_findings
+
+        show_findings(seen.python, findings)
+    if rating == "fail":
+        raise HostError(
+            "this torch, or what was built against it, cannot work as it is",
             "The lines marked x say what mends each.",
         )

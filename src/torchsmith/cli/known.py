@@ -1,4 +1,4 @@
-"""Saying, where a build or a check fails, what is known of that failure."""
+"""Saying, where a build, a check, an image or a job fails, what is known of that failure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ if TYPE_CHECKING:
 
 def known_of_step(error: StepFailed) -> list[str]:
     """Lines for a step that failed, from its log."""
+    return known_of_log(Path(error.log), error.excerpt)
+
+
+def known_of_log(log: Path, said: Iterable[str] = ()) -> list[str]:
+    """Lines for whatever wrote a log; from what it said at its end, where there is no log."""
     from torchsmith.diagnose.knowledge import shipped
-    from torchsmith.diagnose.scan import scan_file, scan_lines
+    from torchsmith.diagnose.scan import scan_file
 
     try:
-        with Path(error.log).open("rb") as file:
+        with log.open("rb") as file:
             return _lines(scan_file(file, shipped()))
     except (OSError, ValueError):
-        return _lines(scan_lines(error.excerpt, shipped()))
+        return known_of_lines(said)
 
 
 def known_of_lines(lines: Iterable[str]) -> list[str]:

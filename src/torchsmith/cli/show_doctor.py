@@ -9,8 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchsmith.cli.output import console
+from torchsmith.cli.terminal import style, wrapped
 
 if TYPE_CHECKING:
+    from torchsmith.diagnose.environment.finding import Finding
     from torchsmith.resolve.verdicts import Verdict
 
 _MARKS = {
@@ -33,3 +35,20 @@ def show_verdicts(lines: Sequence[Verdict]) -> None:
             row.append(escape(line.needed))
         table.add_row(*row, escape(line.cure))
     console().print(table)
+
+
+def show_findings(python: str, findings: Sequence[Finding]) -> None:
+    """A line for each finding; below those that matter, why and what to do."""
+    marks = {"ok": ("ok", "green"), "warn": ("!", "yellow"), "fail": ("x", "red")}
+    wide = max(len(item.subject) for item in findings)
+    margin = " " * (wide + 6)
+    print(python)
+    for item in findings:
+        mark, colour = marks.get(item.rating, ("", "dim"))
+        first, *rest = wrapped(item.found, len(margin))
+        print(f"{style(colour, f'{mark:<3}')} {item.subject:<{wide}}  {first}")
+        for line in rest:
+            print(f"{margin}{line}")
+        for word, text in (("why", item.why), ("do ", item.cure)):
+            for number, line in enumerate(wrapped(text, len(margin) + 5) if text else ()):
+                print(f"{margin}{word if number == 0 else '   '}  {line}")

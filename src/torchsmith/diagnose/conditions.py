@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchsmith.diagnose.models import Condition
-from torchsmith.facts.cuda import find_toolkit
+from torchsmith.facts.cuda import driver_standing, find_toolkit
 from torchsmith.facts.files import Facts
 from torchsmith.facts.gpus import find_gpu
-from torchsmith.facts.ranges import release
 from torchsmith.host.models import Host
 
 # Docker's own is 64 MB; DataLoader workers hand every batch over through it.
@@ -52,6 +51,5 @@ def _driver_older(host: Host, caught: Mapping[str, str], facts: Facts) -> bool |
         except ValueError:
             continue
         if toolkit is not None and host.driver is not None:
-            oldest = toolkit.driver_compat or toolkit.driver
-            return release(host.driver) < release(oldest)
+            return driver_standing(toolkit, host.driver) == "older"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Literal
 
 from torchsmith.facts.files import Facts
 from torchsmith.facts.models import CudaArch, HostCompiler, Toolkit
@@ -23,6 +24,14 @@ def find_toolkit(facts: Facts, version: str) -> Toolkit | None:
         same = [item for item in toolkits(facts) if release(item.version)[:1] == wanted]
         return same[-1] if same else None
     return next((item for item in toolkits(facts) if release(item.version) == wanted[:2]), None)
+
+
+def driver_standing(toolkit: Toolkit, driver: str) -> Literal["enough", "minor", "older"]:
+    """Whether a driver runs what a toolkit makes; `minor`: machine code, and no PTX."""
+    have = release(driver)
+    if have >= release(toolkit.driver):
+        return "enough"
+    return "minor" if have >= release(toolkit.driver_compat or toolkit.driver) else "older"
 
 
 @cache

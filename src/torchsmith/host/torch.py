@@ -52,13 +52,12 @@ def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
     except (ValueError, TypeError):
         return None
     about_file = Path(module) / "version.py"
-    about = read_text(about_file) if module else None
-    found = _VERSION.search(about or "")
-    if found is None or first_version(version) != version:
+    own = torch_version(Path(module)) if module else ""
+    if not own or first_version(version) != version:
         return None
-    cuda = _CUDA.search(about or "")
+    cuda = _CUDA.search(read_text(about_file) or "")
     return InstalledTorch(
-        version=found[1],
+        version=own,
         cuda=cuda[1] if cuda else "",
         python=version,
         # Not resolved: behind the link of a venv is the Python without its packages.
@@ -68,6 +67,12 @@ def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
         evidence=tuple(str(path) for path in (about_file, *_records(Path(module)))),
         beside=_distributions(packages),
     )
+
+
+def torch_version(module: Path) -> str:
+    """What a folder of torch says it is; empty where it does not."""
+    found = _VERSION.search(read_text(module / "version.py") or "")
+    return found[1] if found else ""
 
 
 def _distributions(folders: Iterable[str]) -> dict[str, str]:

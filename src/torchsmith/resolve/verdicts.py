@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from torchsmith.facts.cuda import find_toolkit, runs_on
+from torchsmith.facts.cuda import driver_standing, find_toolkit, runs_on
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.host.models import Host
@@ -235,11 +235,10 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Ver
             needed = f"{toolkit.driver} or newer where it runs" if toolkit else ""
             yield Verdict("driver", host.driver or "none", needed, "info")
         return
-    driver = release(host.driver)
-    oldest = toolkit.driver_compat or toolkit.driver
-    if driver >= release(toolkit.driver):
+    standing = driver_standing(toolkit, host.driver)
+    if standing == "enough":
         yield Verdict("driver", host.driver, f"{toolkit.driver} or newer", "ok")
-    elif driver >= release(oldest):
+    elif standing == "minor":
         yield Verdict(
             "driver",
             host.driver,
@@ -251,7 +250,8 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Ver
         yield Verdict(
             "driver",
             host.driver,
-            f"{oldest} or newer for the CUDA {toolkit.version} runtime",
+            f"{toolkit.driver_compat or toolkit.driver} or newer for the CUDA {toolkit.version} "
+            "runtime",
             "fail",
             "update the driver and restart the machine, or build for an older CUDA; with this one "
             'torch says "The NVIDIA driver on your system is too old", in an image of NVIDIA\'s '

@@ -233,9 +233,9 @@ def _debug(libraries: Sequence[Library]) -> Check:
 
 
 def _openmp(libraries: Sequence[Library]) -> Check:
-    copies = [item.path for item in libraries if _runtime(item.name)]
-    asked = {name for item in libraries for name in item.needed if _runtime(name)}
-    kinds = {_runtime(name) for name in [*asked, *copies]}
+    copies = [item.path for item in libraries if openmp_runtime(item.name)]
+    asked = {name for item in libraries for name in item.needed if openmp_runtime(name)}
+    kinds = {openmp_runtime(name) for name in [*asked, *copies]}
     found = few(sorted({*copies, *asked})) or "none"
     if len(kinds) > 1 or len(copies) > 1:
         cure = "two OpenMP runtimes in one process start twice the threads, and may crash"
@@ -243,6 +243,7 @@ def _openmp(libraries: Sequence[Library]) -> Check:
     return Check(GROUP, "openmp runtimes", "info", found)
 
 
-def _runtime(name: str) -> str:
+def openmp_runtime(name: str) -> str:
+    """Which OpenMP a library is by its name: libgomp for torch.libs/libgomp-1a2b.so.1."""
     last = name.rpartition("/")[2]
     return next((kind for kind in _OPENMP if last.startswith((f"{kind}.", f"{kind}-"))), "")

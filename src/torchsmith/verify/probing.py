@@ -61,11 +61,45 @@ class TorchFacts(Struct, frozen=True):
         return self.build.setting(feature) if there is None else there
 
 
+class Loading(Struct, frozen=True):
+    """What to load beside torch: modules by name, and libraries by path."""
+
+    neighbours: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+
+
+class ThreadPool(Struct, frozen=True):
+    """What an OpenBLAS says of itself; None where it cannot be asked."""
+
+    path: str
+    threads: int | None = None
+    parallel: int | None = None
+
+
+class Loaded(Struct, frozen=True):
+    """A process that imported torch and its neighbours.
+
+    `libraries` are the files it mapped; `modules` the versions of the neighbours, `unimported` why
+    one could not be imported, `refused` why a library could not be loaded. `gpus` counts those
+    torch can use, and `gpu_trouble` is what it said instead. `lost` says why nothing is known.
+    """
+
+    libraries: tuple[str, ...] = ()
+    modules: Mapping[str, str] = {}
+    unimported: Mapping[str, str] = {}
+    refused: Mapping[str, str] = {}
+    pools: tuple[ThreadPool, ...] = ()
+    gpus: int | None = None
+    gpu_trouble: str = ""
+    lost: str = ""
+
+
 class Probed(Struct, frozen=True):
     """The probe's document."""
 
     python: Mapping[str, object] = {}
     facts: TorchFacts = TorchFacts()
+    loaded: Loaded = Loaded()
     checks: tuple[Check, ...] = ()
 
 
@@ -75,16 +109,20 @@ def probe(
     timeout: float,
     only: Sequence[str] = (),
     check: str = "",
+    loading: Loading | None = None,
 ) -> Probed:
     """Use the torch of an environment; what goes wrong becomes a check that fails.
 
     `only` names the files of the probe whose checks are wanted, by default all of them; `check`
-    is a line of Python that has to run as well.
+    is a line of Python that has to run as well. With `loading`, Python is started as people start
+    it, with what PYTHONPATH and their own packages add.
     """
-    wishes = json.dumps(
-        {"imports": list(imports), "timeout": timeout, "only": list(only), "check": check}
-    )
-    argv = [str(environment.python), "-I", str(Path(script.__file__)), wishes]
+    wishes = {"imports": list(imports), "timeout": timeout, "only": list(only), "check": check}
+    argv = [str(environment.python), "-I", str(Path(script.__file__))]
+    if loading is not None:
+        argv.remove("-I")
+        wishes["loading"] = msgspec.to_builtins(loading)
+    argv.append(json.dumps(wishes))
     # Away from where we stand: `import torch` must find the installed one.
     with tempfile.TemporaryDirectory(prefix="torchsmith-probe-") as folder:
         process = subprocess.Popen(

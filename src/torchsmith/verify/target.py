@@ -104,8 +104,11 @@ def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
     return wheels, rest[0] if rest else None
 
 
-def read_environment(path: Path) -> Environment:
-    """Ask an environment's Python what it is."""
+def read_environment(path: Path, *, alone: bool = True) -> Environment:
+    """Ask an environment's Python what it is.
+
+    Not `alone` it is asked as people start it: PYTHONPATH and their own packages add folders.
+    """
     python = path
     if path.is_dir():
         names = [path / "bin" / name for name in ("python", "python3")]
@@ -119,7 +122,7 @@ def read_environment(path: Path) -> Environment:
     python = python.absolute()
     try:
         done = subprocess.run(
-            [str(python), "-I", "-c", _ASK],
+            [str(python), *(["-I"] if alone else []), "-c", _ASK],
             capture_output=True,
             text=True,
             check=False,

@@ -147,11 +147,13 @@ def stop(number: int, frame: Any) -> None:
     sys.exit(128 + number)
 
 
-def import_torch(timeout: float) -> "dict[str, Any]":
+def import_torch(timeout: float, alone: bool = True) -> "dict[str, Any]":
     """Import torch in a fresh Python and let that end by itself."""
     began = time.time()
     process = subprocess.Popen(
-        [sys.executable, "-I", "-c", "import torch; print(torch.__version__)"],
+        [sys.executable]
+        + (["-I"] if alone else [])
+        + ["-c", "import torch; print(torch.__version__)"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -212,9 +214,11 @@ def probe(wishes: "dict[str, Any]") -> "dict[str, Any]":
         checks.append(dict(said, group=group, name=name))
 
     record("python", "extension name", attempt(extension_name))
-    imported = import_torch(timeout)
+    loading = wishes.get("loading")
+    imported = import_torch(timeout, alone=not loading)
     record("python", "import torch", imported)
     facts = {}  # type: dict[str, Any]
+    loaded = {}  # type: dict[str, Any]
     listed = []  # type: list[tuple[str, str, Any]]
     only = wishes.get("only") or ("behaviour", "gpu", "companions")
     for name in only:
@@ -229,6 +233,8 @@ def probe(wishes: "dict[str, Any]") -> "dict[str, Any]":
             facts = said["facts"]
         else:
             record("python", "what torch says of itself", said)
+        if loading:
+            loaded = look(loading, timeout)
         broken = set()  # type: set[str]
         for group, name, function in listed:
             if group in broken:
@@ -238,7 +244,26 @@ def probe(wishes: "dict[str, Any]") -> "dict[str, Any]":
             record(group, name, said)
             if name == "import " + group and said["status"] == "fail":
                 broken.add(group)
-    return {"format": 1, "python": this_python(), "facts": facts, "checks": checks}
+    return {
+        "format": 1,
+        "python": this_python(),
+        "facts": facts,
+        "loaded": loaded,
+        "checks": checks,
+    }
+
+
+def look(loading: "dict[str, Any]", timeout: float) -> "dict[str, Any]":
+    """What is in a process with torch and its neighbours, and what cannot be loaded into one."""
+    module = load("loaded")
+    said = isolated(lambda: module.loaded(loading["neighbours"]), timeout)
+    found = dict(said.get("loaded", {}), lost="" if "loaded" in said else said["found"])
+    refused = {}
+    for path in loading["libraries"]:
+        said = isolated(lambda path=path: module.opened(path), timeout)
+        if said["status"] == "fail":
+            refused[path] = said["found"]
+    return dict(found, refused=refused)
 
 
 def main() -> None:
@@ -247,6 +272,8 @@ def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     wishes = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    # Python puts the folder of a script on the path; with -I it does not.
+    sys.path = [path for path in sys.path if path != HERE]
     text = json.dumps(probe(wishes))
     with os.fdopen(out, "w") as stream:
         stream.write("\n%s\n%s\n%s\n" % (BEGIN, text, END))
