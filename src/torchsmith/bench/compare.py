@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,9 +62,7 @@ def compare(wish: Wish, progress: Progress, say: Say) -> Result:
     running.begin()
     if "cuda" in devices and (blind := [n for n in names if not running.facts[n].gpu]):
         running.close()
-        raise HostError(
-            f"{blind[0]}: its torch sees no GPU", "Compare on the CPU: --device cpu."
-        )
+        raise HostError(f"{blind[0]}: its torch sees no GPU", "Compare on the CPU: --device cpu.")
     load = os.getloadavg()[0]
     began = time.monotonic()
     running.measure(progress, began + wish.seconds if wish.seconds else None)

@@ -32,7 +32,7 @@ class Worker:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         # A file, not a pipe: nobody has to read what torch prints while it works.
-        self._said = tempfile.TemporaryFile()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         self._process = subprocess.Popen(
             list(launch.argv),
             stdin=subprocess.PIPE,

@@ -69,6 +69,7 @@ def traits(side: Contender) -> dict[str, str]:
         or "none of its own",
         "debug": "debug" if facts.debug or build.settings.get("BUILD_TYPE") == "Debug" else "",
         "blas": blas,
+        "core": facts.openblas_core,
         "lapack": _LAPACK.get(build.settings.get("LAPACK_INFO", ""), blas),
         "onednn": build.mkldnn or "none",
         "fft": f"MKL {build.mkl.partition('-')[0]}" if facts.mkl else "pocketfft",

@@ -32,6 +32,7 @@ class Facts(Struct, frozen=True):
     mkldnn: bool = False
     mkl: bool = False
     libraries: tuple[str, ...] = ()
+    openblas_core: str = ""
 
 
 class Contender(Struct, frozen=True):

@@ -77,13 +77,10 @@ def _short(target: str) -> str:
 def parse_sides(texts: Sequence[str], common: Sequence[str] = ()) -> tuple[Side, ...]:
     """Read all sides; `common` are settings of each, unless it says otherwise itself."""
     environ, settings = read_changes(common)
-    found = []
-    for side in map(parse_side, texts):
-        found.append(
-            Side(
-                side.name, side.target, {**environ, **side.environ}, {**settings, **side.settings}
-            )
-        )
+    found = [
+        Side(side.name, side.target, {**environ, **side.environ}, {**settings, **side.settings})
+        for side in map(parse_side, texts)
+    ]
     if len(found) < 2:
         raise UsageError(
             "a comparison needs two sides",

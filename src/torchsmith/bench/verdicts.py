@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from torchsmith.bench.result import Compared, Measured, Noise, Verdict
 from torchsmith.bench.statistics import (
@@ -23,92 +24,116 @@ CONTROL = "first again"
 _SMALLEST = math.log(1.02)
 
 
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The ratios of a case, or of a group where `name` is empty, in each round."""
+
+    device: str
+    group: str
+    name: str
+    ratios: tuple[float, ...]
+
+
 def judge(
     cases: Sequence[Measured], first: str, others: Sequence[str]
 ) -> tuple[tuple[Compared, ...], tuple[Compared, ...], tuple[Noise, ...]]:
     """Compare the first side with each other: by case, by group, and with itself."""
-    noise = {item.device: item for item in _noise(cases, first)}
-    compared = [
-        item for other in others for item in _against(cases, first, other, noise, by_group=False)
-    ]
-    groups = [
-        item for other in others for item in _against(cases, first, other, noise, by_group=True)
-    ]
-    return tuple(compared), tuple(groups), tuple(noise.values())
+    control = _series(cases, first, CONTROL)
+    noise = tuple(_noise(control))
+    floors = _Floors(control)
+    group_floors = _Floors(_grouped(control))
+    compared: list[Compared] = []
+    groups: list[Compared] = []
+    for other in others:
+        found = _series(cases, first, other)
+        compared += _against(found, other, floors)
+        groups += _against(_grouped(found), other, group_floors)
+    return tuple(compared), tuple(groups), noise
 
 
-def _noise(cases: Sequence[Measured], first: str) -> Iterable[Noise]:
-    for device in dict.fromkeys(case.device for case in cases):
-        found = [
-            shift(log_ratios(case.times[first], case.times[CONTROL]))
-            for case in cases
-            if case.device == device and case.times.get(first) and case.times.get(CONTROL)
-        ]
-        if found:
-            sizes = [abs(item.middle) for item in found]
-            floor = max(_SMALLEST, quantile(sizes, 0.95))
-            chances = adjusted([item.p for item in found])
-            called = sum(
-                1
-                for item, chance in zip(found, chances, strict=True)
-                if chance <= ALPHA and abs(item.middle) > _SMALLEST
-            )
-            yield Noise(device, len(found), median(sizes), floor, called)
-
-
-def _against(
-    cases: Sequence[Measured], first: str, other: str, noise: dict[str, Noise], *, by_group: bool
-) -> list[Compared]:
-    rows: list[tuple[str, str, str, list[float], float]] = []
-    both = [case for case in cases if case.times.get(first) and case.times.get(other)]
-    for case in both:
-        ratios = log_ratios(case.times[first], case.times[other])
-        floor = noise[case.device].floor if case.device in noise else _SMALLEST
-        if case.times.get(CONTROL):
-            own = shift(log_ratios(case.times[first], case.times[CONTROL])).middle
-            floor = max(floor, abs(own))
-        rows.append((case.name, case.group, case.device, ratios, floor))
-    if by_group:
-        rows = _grouped(rows)
-    shifts = [shift(ratios) for *_, ratios, _ in rows]
-    chances = adjusted([item.p for item in shifts])
+def _series(cases: Sequence[Measured], first: str, other: str) -> list[_Series]:
     return [
-        Compared(
+        _Series(
+            case.device,
+            case.group,
+            case.name,
+            tuple(log_ratios(case.times[first], case.times[other])),
+        )
+        for case in cases
+        if case.times.get(first) and case.times.get(other)
+    ]
+
+
+def _grouped(series: Sequence[_Series]) -> list[_Series]:
+    """The mean of a group's cases in each round: its geometric mean, measured as often."""
+    found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    for item in series:
+        found.setdefault((item.device, item.group), []).append(item.ratios)
+    return [
+        _Series(
+            device,
+            group,
+            "",
+            tuple(sum(ratios) / len(members) for ratios in zip(*members, strict=False)),
+        )
+        for (device, group), members in found.items()
+    ]
+
+
+class _Floors:
+    """What two copies of the first side differ by: what a difference has to exceed.
+
+    Nineteen of twenty cases differ by no more than the floor of their device; a case that
+    differs by more has a floor of its own.
+    """
+
+    def __init__(self, control: Sequence[_Series]) -> None:
+        self._own = {
+            (item.device, item.group, item.name): abs(shift(item.ratios).middle) for item in control
+        }
+
+    def of(self, device: str) -> float:
+        """The floor of a device."""
+        sizes = [size for (where, _, _), size in self._own.items() if where == device]
+        return max(_SMALLEST, quantile(sizes, 0.95)) if sizes else _SMALLEST
+
+    def of_series(self, item: _Series) -> float:
+        """The floor of a case, or of a group."""
+        return max(self.of(item.device), self._own.get((item.device, item.group, item.name), 0.0))
+
+
+def _noise(control: Sequence[_Series]) -> Iterable[Noise]:
+    floors = _Floors(control)
+    for device in dict.fromkeys(item.device for item in control):
+        found = [shift(item.ratios) for item in control if item.device == device]
+        chances = adjusted([item.p for item in found])
+        called = sum(
+            chance <= ALPHA and abs(item.middle) > _SMALLEST
+            for item, chance in zip(found, chances, strict=True)
+        )
+        middle = median([abs(item.middle) for item in found])
+        floor = floors.of(device)
+        yield Noise(device, len(found), math.expm1(middle), math.expm1(floor), called)
+
+
+def _against(series: Sequence[_Series], other: str, floors: _Floors) -> Iterable[Compared]:
+    shifts = [shift(item.ratios) for item in series]
+    chances = adjusted([found.p for found in shifts])
+    for item, found, chance in zip(series, shifts, chances, strict=True):
+        floor = floors.of_series(item)
+        yield Compared(
             against=other,
-            case=name,
-            group=group,
-            device=device,
+            case=item.name,
+            group=item.group,
+            device=item.device,
             speedup=math.exp(found.middle),
             low=math.exp(found.low),
             high=math.exp(found.high),
             chance=chance,
             floor=math.exp(floor),
-            verdict=_verdict(found, chance, floor, len(ratios)),
-            rounds=len(ratios),
+            verdict=_verdict(found, chance, floor, len(item.ratios)),
+            rounds=len(item.ratios),
         )
-        for (name, group, device, ratios, floor), found, chance in zip(
-            rows, shifts, chances, strict=True
-        )
-    ]
-
-
-def _grouped(
-    rows: Sequence[tuple[str, str, str, list[float], float]],
-) -> list[tuple[str, str, str, list[float], float]]:
-    """The mean of a group's cases in each round: its geometric mean, measured as often."""
-    found: dict[tuple[str, str], list[tuple[list[float], float]]] = {}
-    for _, group, device, ratios, floor in rows:
-        found.setdefault((device, group), []).append((ratios, floor))
-    grouped = []
-    for (device, group), members in found.items():
-        rounds = min(len(ratios) for ratios, _ in members)
-        means = [
-            sum(ratios[number] for ratios, _ in members) / len(members) for number in range(rounds)
-        ]
-        # What chance does to one case it seldom does to all of them.
-        floor = max(_SMALLEST, sum(floor for _, floor in members) / len(members) ** 1.5)
-        grouped.append(("", group, device, means, floor))
-    return grouped
 
 
 def _verdict(found: Shift, chance: float, floor: float, rounds: int) -> Verdict:

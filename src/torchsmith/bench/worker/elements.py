@@ -116,9 +116,7 @@ def attention(causal: bool, short: str, length: int) -> Any:
         if function is None:
             raise Missing("no scaled_dot_product_attention before torch 2.0")
         many = length if device == "cpu" else length * 4
-        q, k, v = [
-            t.randn(2, 8, many, 64, device=device).to(getattr(t, short)) for _ in range(3)
-        ]
+        q, k, v = [t.randn(2, 8, many, 64, device=device).to(getattr(t, short)) for _ in range(3)]
         return lambda: function(q, k, v, is_causal=causal)
 
     return build

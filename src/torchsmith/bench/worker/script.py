@@ -26,7 +26,8 @@ LACKS = re.compile(
 )
 LIBRARIES = re.compile(
     r"/(lib(?:openblas|mkl_core|mkl_rt|blis|flexiblas|atlas|blas|gomp|iomp5|omp|tbb|nvpl_blas"
-    r"|armpl|acl|arm_compute|jemalloc|tcmalloc|mimalloc|cublas|cudnn|cufft|cusolver)[^/ ]*\.so[^/ ]*)$"
+    r"|armpl|acl|arm_compute|jemalloc|tcmalloc|mimalloc|cublas|cudnn|cufft|cusolver)"
+    r"[^/ ]*\.so[^/ ]*)$"
 )
 # What `set:` may change, beyond environment variables; the words are torch's own.
 SETTINGS = (
@@ -120,6 +121,22 @@ def loaded_libraries() -> "list[str]":
         return []
 
 
+def openblas_core() -> str:
+    """Return the processor that torch's OpenBLAS took this one for.
+
+    A release that does not know a processor uses its kernels for a very old one.
+    """
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+        paths = sorted({line.split()[-1] for line in file if "libopenblas" in line})
+    for path in paths:
+        # NumPy's own has other names for its functions.
+        ask = getattr(ctypes.CDLL(path), "openblas_get_corename", None)
+        if ask is not None:
+            ask.restype = ctypes.c_char_p
+            return str(ask().decode("ascii", "replace"))
+    return ""
+
+
 def attempt(function: Any, otherwise: Any = "") -> Any:
     """Return what a function says, or something else if it cannot."""
     try:
@@ -146,6 +163,7 @@ def facts(t: Any) -> "dict[str, Any]":
         "mkldnn": bool(attempt(t.backends.mkldnn.is_available, False)),
         "mkl": bool(attempt(t.backends.mkl.is_available, False)),
         "libraries": loaded_libraries(),
+        "openblas_core": attempt(openblas_core),
     }
 
 

@@ -148,7 +148,7 @@ def resnet(t: Any, device: str) -> Any:
     """Return a small network with residual blocks, for pictures of 32 by 32."""
     nn = t.nn
 
-    class Block(nn.Module):  # type: ignore[misc]
+    class Block(nn.Module):  # type: ignore
         """Two convolutions and a way around them."""
 
         def __init__(self, before: int, after: int, stride: int) -> None:
@@ -194,7 +194,7 @@ def lstm(t: Any, device: str) -> Any:
     """Return a network that reads in order."""
     nn = t.nn
 
-    class Reader(nn.Module):  # type: ignore[misc]
+    class Reader(nn.Module):  # type: ignore
         """Words in, words out."""
 
         def __init__(self) -> None:

@@ -1,0 +1,145 @@
+"""A comparison for people: progress while it is measured, tables at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from torchsmith.bench.chart import WORDS, times
+from torchsmith.bench.page import seconds
+from torchsmith.bench.result import Compared, Result
+from torchsmith.bench.statistics import median
+from torchsmith.cli.output import console
+
+_COLOURS = {"faster": "green", "slower": "red", "same": "", "unclear": "yellow"}
+# Between two lines, where nobody looks at a bar.
+_QUIET = 20.0
+
+
+class Told:
+    """Progress on standard error: a bar on a terminal, now and then a line elsewhere."""
+
+    def __init__(self, bar: Progress | None) -> None:
+        self._bar = bar
+        self._task = bar.add_task("", total=None) if bar else None
+        self._last = time.monotonic()
+
+    def step(self, done: int, total: int, name: str) -> None:
+        """So many cases are done; this one is next."""
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=done, total=total, description=name)
+        elif time.monotonic() - self._last > _QUIET:
+            self._last = time.monotonic()
+            print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Something that takes a while begins."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Told]:
+    """Show progress until the end."""
+    if not sys.stderr.isatty():
+        yield Told(None)
+        return
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        yield Told(bar)
+
+
+def show(result: Result) -> None:
+    """Print everything worth reading."""
+    out = console()
+    first = result.sides[0]
+    for other in result.sides[1:]:
+        compared = [item for item in result.compared if item.against == other.name]
+        out.print(
+            f"{first.name} (torch {first.facts.torch}) against {other.name} "
+            f"(torch {other.facts.torch}), {result.method.threads} threads",
+            markup=False,
+        )
+        if not compared:
+            out.print("no case was measured on both sides")
+            continue
+        out.print(_groups(result, other.name))
+        out.print(_cases(result, first.name, other.name))
+        counts = Counter(item.verdict for item in compared)
+        words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items())
+        out.print(f"{len(compared)} cases: {words}")
+        for reason in (item for item in result.reasons if item.against == other.name):
+            out.print(
+                f"{first.name} loses in {reason.group} on {reason.device} "
+                f"({times(reason.speedup)}):",
+                markup=False,
+            )
+            for text in reason.because:
+                out.print(f"  - {text}", markup=False, soft_wrap=True)
+    _rest(result, out)
+
+
+def _groups(result: Result, against: str) -> Table:
+    table = Table(title="speed-up by group", title_justify="left", box=None, pad_edge=False)
+    for name in ("group", "device", "speed-up", "95 % interval", ""):
+        table.add_column(name, justify="right" if name in ("speed-up", "95 % interval") else "left")
+    for item in result.groups:
+        if item.against == against:
+            table.add_row(item.group, item.device, *_verdict(item))
+    return table
+
+
+def _cases(result: Result, first: str, other: str) -> Table:
+    measured = {(case.device, case.name): case for case in result.cases}
+    table = Table(title="every case", title_justify="left", box=None, pad_edge=False)
+    for name in ("group", "case", "device", first, other, "speed-up", "95 % interval", ""):
+        left = name in ("group", "case", "device", "")
+        table.add_column(Text(name), justify="left" if left else "right", no_wrap=True)
+    for item in result.compared:
+        if item.against == other:
+            case = measured[item.device, item.case]
+            spent = (seconds(median(case.times[name])) for name in (first, other))
+            table.add_row(item.group, item.case, item.device, *spent, *_verdict(item))
+    return table
+
+
+def _verdict(item: Compared) -> tuple[Text, Text, Text]:
+    colour = _COLOURS[item.verdict]
+    return (
+        Text(times(item.speedup), colour),
+        Text(f"{times(item.low)} – {times(item.high)}"),
+        Text(WORDS[item.verdict], colour),
+    )
+
+
+def _rest(result: Result, out: Console) -> None:
+    for case in result.cases:
+        for kind, told in (("missing", case.missing), ("failed", case.failed)):
+            for name, text in told.items():
+                out.print(f"{case.name}: {kind} in {name}: {text}", markup=False, soft_wrap=True)
+    for noise in result.noise:
+        out.print(
+            f"noise on {noise.device}: {result.sides[0].name} against itself differed by "
+            f"{noise.middle:.1%} in the middle of {noise.cases} cases, {noise.floor:.1%} is the "
+            "floor",
+            markup=False,
+        )
+    if not result.noise:
+        out.print("noise: not measured, there was no control")
+    if result.stopped:
+        out.print(f"not whole: {result.stopped} after {result.seconds:.0f} s", markup=False)
