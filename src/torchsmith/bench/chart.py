@@ -11,6 +11,9 @@ from torchsmith.bench.result import Compared, Verdict
 
 _WIDTH, _LABEL, _RIGHT, _ROW, _TOP = 960, 260, 150, 24, 34
 _TICKS = (
+    0.001,
+    0.002,
+    0.005,
     0.01,
     0.02,
     0.05,
@@ -30,6 +33,9 @@ _TICKS = (
     20,
     50,
     100,
+    200,
+    500,
+    1000,
 )
 # Light and dark: the page's own colours, so that a picture alone has them too.
 COLOURS = """
@@ -133,7 +139,7 @@ def _row(row: Row, y: float, place: Callable[[float], float], first: str, other:
         f'cy="{y + offset:.1f}" r="2"/>'
         for ratio, offset in zip(row.rounds, _spread(len(row.rounds)), strict=True)
     )
-    words = f"{times(found.speedup)} {WORDS[found.verdict]}"
+    words = f"{times(found.speedup)}, {WORDS[found.verdict]}"
     return (
         f'<g><title>{escape(says)}</title><text class="ink" x="{_LABEL - 10}" y="{y + 4:.1f}" '
         f'text-anchor="end">{escape(row.label)}</text>{dots}'

@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from torchsmith import __version__
+from torchsmith.bench import parity
 from torchsmith.bench.launch import Say, launcher
 from torchsmith.bench.measure import Comparison, Progress, Runner
+from torchsmith.bench.parity import Parity
 from torchsmith.bench.process import pick_cpus
 from torchsmith.bench.reasons import reasons
 from torchsmith.bench.result import Contender, Machine, Method, Result
@@ -127,3 +129,29 @@ def _processor() -> str:
         return platform.processor()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
+
+
+def hold(
+    sides: Sequence[Side],
+    pairs: Sequence[tuple[str, str]],
+    progress: Progress,
+    say: Say,
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+    seed: int = 1,
+    python: str = "",
+) -> Parity:
+    """Hold the results of two sides against each other."""
+    if len(sides) != 2 or device == "both":
+        raise UsageError(
+            "results are compared between two sides on one device",
+            "Name two installations, and --device cpu or cuda.",
+        )
+    runners = prepare(sides, pick_cpus(threads), say, python=python, gpu=device == "cuda")
+    first, second = (
+        Contender(side.name, side.target, side.environ, side.settings) for side in sides
+    )
+    return parity.compare(
+        (runners[0], runners[1]), (first, second), pairs, progress, device=device, seed=seed
+    )

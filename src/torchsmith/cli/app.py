@@ -22,6 +22,7 @@ from torchsmith.cli import (
     key,
     libtorch,
     log,
+    parity,
     plan,
     publish,
     schema,
@@ -77,6 +78,7 @@ app.add_typer(store.app, name="store")
 app.command("log")(log.log)
 app.command("timeline")(timeline.timeline)
 app.command("bench")(bench.bench)
+app.command("parity")(parity.parity)
 app.command("publish")(publish.publish)
 app.command("yank")(publish.yank)
 app.command("remove")(publish.remove)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -15,6 +16,7 @@ from rich.text import Text
 
 from torchsmith.bench.chart import WORDS, times
 from torchsmith.bench.page import seconds
+from torchsmith.bench.parity import Parity, Status
 from torchsmith.bench.result import Compared, Result
 from torchsmith.bench.statistics import median
 from torchsmith.cli.output import console
@@ -143,3 +145,38 @@ def _rest(result: Result, out: Console) -> None:
         out.print("noise: not measured, there was no control")
     if result.stopped:
         out.print(f"not whole: {result.stopped} after {result.seconds:.0f} s", markup=False)
+
+
+_MARKS = {"beyond": "x", "within": "~", "identical": "=", "unstable": "?", "missing": "-"}
+
+
+def show_parity(parity: Parity, *, everything: bool = False) -> None:
+    """Print what disagrees, and how much agreed."""
+    out = console()
+    first, second = parity.sides
+    out.print(
+        f"{first.name} (torch {first.facts.torch}) against {second.name} "
+        f"(torch {second.facts.torch}) on {parity.device}",
+        markup=False,
+    )
+    for item in parity.compared:
+        if item.status in ("identical", "within") and not everything:
+            continue
+        apart = ""
+        if item.absolute or item.ulps:
+            apart = (
+                f"{item.where}: off by {item.absolute:.2g}, relative {item.relative:.2g}, "
+                f"{item.ulps:,} ULP"
+            )
+        mark = _MARKS.get(item.status, "x")
+        words = f"{mark} {item.operator} {item.dtype}: {item.status} {apart} {item.detail}"
+        out.print(words.rstrip(), markup=False, soft_wrap=True)
+    counts = parity.counts()
+    words = ", ".join(f"{counts.get(name, 0)} {name}" for name in get_args(Status))
+    out.print(f"{len(parity.compared)} operators in their types: {words}")
+    out.print("identical: every bit; within: rounding explains it; unstable: differs by itself")
+    if everything:
+        for name, reason in parity.excluded.items():
+            out.print(f"not compared: {name}: {reason}", markup=False)
+    if parity.stopped:
+        out.print(f"not whole: {parity.stopped}", markup=False)
