@@ -40,6 +40,7 @@ class Record:
 
     case: Case
     times: dict[str, list[float]] = field(default_factory=dict)
+    lives: list[int] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -50,6 +51,7 @@ class Record:
             group=self.case.group,
             device=self.case.device,
             times={name: tuple(times) for name, times in self.times.items()},
+            lives=tuple(self.lives),
             missing=dict(self.missing),
             failed=dict(self.failed),
         )
@@ -177,6 +179,7 @@ class Comparison:
         visit = max(slowest, effort.block) * blocks
         wanted = max(FEWEST, min(effort.rounds, int(_CASE_SECONDS / visit)))
         first, last = (wanted * number // effort.lives for number in (life, life + 1))
+        record.lives.append(0)
         for order in orders(ready, last - first, self._chance):
             found: dict[str, float] = {}
             for name in order:
@@ -189,6 +192,7 @@ class Comparison:
                 assert isinstance(times, list)
                 found[name] = median([float(value) for value in times])
             # Whole rounds only: the sides' times of a round belong together.
+            record.lives[-1] += 1
             for name in ready:
                 if name in found:
                     record.times.setdefault(name, []).append(found[name])

@@ -210,7 +210,8 @@ def _method(result: Result) -> str:
         "(Hodges and Lehmann) of the rounds' ratios, its interval and p that of Wilcoxon's "
         f"signed-rank test, p corrected for all cases together ({how.alpha:.0%} false "
         "discoveries, Benjamini and Hochberg). A difference is called one if the interval "
-        "excludes 1, the corrected p is small enough, and it is larger than the noise floor. "
+        "excludes 1, the corrected p is small enough, it is larger than the noise floor, and it "
+        "is there against both copies of the first side and in every life of the workers. "
         f"torchsmith {escape(result.torchsmith)}, {result.seconds:.0f} s.</p>"
     )
 

@@ -72,13 +72,15 @@ class Machine(Struct, frozen=True):
 class Measured(Struct, frozen=True):
     """A case: seconds of one call in each round, by side; or why a side has none.
 
-    A side may be `missing` what the case is about, or have `failed` in it.
+    A side may be `missing` what the case is about, or have `failed` in it. `lives` is how many
+    of the rounds each life of the workers had.
     """
 
     name: str
     group: str
     device: str
     times: dict[str, tuple[float, ...]] = {}
+    lives: tuple[int, ...] = ()
     missing: dict[str, str] = {}
     failed: dict[str, str] = {}
 

@@ -52,7 +52,7 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(rounds=12, lives=2, block=0.005, blocks=3, warm=0.05),
+    "quick": Effort(rounds=12, lives=2, block=0.005, blocks=3, warm=0.1),
     "full": Effort(rounds=20, lives=4, block=0.01, blocks=3, warm=0.2),
 }
 

@@ -22,59 +22,78 @@ from torchsmith.bench.statistics import (
 CONTROL = "first again"
 # Differences smaller than this are not worth a word, however sure they are.
 _SMALLEST = math.log(1.02)
+# What lies within this on both sides is the same for all anyone can do about it.
+_ALIKE = math.log(1.05)
 
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """The ratios of a case, or of a group where `name` is empty, in each round."""
+    """The ratios of a case, or of a group where `name` is empty, in each round.
+
+    `copies` are the ratios against each copy of the first side by itself; `ratios` their mean.
+    """
 
     device: str
     group: str
     name: str
     ratios: tuple[float, ...]
+    copies: tuple[tuple[float, ...], ...]
+    lives: tuple[int, ...]
 
 
 def judge(
     cases: Sequence[Measured], first: str, others: Sequence[str]
 ) -> tuple[tuple[Compared, ...], tuple[Compared, ...], tuple[Noise, ...]]:
     """Compare the first side with each other: by case, by group, and with itself."""
-    control = _series(cases, first, CONTROL)
+    control = _series(cases, (first,), CONTROL)
     noise = tuple(_noise(control))
     floors = _Floors(control)
     group_floors = _Floors(_grouped(control))
     compared: list[Compared] = []
     groups: list[Compared] = []
     for other in others:
-        found = _series(cases, first, other)
+        found = _series(cases, (first, CONTROL), other)
         compared += _against(found, other, floors)
         groups += _against(_grouped(found), other, group_floors)
     return tuple(compared), tuple(groups), noise
 
 
-def _series(cases: Sequence[Measured], first: str, other: str) -> list[_Series]:
-    return [
-        _Series(
-            case.device,
-            case.group,
-            case.name,
-            tuple(log_ratios(case.times[first], case.times[other])),
+def _series(cases: Sequence[Measured], copies: Sequence[str], other: str) -> list[_Series]:
+    found = []
+    for case in cases:
+        if not case.times.get(copies[0]) or not case.times.get(other):
+            continue
+        ratios = tuple(
+            tuple(log_ratios(case.times[name], case.times[other]))
+            for name in copies
+            if case.times.get(name)
         )
-        for case in cases
-        if case.times.get(first) and case.times.get(other)
-    ]
+        found.append(
+            _Series(case.device, case.group, case.name, _means(ratios), ratios, case.lives)
+        )
+    return found
+
+
+def _means(series: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """The mean of several series in each round."""
+    return tuple(sum(values) / len(values) for values in zip(*series, strict=False))
 
 
 def _grouped(series: Sequence[_Series]) -> list[_Series]:
     """The mean of a group's cases in each round: its geometric mean, measured as often."""
-    found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
+    found: dict[tuple[str, str], list[_Series]] = {}
     for item in series:
-        found.setdefault((item.device, item.group), []).append(item.ratios)
+        found.setdefault((item.device, item.group), []).append(item)
     return [
         _Series(
             device,
             group,
             "",
-            tuple(sum(ratios) / len(members) for ratios in zip(*members, strict=False)),
+            _means([item.ratios for item in members]),
+            tuple(
+                _means(copies) for copies in zip(*(item.copies for item in members), strict=False)
+            ),
+            min((item.lives for item in members), key=sum),
         )
         for (device, group), members in found.items()
     ]
@@ -131,16 +150,32 @@ def _against(series: Sequence[_Series], other: str, floors: _Floors) -> Iterable
             high=math.exp(found.high),
             chance=chance,
             floor=math.exp(floor),
-            verdict=_verdict(found, chance, floor, len(item.ratios)),
+            verdict=_verdict(item, found, chance, floor),
             rounds=len(item.ratios),
         )
 
 
-def _verdict(found: Shift, chance: float, floor: float, rounds: int) -> Verdict:
-    if rounds >= FEWEST and chance <= ALPHA and (found.low > 0) == (found.high > 0):
-        if found.middle > floor:
-            return "faster"
-        if found.middle < -floor:
-            return "slower"
-    band = max(floor, math.log(1.05))
-    return "same" if -band <= found.low and found.high <= band else "unclear"
+def _verdict(item: _Series, found: Shift, chance: float, floor: float) -> Verdict:
+    sure = len(item.ratios) >= FEWEST and chance <= ALPHA and (found.low > 0) == (found.high > 0)
+    if sure and abs(found.middle) > floor and _holds(item, found.middle):
+        return "faster" if found.middle > 0 else "slower"
+    return "same" if found.low >= -_ALIKE and found.high <= _ALIKE else "unclear"
+
+
+def _holds(item: _Series, middle: float) -> bool:
+    """Whether a difference is there against each copy of the first side, and in every life.
+
+    A process can be slow for as long as it lives, by where its memory lies or which core it got.
+    That is no property of a torch, and no test on the rounds of one life can tell.
+    """
+    for ratios in item.copies:
+        alone = shift(ratios)
+        if (alone.low > 0) != (alone.high > 0) or (alone.middle > 0) != (middle > 0):
+            return False
+    start = 0
+    for count in item.lives:
+        life = item.ratios[start : start + count]
+        start += count
+        if life and (median(life) > 0) != (middle > 0):
+            return False
+    return True

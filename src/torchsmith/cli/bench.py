@@ -116,13 +116,15 @@ def bench(
         write_file(html, _drawn(result, html).encode())
     if json:
         sys.stdout.write(as_json(result).decode())
-        return
-    from torchsmith.cli.show_bench import show
+    else:
+        from torchsmith.cli.show_bench import show
 
-    show(result)
-    for path in (output, html):
-        if path is not None:
-            print(f"written: {path}")
+        show(result)
+        for path in (output, html):
+            if path is not None:
+                print(f"written: {path}")
+    if read is None and result.stopped == "interrupted":
+        raise typer.Exit(130)
 
 
 def _drawn(result: Result, path: Path) -> str:

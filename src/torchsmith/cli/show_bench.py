@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import get_args
@@ -22,25 +21,23 @@ from torchsmith.bench.statistics import median
 from torchsmith.cli.output import console
 
 _COLOURS = {"faster": "green", "slower": "red", "same": "", "unclear": "yellow"}
-# Between two lines, where nobody looks at a bar.
-_QUIET = 20.0
 
 
 class Told:
-    """Progress on standard error: a bar on a terminal, now and then a line elsewhere."""
+    """Progress on standard error: a bar on a terminal, a line for each tenth elsewhere."""
 
     def __init__(self, bar: Progress | None) -> None:
         self._bar = bar
         self._task = bar.add_task("", total=None) if bar else None
-        self._last = time.monotonic()
+        self._tenth = 0
 
     def step(self, done: int, total: int, name: str) -> None:
         """So many cases are done; this one is next."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=total, description=name)
-        elif time.monotonic() - self._last > _QUIET:
-            self._last = time.monotonic()
-            print(f"{done} of {total}: {name}", file=sys.stderr, flush=True)
+        elif done * 10 // total > self._tenth:
+            self._tenth = done * 10 // total
+            print(f"{done} of {total} {name}".rstrip(), file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """Something that takes a while begins."""

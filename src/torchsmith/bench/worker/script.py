@@ -178,6 +178,7 @@ class Worker:
         self.device = "cpu"
         self.call = None  # type: Any
         self.cases = {}  # type: dict[str, Any]
+        self.cpus = set()  # type: set[int]
         self.pool = None  # type: Any
 
     def begin(self, wish: "dict[str, Any]") -> "dict[str, Any]":
@@ -201,6 +202,9 @@ class Worker:
                 apply(t, name, value)
             except Exception as error:
                 return {"refused": "%s=%s: %s" % (name, value, str(error)[:300])}
+        self.cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+        # The threads of loops are born here, while all processors are open to them.
+        attempt(lambda: t.ones(1 << 20).add_(1))
         for file in FILES:
             for _, name, _, _, build in load(file).listed():
                 self.cases[name] = build
@@ -213,6 +217,10 @@ class Worker:
         t = torch()
         self.drop(wish)
         self.device = wish["device"]
+        if self.cpus:
+            # Launching is the work of one thread: on the same processor for every side, or one
+            # of them keeps a worse one for as long as it lives.
+            os.sched_setaffinity(0, {min(self.cpus)} if self.device == "cuda" else self.cpus)
         t.manual_seed(0)
         self.call = self.cases[wish["case"]](t, self.device)
         clock = load("clock")
