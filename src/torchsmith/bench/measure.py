@@ -50,7 +50,11 @@ class Record:
             name=self.case.name,
             group=self.case.group,
             device=self.case.device,
-            times={name: tuple(times) for name, times in self.times.items()},
+            # No clock knows more than four digits of this.
+            times={
+                name: tuple(float(f"{value:.4g}") for value in times)
+                for name, times in self.times.items()
+            },
             lives=tuple(self.lives),
             missing=dict(self.missing),
             failed=dict(self.failed),

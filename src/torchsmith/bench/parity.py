@@ -216,8 +216,8 @@ def _size(apart: Distance) -> tuple[bool, int, float]:
 
 
 def as_json(parity: Parity) -> bytes:
-    """The document."""
-    return msgspec.json.format(msgspec.json.encode(parity), indent=1) + b"\n"
+    """The document, in one line."""
+    return msgspec.json.encode(parity) + b"\n"
 
 
 def read_parity(path: Path) -> Parity:
