@@ -170,3 +170,35 @@ def test_every_order_is_followed_by_its_reverse() -> None:
 
 def test_ratios_say_how_much_quicker_the_first_is() -> None:
     assert log_ratios([1.0, 2.0], [2.0, 1.0]) == pytest.approx([math.log(2), -math.log(2)])
+
+
+def judged(lives: tuple[int, ...] = (), **sides: tuple[float, ...]) -> str:
+    times = {("first again" if name == "again" else name): item for name, item in sides.items()}
+    cases = [Measured("one", "fft", "cpu", times, lives)]
+    return judge(cases, "ours", ["pip"])[0][0].verdict
+
+
+def test_a_process_that_is_slow_for_as_long_as_it_lives_is_no_difference() -> None:
+    chance = random.Random(6)
+    usual = [series(chance, 1e-3) for _ in range(3)]
+    slow = series(chance, 3e-3)
+    assert judged(ours=slow, again=usual[0], pip=usual[1]) == "unclear"
+    assert judged(ours=usual[0], again=slow, pip=usual[1]) == "unclear"
+    assert judged(ours=slow, again=series(chance, 3e-3), pip=usual[1]) == "slower"
+
+
+def test_a_difference_has_to_be_there_in_every_life() -> None:
+    chance = random.Random(6)
+    quick, slow = series(chance, 1e-3)[:4], series(chance, 2e-3)[:8]
+    for lives, verdict in (((8, 4), "unclear"), ((12,), "faster")):
+        pip = (*slow, *(0.99 * value for value in quick))
+        ours = (*series(chance, 1e-3)[:8], *quick)
+        assert judged(lives, ours=ours, again=ours, pip=pip) == verdict
+
+
+def test_only_a_narrow_interval_around_one_is_no_difference() -> None:
+    chance = random.Random(6)
+    wide = [series(chance, 1e-3, 0.2) for _ in range(3)]
+    narrow = [series(chance, 1e-3, 0.01) for _ in range(3)]
+    assert judged(ours=wide[0], again=wide[1], pip=wide[2]) == "unclear"
+    assert judged(ours=narrow[0], again=narrow[1], pip=narrow[2]) == "same"

@@ -73,6 +73,7 @@ def bench(
     html: Annotated[
         Path | None, typer.Option("--html", help="Also draw it: a page, or .svg its groups.")
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show every case.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The whole result, for scripts.")] = False,
     cases: Annotated[
         bool, typer.Option("--cases", help="Only list the cases; measure nothing.")
@@ -119,7 +120,7 @@ def bench(
     else:
         from torchsmith.cli.show_bench import show
 
-        show(result)
+        show(result, everything=everything)
         for path in (output, html):
             if path is not None:
                 print(f"written: {path}")

@@ -63,8 +63,8 @@ def progress() -> Iterator[Told]:
         yield Told(bar)
 
 
-def show(result: Result) -> None:
-    """Print everything worth reading."""
+def show(result: Result, *, everything: bool = False) -> None:
+    """Print what came of each group, and why; of each case too if everything is wanted."""
     out = console()
     first = result.sides[0]
     for other in result.sides[1:]:
@@ -78,7 +78,8 @@ def show(result: Result) -> None:
             out.print("no case was measured on both sides")
             continue
         out.print(_groups(result, other.name))
-        out.print(_cases(result, first.name, other.name))
+        if everything:
+            out.print(_cases(result, first.name, other.name))
         counts = Counter(item.verdict for item in compared)
         words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items())
         out.print(f"{len(compared)} cases: {words}")
