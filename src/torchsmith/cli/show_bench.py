@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -64,7 +65,7 @@ def progress() -> Iterator[Told]:
 
 
 def show(result: Result, *, everything: bool = False) -> None:
-    """Print what came of each group, and why; of each case too if everything is wanted."""
+    """Print what came of each group and why, and the cases that differ, or all of them."""
     out = console()
     first = result.sides[0]
     for other in result.sides[1:]:
@@ -78,8 +79,10 @@ def show(result: Result, *, everything: bool = False) -> None:
             out.print("no case was measured on both sides")
             continue
         out.print(_groups(result, other.name))
-        if everything:
-            out.print(_cases(result, first.name, other.name))
+        shown = [item for item in compared if everything or item.verdict in ("faster", "slower")]
+        if shown:
+            title = "every case" if everything else "cases that differ"
+            out.print(_cases(result, shown, first.name, other.name, title))
         counts = Counter(item.verdict for item in compared)
         words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items())
         out.print(f"{len(compared)} cases: {words}")
@@ -90,7 +93,7 @@ def show(result: Result, *, everything: bool = False) -> None:
                 markup=False,
             )
             for text in reason.because:
-                out.print(f"  - {text}", markup=False, soft_wrap=True)
+                out.print(Padding(Text(f"- {text}"), (0, 0, 0, 2)))
     _rest(result, out)
 
 
@@ -104,17 +107,16 @@ def _groups(result: Result, against: str) -> Table:
     return table
 
 
-def _cases(result: Result, first: str, other: str) -> Table:
+def _cases(result: Result, shown: Sequence[Compared], first: str, other: str, title: str) -> Table:
     measured = {(case.device, case.name): case for case in result.cases}
-    table = Table(title="every case", title_justify="left", box=None, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name in ("group", "case", "device", first, other, "speed-up", "95 % interval", ""):
         left = name in ("group", "case", "device", "")
         table.add_column(Text(name), justify="left" if left else "right", no_wrap=True)
-    for item in result.compared:
-        if item.against == other:
-            case = measured[item.device, item.case]
-            spent = (seconds(median(case.times[name])) for name in (first, other))
-            table.add_row(item.group, item.case, item.device, *spent, *_verdict(item))
+    for item in shown:
+        case = measured[item.device, item.case]
+        spent = (seconds(median(case.times[name])) for name in (first, other))
+        table.add_row(item.group, item.case, item.device, *spent, *_verdict(item))
     return table
 
 
