@@ -61,21 +61,23 @@ def _steps(dtype: str, content: bytes) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """How far two results lie apart: absolute, relative, in units of the last place."""
+    """How far two results lie apart: absolute, relative to the larger, in units of the last place.
+
+    `detail` is for what no number tells. JSON has no infinity, so there is none here.
+    """
 
     identical: bool
     beyond: bool
     absolute: float = 0.0
     relative: float = 0.0
     ulps: int = 0
+    detail: str = ""
 
 
 def distance(dtype: str, one: bytes, other: bytes, loose: float) -> Distance:
     """Compare two results of the same type; `loose` is how many times the usual is tolerated."""
     if one == other:
         return Distance(identical=True, beyond=False)
-    if len(one) != len(other):
-        return Distance(identical=False, beyond=True, absolute=math.inf, relative=math.inf)
     left, right = unpack(dtype, one), unpack(dtype, other)
     if dtype not in _TOLERANCES:
         worst = max(abs(a - b) for a, b in zip(left, right, strict=True))
@@ -95,10 +97,10 @@ def distance(dtype: str, one: bytes, other: bytes, loose: float) -> Distance:
         if a == b or (math.isnan(a) and math.isnan(b)):
             continue
         if not (math.isfinite(a) and math.isfinite(b)):
-            return Distance(identical=False, beyond=True, absolute=math.inf, relative=math.inf)
+            return Distance(identical=False, beyond=True, detail=f"{a} against {b}")
         apart = abs(a - b)
         absolute = max(absolute, apart)
-        relative = max(relative, apart / abs(b) if b else math.inf)
+        relative = max(relative, apart / max(abs(a), abs(b)))
         ulps = max(ulps, abs(place - other_place))
         beyond = beyond or apart > loose * (atol + rtol * max(abs(b), usual))
     return Distance(False, beyond, absolute, relative, ulps)

@@ -30,7 +30,7 @@ class ParityError(TorchsmithError):
     exit_code = 9
 
 
-class Compared(Struct, frozen=True):
+class Compared(Struct, frozen=True, omit_defaults=True):
     """An operator in one type: the furthest its results and gradients lie apart."""
 
     operator: str
@@ -208,7 +208,9 @@ def _furthest(
             worst = (where, apart)
     where, apart = worst
     status: Status = "identical" if apart.identical else "beyond" if apart.beyond else "within"
-    return Compared(operator, dtype, status, where, apart.absolute, apart.relative, apart.ulps)
+    return Compared(
+        operator, dtype, status, where, apart.absolute, apart.relative, apart.ulps, apart.detail
+    )
 
 
 def _size(apart: Distance) -> tuple[bool, int, float]:
