@@ -101,6 +101,8 @@ def distance(dtype: str, one: bytes, other: bytes, loose: float) -> Distance:
         apart = abs(a - b)
         absolute = max(absolute, apart)
         relative = max(relative, apart / max(abs(a), abs(b)))
-        ulps = max(ulps, abs(place - other_place))
+        if abs(b) >= usual / 100:
+            # What is left of a sum that cancels may be any number of places off.
+            ulps = max(ulps, abs(place - other_place))
         beyond = beyond or apart > loose * (atol + rtol * max(abs(b), usual))
     return Distance(False, beyond, absolute, relative, ulps)
