@@ -10,7 +10,7 @@ import pytest
 from tests.unit.conftest import Run
 
 from torchsmith.bench.numbers import distance, pools, unpack
-from torchsmith.bench.worker.operators import EXCLUDED, table
+from torchsmith.bench.worker.operator_table import EXCLUDED, table
 
 pytestmark = pytest.mark.unit
 

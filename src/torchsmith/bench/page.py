@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from torchsmith.bench.chart import COLOURS, DRAWN, WORDS, Row, forest, times
+from torchsmith.bench.markup import table
 from torchsmith.bench.reasons import traits
 from torchsmith.bench.result import Compared, Contender, Result
 from torchsmith.bench.suite import GROUPS
@@ -47,7 +48,7 @@ def page(result: Result) -> str:
         f"<h1>{escape(title)}</h1>",
         f'<p class="lead">torch {escape(first.facts.torch)} against '
         f"{escape(', '.join(side.facts.torch for side in others))}; {escape(result.machine.cpu)}, "
-        f"{result.method.threads} threads"
+        f"{result.method.width}"
         f"{'; ' + escape(first.facts.gpu) if first.facts.gpu else ''}; {escape(result.made)}</p>",
     ]
     if result.stopped:
@@ -145,7 +146,7 @@ def _cases(result: Result, first: str, other: str, compared: Sequence[Compared])
         yield (
             f"<h3>{escape(group)} on the {_DEVICES[device]}: {escape(GROUPS.get(group, ''))}</h3>"
             f"{forest(rows, first, other)}"
-            f"<details><summary>numbers</summary>{_table(head, lines)}</details>"
+            f"<details><summary>numbers</summary>{table(head, lines)}</details>"
         )
 
 
@@ -164,7 +165,7 @@ def _absent(result: Result) -> str:
         return ""
     return (
         "<h2>Not measured</h2>"
-        f'<div class="left">{_table(("case", "side", "", "because"), lines)}</div>'
+        f'<div class="left">{table(("case", "side", "", "because"), lines)}</div>'
     )
 
 
@@ -196,7 +197,7 @@ def _sides(result: Result) -> str:
         f"<pre>{escape(side.facts.config)}\n{escape(side.facts.parallel)}</pre></details>"
         for side in result.sides
     )
-    return f'<h2>The sides</h2><div class="left">{_table(head, lines)}</div>{texts}'
+    return f'<h2>The sides</h2><div class="left">{table(head, lines)}</div>{texts}'
 
 
 def _method(result: Result) -> str:
@@ -214,11 +215,3 @@ def _method(result: Result) -> str:
         "is there against both copies of the first side and in every life of the workers. "
         f"torchsmith {escape(result.torchsmith)}, {result.seconds:.0f} s.</p>"
     )
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    words = "".join(f"<th>{escape(word)}</th>" for word in head)
-    lines = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
-    return f"<table><tr>{words}</tr>{lines}</table>"

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
-from torchsmith.bench.measure import Runner, start
+from torchsmith.bench.measure import Progress, Runner, start
 from torchsmith.bench.numbers import INPUTS, Distance, distance, pools
 from torchsmith.bench.process import Worker, WorkerLost
 from torchsmith.bench.result import Contender, Facts
-from torchsmith.bench.worker.operators import EXCLUDED, table
+from torchsmith.bench.worker.operator_table import EXCLUDED, table
 from torchsmith.errors import TorchsmithError, UsageError
 
 FORMAT = 1
 _LIMIT = 120.0
 Status = Literal["identical", "within", "beyond", "unstable", "missing", "failed"]
-Progress = Callable[[int, int, str], None]
 
 
 class ParityError(TorchsmithError):

@@ -59,6 +59,11 @@ class Method(Struct, frozen=True):
     control: bool
     alpha: float
 
+    @property
+    def width(self) -> str:
+        """How many threads, in words."""
+        return f"{self.threads} thread{'' if self.threads == 1 else 's'}"
+
 
 class Machine(Struct, frozen=True):
     """Where it was measured; `load` is how many processes wanted a core, before and after."""

@@ -72,7 +72,7 @@ def show(result: Result, *, everything: bool = False) -> None:
         compared = [item for item in result.compared if item.against == other.name]
         out.print(
             f"{first.name} (torch {first.facts.torch}) against {other.name} "
-            f"(torch {other.facts.torch}), {result.method.threads} threads",
+            f"(torch {other.facts.torch}), {result.method.width}",
             markup=False,
         )
         if not compared:

@@ -250,8 +250,9 @@ class Worker:
 
     def operate(self, wish: "dict[str, Any]") -> "dict[str, Any]":
         """Run one operator twice in one type; results and gradients come back as bytes."""
-        module = load("operators")
-        return dict(module.run(torch(), self.pool, wish["operator"], wish["dtype"], wish["device"]))
+        call = load("operator_table").table()[wish["operator"]][2]
+        run = load("operators").run
+        return dict(run(torch(), self.pool, call, wish["dtype"], wish["device"]))
 
 
 def answer(worker: Worker, wish: "dict[str, Any]") -> "dict[str, Any]":
