@@ -59,14 +59,6 @@ def cache_folder() -> Path:
 
 def _environment_of(path: Path, python: str, say: Say) -> Path:
     """An environment with the wheel and what it needs, made once for each content."""
-    from torchsmith.verify.target import Options, fresh_environment
-    from torchsmith.verify.wheelfile import read_wheel
-
-    wheel = read_wheel(path)
-    if not wheel.installable or wheel.name != "torch":
-        raise UsageError(
-            f"{path.name} is no torch that can be installed", "`torchsmith verify` of it says why."
-        )
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     folder = cache_folder() / f"{digest[:24]}{'-' + python.replace('/', '_') if python else ''}"
@@ -78,15 +70,27 @@ def _environment_of(path: Path, python: str, say: Say) -> Path:
         if complete.exists() and (folder / "env").is_dir():
             return folder / "env"
         complete.unlink(missing_ok=True)
-        options = Options(python=python, folder=folder, keep=True)
-        with fresh_environment([wheel], options, say) as (_, complaint):
-            if complaint:
-                raise HostError(
-                    f"{path.name} cannot be installed: {complaint.splitlines()[-1]}",
-                    "`pip install` of it into an environment of its own must work.",
-                )
+        _install(path, python, folder, say)
         complete.touch()
     return folder / "env"
+
+
+def _install(path: Path, python: str, folder: Path, say: Say) -> None:
+    from torchsmith.verify.target import Options, fresh_environment
+    from torchsmith.verify.wheelfile import read_wheel
+
+    wheel = read_wheel(path)
+    if not wheel.installable or wheel.name != "torch":
+        raise UsageError(
+            f"{path.name} is no torch that can be installed", "`torchsmith verify` of it says why."
+        )
+    options = Options(python=python, folder=folder, keep=True)
+    with fresh_environment([wheel], options, say) as (_, complaint):
+        if complaint:
+            raise HostError(
+                f"{path.name} cannot be installed: {complaint.splitlines()[-1]}",
+                "`pip install` of it into an environment of its own must work.",
+            )
 
 
 def _image(side: Side, *, gpu: bool) -> Launcher:
