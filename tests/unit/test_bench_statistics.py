@@ -15,8 +15,9 @@ from torchsmith.bench.statistics import (
     median,
     quantile,
     shift,
-    signed_rank_p,
     signed_rank_tail,
+    student_p,
+    trimmed_p,
 )
 from torchsmith.bench.verdicts import CONTROL, judge
 
@@ -40,9 +41,10 @@ def test_the_signed_rank_distribution_is_the_one_in_the_books() -> None:
 
 def test_nothing_but_noise_is_called_a_difference_no_more_often_than_stated() -> None:
     chance = random.Random(7)
-    calls = sum(signed_rank_p(noisy(chance, 12)) <= 0.05 for _ in range(2000))
-    # Five in a hundred are allowed; three deviations above that would be 130.
-    assert calls <= 130
+    for rounds in (6, 12):
+        calls = sum(trimmed_p(noisy(chance, rounds)) <= 0.05 for _ in range(1000))
+        # Five in a hundred are allowed; three deviations above that would be 70.
+        assert calls <= 70
 
 
 def test_the_interval_holds_the_truth_as_often_as_stated() -> None:
@@ -71,7 +73,7 @@ def test_a_tenth_is_mostly_found_among_wild_rounds() -> None:
 
 def test_the_same_numbers_do_not_differ() -> None:
     assert shift([0.0] * 8).p == 1.0
-    assert signed_rank_p([]) == 1.0
+    assert trimmed_p([0.1]) == 1.0
     with pytest.raises(ValueError, match="nothing"):
         shift([])
 
@@ -79,7 +81,17 @@ def test_the_same_numbers_do_not_differ() -> None:
 def test_with_few_rounds_the_interval_is_everything_seen() -> None:
     found = shift([0.1, 0.2, 0.3])
     assert (found.low, found.middle, found.high) == pytest.approx((0.1, 0.2, 0.3))
-    assert found.p == 0.25
+    assert 0.05 < found.p < 0.1
+
+
+def test_six_rounds_are_enough_for_what_is_plain() -> None:
+    assert trimmed_p([1.0, 1.1, 0.9, 1.05, 0.95, 3.0]) < 0.001
+
+
+def test_chances_are_those_of_students_tables() -> None:
+    for freedom, t, chance in ((1, 12.706, 0.05), (7, 2.365, 0.05), (3, 5.841, 0.01)):
+        assert student_p(t, freedom) == pytest.approx(chance, rel=1e-3)
+    assert student_p(0.0, 5) == 1.0
 
 
 def test_many_comparisons_are_corrected_for() -> None:

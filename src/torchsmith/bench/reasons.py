@@ -72,6 +72,7 @@ def traits(side: Contender) -> dict[str, str]:
         "core": facts.openblas_core,
         "lapack": _LAPACK.get(build.settings.get("LAPACK_INFO", ""), blas),
         "onednn": build.mkldnn or "none",
+        "fbgemm": "FBGEMM" if build.setting("fbgemm") else "none",
         "fft": f"MKL {build.mkl.partition('-')[0]}" if facts.mkl else "pocketfft",
         "openmp": _first(facts, _OPENMP) or ("OpenMP" if build.openmp else "none"),
         "capability": facts.capability or build.cpu or "no extension",

@@ -17,7 +17,7 @@ from rich.text import Text
 from torchsmith.bench.chart import WORDS, times
 from torchsmith.bench.page import seconds
 from torchsmith.bench.parity import Parity, Status
-from torchsmith.bench.result import Compared, Result
+from torchsmith.bench.result import Compared, Reason, Result
 from torchsmith.bench.statistics import median
 from torchsmith.cli.output import console
 
@@ -86,15 +86,22 @@ def show(result: Result, *, everything: bool = False) -> None:
         counts = Counter(item.verdict for item in compared)
         words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items())
         out.print(f"{len(compared)} cases: {words}")
-        for reason in (item for item in result.reasons if item.against == other.name):
-            out.print(
-                f"{first.name} loses in {reason.group} on {reason.device} "
-                f"({times(reason.speedup)}):",
-                markup=False,
-            )
-            for text in reason.because:
-                out.print(Padding(Text(f"- {text}"), (0, 0, 0, 2)))
+        _losses([item for item in result.reasons if item.against == other.name], out)
     _rest(result, out)
+
+
+def _losses(reasons: Sequence[Reason], out: Console) -> None:
+    """Each sentence once, with the groups that it is about."""
+    if not reasons:
+        return
+    out.print("where yours loses, and why:")
+    about: dict[str, list[str]] = {}
+    for reason in reasons:
+        for text in reason.because:
+            about.setdefault(text, []).append(reason.group)
+    for text, groups in about.items():
+        names = ", ".join(dict.fromkeys(groups))
+        out.print(Padding(Text(f"- {names}: {text}"), (0, 0, 0, 2)))
 
 
 def _groups(result: Result, against: str) -> Table:
