@@ -186,7 +186,8 @@ class Comparison:
         record.lives.append(0)
         for order in orders(ready, last - first, self._chance):
             found: dict[str, float] = {}
-            for name in order:
+            # A side that failed in an earlier round has nothing ready any more.
+            for name in [name for name in order if name in ready]:
                 wish = {"do": "time", "calls": calls[name], "blocks": blocks}
                 answer = self._ask(name, wish, _TIME_LIMIT)
                 if self._refused(record, name, answer):
@@ -198,8 +199,7 @@ class Comparison:
             # Whole rounds only: the sides' times of a round belong together.
             record.lives[-1] += 1
             for name in ready:
-                if name in found:
-                    record.times.setdefault(name, []).append(found[name])
+                record.times.setdefault(name, []).append(found[name])
 
     @staticmethod
     def _refused(record: Record, name: str, answer: Mapping[str, object]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -136,11 +137,9 @@ def _drawn(result: Result, path: Path) -> str:
     return page(result)
 
 
-def _list(suite: str, device: str, groups: object, skip: object) -> None:
+def _list(suite: str, device: str, groups: Sequence[str], skip: Sequence[str]) -> None:
     from torchsmith.bench.suite import choose
 
     devices = ("cpu", "cuda") if device == "both" else (device,)
-    assert isinstance(groups, list | tuple)
-    assert isinstance(skip, list | tuple)
     for case in choose(suite, devices, groups, skip):
         print(f"{case.device:<5} {case.group:<12} {case.name}")
