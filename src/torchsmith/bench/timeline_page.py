@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import PurePath
 
 from torchsmith.bench.critical_path import Chain, Link
 from torchsmith.bench.headers import Headers
+from torchsmith.bench.markup import table
 from torchsmith.bench.timeline import Bar, Timeline
 
 _WIDTH, _LANE, _GAP = 1200, 22, 4
@@ -69,18 +69,10 @@ def page(timeline: Timeline, title: str) -> str:
         f"<style>{_STYLE}</style></head><body>\n<h1>{escape(title)}</h1>\n<dl>{items}</dl>\n"
         f"{picture(timeline)}\n"
         f"{''.join(map(_chain, timeline.chains))}"
-        f"<h2>Slowest</h2>\n{_table(('CPU s', 'wall s', 'MiB', 'file'), slowest)}"
+        f"<h2>Slowest</h2>\n{table(('CPU s', 'wall s', 'MiB', 'file'), slowest)}"
         f"{_headers(timeline.headers) if timeline.headers else ''}"
         "</body></html>\n"
     )
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    words = "".join(f"<th>{escape(word)}</th>" for word in head)
-    lines = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
-    return f"<table><tr>{words}</tr>{lines}</table>\n"
 
 
 def _chain(chain: Chain) -> str:
@@ -92,7 +84,7 @@ def _chain(chain: Chain) -> str:
         f"<h2>Critical path: {clock(chain.seconds)}</h2>\n"
         f"<p>Jobs in {escape(short(chain.folder))} that each wait for the one before: with any "
         "number of cores they take as long. Their compiles are framed in the drawing.</p>\n"
-        f"{_table(('begins', 'wall s', 'kind', 'files'), rows)}"
+        f"{table(('begins', 'wall s', 'kind', 'files'), rows)}"
     )
 
 
@@ -113,7 +105,7 @@ def _headers(headers: Headers) -> str:
         f"<h2>Headers</h2>\n<p>{headers.compiles:,} compiles read {headers.text / 1e6:,.1f} MB of "
         "text, a header counted once for each. The CPU time is that of whole compiles: what a "
         "change to the header has done again. What reading it takes is not measured.</p>\n"
-        f"{_table(head, rows)}"
+        f"{table(head, rows)}"
     )
 
 

@@ -8,6 +8,7 @@ import typer
 
 from torchsmith import __version__
 from torchsmith.cli import (
+    bench,
     build,
     bundle,
     conda,
@@ -21,6 +22,7 @@ from torchsmith.cli import (
     key,
     libtorch,
     log,
+    parity,
     plan,
     publish,
     schema,
@@ -75,6 +77,8 @@ app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")
 app.command("log")(log.log)
 app.command("timeline")(timeline.timeline)
+app.command("bench")(bench.bench)
+app.command("parity")(parity.parity)
 app.command("publish")(publish.publish)
 app.command("yank")(publish.yank)
 app.command("remove")(publish.remove)

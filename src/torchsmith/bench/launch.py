@@ -1,0 +1,138 @@
+"""How a side's worker is started: in an environment, in one made for a wheel, in an image."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import itertools
+import os
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torchsmith.bench.sides import Side
+from torchsmith.bench.worker import script
+from torchsmith.errors import HostError, UsageError
+
+_WORKER = Path(script.__file__).parent
+_NUMBERS = itertools.count(1)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A command line and its variables; `stop` are commands that end what it leaves running."""
+
+    argv: tuple[str, ...]
+    environ: dict[str, str] = field(default_factory=dict)
+    stop: tuple[tuple[str, ...], ...] = ()
+
+
+Launcher = Callable[[], Launch]
+
+
+def launcher(side: Side, say: Say, *, python: str = "", gpu: bool = False) -> Launcher:
+    """Return what starts workers of a side; refuses what cannot be one."""
+    if side.image:
+        return _image(side, gpu=gpu)
+    path = Path(side.target).expanduser()
+    if not path.exists():
+        raise UsageError(
+            f"{side.target} does not exist",
+            "Name an environment's folder, its python, a wheel, or image:NAME.",
+        )
+    if path.suffix == ".whl":
+        path = _environment_of(path, python, say)
+    from torchsmith.verify.target import read_environment
+
+    interpreter = read_environment(path).python
+    argv = (str(interpreter), "-I", str(_WORKER / "script.py"))
+    return lambda: Launch(argv, dict(side.environ))
+
+
+def cache_folder() -> Path:
+    """Where environments made for wheels are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "torchsmith" / "bench"
+
+
+def _environment_of(path: Path, python: str, say: Say) -> Path:
+    """An environment with the wheel and what it needs, made once for each content."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    folder = cache_folder() / f"{digest[:24]}{'-' + python.replace('/', '_') if python else ''}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Beside it: what a killed attempt left is removed with the folder.
+    complete = folder.with_name(f"{folder.name}.complete")
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if complete.exists() and (folder / "env").is_dir():
+            return folder / "env"
+        complete.unlink(missing_ok=True)
+        _install(path, python, folder, say)
+        complete.touch()
+    return folder / "env"
+
+
+def _install(path: Path, python: str, folder: Path, say: Say) -> None:
+    from torchsmith.verify.target import Options, fresh_environment
+    from torchsmith.verify.wheelfile import read_wheel
+
+    wheel = read_wheel(path)
+    if not wheel.installable or wheel.name != "torch":
+        raise UsageError(
+            f"{path.name} is no torch that can be installed", "`torchsmith verify` of it says why."
+        )
+    options = Options(python=python, folder=folder, keep=True)
+    with fresh_environment([wheel], options, say) as (_, complaint):
+        if complaint:
+            raise HostError(
+                f"{path.name} cannot be installed: {complaint.splitlines()[-1]}",
+                "`pip install` of it into an environment of its own must work.",
+            )
+
+
+def _image(side: Side, *, gpu: bool) -> Launcher:
+    """A worker in a container with no network, the worker's files mounted read-only."""
+    from torchsmith.host.containers import read_docker, read_podman
+    from torchsmith.host.probe import Programs
+
+    programs = Programs(os.environ)
+    engines = [engine for read in (read_podman, read_docker) if (engine := read(programs))]
+    working = [engine for engine in engines if engine.running]
+    if not working:
+        raise HostError(
+            f"nothing here runs {side.target}", "Install podman, or start docker's daemon."
+        )
+    engine = next((item for item in working if _has(item.path, side.image)), None)
+    if engine is None:
+        names = " or ".join(item.name for item in working)
+        raise UsageError(
+            f"there is no image {side.image!r}", f"`{names} pull {side.image}` may bring it."
+        )
+    program = engine.path
+    gpus = ["--gpus", "all"] if engine.name == "docker" else ["--device", "nvidia.com/gpu=all"]
+
+    def make() -> Launch:
+        name = f"torchsmith-bench-{os.getpid()}-{next(_NUMBERS)}"
+        argv = [program, "run", "--rm", "--interactive", "--network", "none", "--name", name]
+        argv += ["--volume", f"{_WORKER}:/torchsmith-bench:ro", "--shm-size", "1g"]
+        argv += gpus if gpu else []
+        argv += [f"--env={key}={value}" for key, value in side.environ.items()]
+        find = 'exec "$(command -v python || command -v python3)" -I /torchsmith-bench/script.py'
+        argv += ["--entrypoint", "/bin/sh", side.image, "-c", find]
+        return Launch(tuple(argv), stop=((program, "rm", "--force", name),))
+
+    return make
+
+
+def _has(program: str, image: str) -> bool:
+    done = subprocess.run(
+        [program, "image", "inspect", image],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode == 0

@@ -1,0 +1,260 @@
+"""Measuring: every side in turn, in rounds, until all is done or time is up."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torchsmith.bench.launch import Launcher
+from torchsmith.bench.process import Worker, WorkerLost
+from torchsmith.bench.result import Facts, Measured
+from torchsmith.bench.statistics import FEWEST, median
+from torchsmith.bench.suite import Case, Effort
+from torchsmith.errors import HostError, TorchsmithError, UsageError
+
+# The slowest case gets so many seconds for each side in all; it has fewer rounds then.
+_CASE_SECONDS = 30.0
+# Compiling, or a cold start of a GPU: the first call of a case may take long.
+_PREPARE_LIMIT = 300.0
+_BEGIN_LIMIT = 300.0
+_TIME_LIMIT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """What a side needs to be measured."""
+
+    name: str
+    start: Launcher
+    settings: dict[str, str]
+    cpus: tuple[int, ...]
+    threads: int
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of a case so far."""
+
+    case: Case
+    times: dict[str, list[float]] = field(default_factory=dict)
+    lives: list[int] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def measured(self) -> Measured:
+        """The same as a document has it."""
+        return Measured(
+            name=self.case.name,
+            group=self.case.group,
+            device=self.case.device,
+            # No clock knows more than four digits of this.
+            times={
+                name: tuple(float(f"{value:.4g}") for value in times)
+                for name, times in self.times.items()
+            },
+            lives=tuple(self.lives),
+            missing=dict(self.missing),
+            failed=dict(self.failed),
+        )
+
+    def out(self, name: str) -> bool:
+        """Whether a side has nothing more to give."""
+        return name in self.missing or name in self.failed
+
+
+Progress = Callable[[int, int, str], None]
+
+
+def orders(names: Sequence[str], rounds: int, chance: random.Random) -> Iterator[list[str]]:
+    """The order of the sides in each round: one by chance, then the same backwards."""
+    order = list(names)
+    for number in range(rounds):
+        if number % 2 == 0:
+            chance.shuffle(order)
+        else:
+            order.reverse()
+        yield list(order)
+
+
+class Comparison:
+    """A comparison under way; what was measured stays when it is stopped."""
+
+    def __init__(
+        self, runners: Sequence[Runner], cases: Sequence[Case], effort: Effort, seed: int
+    ) -> None:
+        self.runners = {runner.name: runner for runner in runners}
+        self.records = [Record(case) for case in cases]
+        self.facts: dict[str, Facts] = {}
+        self.stopped = ""
+        self._effort = effort
+        self._chance = random.Random(seed)
+        self._workers: dict[str, Worker] = {}
+
+    def measure(self, progress: Progress, deadline: float | None = None) -> None:
+        """Measure until done, until the deadline, or until Ctrl-C."""
+        total = self._effort.lives * len(self.records)
+        done = 0
+        try:
+            for life in range(self._effort.lives):
+                if life:
+                    # Where its memory lies is part of how quick a process is: a new one each.
+                    self.close()
+                # The same order for every side, another in each life: no case always comes
+                # after the same one.
+                for record in self._chance.sample(self.records, len(self.records)):
+                    if deadline is not None and time.monotonic() > deadline:
+                        self.stopped = "the time was up"
+                        return
+                    progress(done, total, record.case.name)
+                    self._case(record, life)
+                    done += 1
+            progress(done, total, "")
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        finally:
+            self.close()
+
+    def begin(self) -> None:
+        """Start every side once: what cannot be measured is refused before anything is."""
+        try:
+            for name in self.runners:
+                self._begin(name)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End every worker."""
+        for name in list(self._workers):
+            self._workers.pop(name).end()
+
+    def _begin(self, name: str) -> None:
+        self._workers[name], self.facts[name] = start(self.runners[name])
+
+    def _ask(self, name: str, wish: Mapping[str, object], limit: float) -> dict[str, object]:
+        """Ask a side; one that is lost has failed at this, and is started again for the next."""
+        try:
+            if name not in self._workers:
+                self._begin(name)
+            return self._workers[name].ask(wish, limit)
+        except WorkerLost as lost:
+            self._workers.pop(name).end()
+            return {"failed": str(lost)}
+        except TorchsmithError as error:
+            # It began well once; that it does not now must not cost what was measured.
+            return {"failed": error.message}
+
+    def _case(self, record: Record, life: int) -> None:
+        calls: dict[str, int] = {}
+        seconds: dict[str, float] = {}
+        for name in self.runners:
+            if record.out(name):
+                continue
+            wish = {
+                "do": "prepare",
+                "case": record.case.name,
+                "device": record.case.device,
+                "block": self._effort.block,
+                "warm": self._effort.warm,
+            }
+            answer = self._ask(name, wish, _PREPARE_LIMIT)
+            if self._refused(record, name, answer):
+                continue
+            calls[name] = int(str(answer["calls"]))
+            seconds[name] = float(str(answer["seconds"]))
+        ready = [name for name in calls if not record.out(name)]
+        if len(ready) > 1:
+            self._rounds(record, ready, calls, max(seconds.values()), life)
+        for name in ready:
+            # The next case begins with all the memory there is.
+            if name in self._workers:
+                self._ask(name, {"do": "drop"}, _TIME_LIMIT)
+
+    def _rounds(
+        self, record: Record, ready: list[str], calls: dict[str, int], slowest: float, life: int
+    ) -> None:
+        effort = self._effort
+        slow = slowest > 2 * effort.block
+        # A call longer than a block is its own block.
+        blocks = 1 if slow else effort.blocks
+        visit = max(slowest, effort.block) * blocks
+        wanted = max(FEWEST, min(effort.rounds, int(_CASE_SECONDS / visit)))
+        first, last = (wanted * number // effort.lives for number in (life, life + 1))
+        record.lives.append(0)
+        for order in orders(ready, last - first, self._chance):
+            found: dict[str, float] = {}
+            # A side that failed in an earlier round has nothing ready any more.
+            for name in [name for name in order if name in ready]:
+                wish = {"do": "time", "calls": calls[name], "blocks": blocks}
+                answer = self._ask(name, wish, _TIME_LIMIT)
+                if self._refused(record, name, answer):
+                    ready.remove(name)
+                    continue
+                times = answer["times"]
+                assert isinstance(times, list)
+                found[name] = median([float(value) for value in times])
+            # Whole rounds only: the sides' times of a round belong together.
+            record.lives[-1] += 1
+            for name in ready:
+                record.times.setdefault(name, []).append(found[name])
+
+    @staticmethod
+    def _refused(record: Record, name: str, answer: Mapping[str, object]) -> bool:
+        for kind, place in (("missing", record.missing), ("failed", record.failed)):
+            if kind in answer:
+                place[name] = str(answer[kind])
+                # Half a series would be compared with a whole one.
+                record.times.pop(name, None)
+                return True
+        return False
+
+
+def start(runner: Runner) -> tuple[Worker, Facts]:
+    """Start a worker and hear what its torch is; explains what is none."""
+    import msgspec
+
+    try:
+        worker = Worker(runner.start())
+    except OSError as error:
+        raise UsageError(f"{runner.name} cannot be started: {error.strerror}") from None
+    with contextlib.ExitStack() as stack:
+        stack.callback(worker.end)
+        wish = {
+            "do": "begin",
+            "cpus": list(runner.cpus),
+            "threads": runner.threads,
+            "settings": runner.settings,
+        }
+        try:
+            answer = worker.ask(wish, _BEGIN_LIMIT)
+        except WorkerLost as lost:
+            raise HostError(
+                f"{runner.name}: its Python {lost}",
+                "`torchsmith verify` of it tells more; Python 3.8 or later is needed.",
+            ) from None
+        if problem := _problem(runner.name, answer):
+            raise problem
+        stack.pop_all()
+        return worker, msgspec.convert(answer["facts"], Facts)
+
+
+def _problem(name: str, answer: Mapping[str, object]) -> TorchsmithError | None:
+    if "refused" in answer:
+        return UsageError(
+            f"{name}: torch does not take {answer['refused']}", "Leave that setting out."
+        )
+    if answer.get("absent"):
+        return UsageError(
+            f"{name}: there is no torch in it", "`pip install torch` into it, or name another."
+        )
+    if "broken" in answer:
+        return HostError(
+            f"{name}: its torch cannot be imported: {answer['broken']}",
+            "`torchsmith verify` of it, and `torchsmith diagnose`, say why.",
+        )
+    if "facts" not in answer:
+        return HostError(f"{name}: its worker said {dict(answer)}", "Run it again with --debug.")
+    return None

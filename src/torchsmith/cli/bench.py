@@ -1,0 +1,145 @@
+"""`torchsmith bench`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from torchsmith.bench.result import Result
+
+
+class Suite(StrEnum):
+    """How much is measured."""
+
+    quick = "quick"
+    full = "full"
+
+
+class Device(StrEnum):
+    """Where."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+    both = "both"
+
+
+def bench(
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Environments, wheels or image:NAME; NAME=WHAT,set:KEY=VALUE,env:KEY=VALUE.",
+            metavar="YOURS OTHER...",
+        ),
+    ] = None,
+    suite: Annotated[Suite, typer.Option("--suite", help="How much.")] = Suite.quick,
+    device: Annotated[Device, typer.Option("--device", help="Where.")] = Device.cpu,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="Only this group of cases; repeat it.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option("--skip", help="Not this group; repeat it.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option("--threads", min=0, help="Threads, each on a core of its own; 0: all.")
+    ] = 0,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=0, help="Rounds; 0: as the suite has it.")
+    ] = 0,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--setting", help="For every side: env:KEY=VALUE or set:KEY=VALUE."),
+    ] = None,
+    control: Annotated[
+        bool, typer.Option("--control/--no-control", help="Measure the first against itself too.")
+    ] = True,
+    seconds: Annotated[
+        float, typer.Option("--time", min=0, help="Stop after so many seconds; 0: when done.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", help="Decides the order of everything.")] = 1,
+    python: Annotated[
+        str, typer.Option("--python", help="Install wheels into this one: 3.11, or a path.")
+    ] = "",
+    read: Annotated[
+        Path | None, typer.Option("--read", help="Show a result kept by --output; measure nothing.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also keep the result, as JSON.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also draw it: a page, or .svg its groups.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Show every case.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="The whole result, for scripts.")] = False,
+    cases: Annotated[
+        bool, typer.Option("--cases", help="Only list the cases; measure nothing.")
+    ] = False,
+) -> None:
+    """Compare torch installations on this machine: which is quicker, where, by how much, why.
+
+    The first is yours, the others what it is held against.
+    """
+    from torchsmith.bench.result import as_json, read_result
+    from torchsmith.cli.output import write_file
+
+    if cases:
+        _list(suite.value, device.value, group or (), skip or ())
+        return
+    if read is not None:
+        result = read_result(read)
+    else:
+        from torchsmith.bench.compare import Wish, compare
+        from torchsmith.bench.sides import parse_sides
+        from torchsmith.cli.show_bench import progress
+
+        wish = Wish(
+            sides=parse_sides(sides or (), setting or ()),
+            suite=suite.value,
+            device=device.value,
+            groups=tuple(group or ()),
+            skip=tuple(skip or ()),
+            threads=threads,
+            rounds=repeat,
+            seed=seed,
+            control=control,
+            seconds=seconds,
+            python=python,
+        )
+        with progress() as told:
+            result = compare(wish, told.step, told.say)
+    if output is not None:
+        write_file(output, as_json(result))
+    if html is not None:
+        write_file(html, _drawn(result, html).encode())
+    if json:
+        sys.stdout.write(as_json(result).decode())
+    else:
+        from torchsmith.cli.show_bench import show
+
+        show(result, everything=everything)
+        for path in (output, html):
+            if path is not None:
+                print(f"written: {path}")
+    if read is None and result.stopped == "interrupted":
+        raise typer.Exit(130)
+
+
+def _drawn(result: Result, path: Path) -> str:
+    from torchsmith.bench.page import group_picture, page
+
+    if path.suffix == ".svg":
+        return group_picture(result, result.sides[1].name)
+    return page(result)
+
+
+def _list(suite: str, device: str, groups: Sequence[str], skip: Sequence[str]) -> None:
+    from torchsmith.bench.suite import choose
+
+    devices = ("cpu", "cuda") if device == "both" else (device,)
+    for case in choose(suite, devices, groups, skip):
+        print(f"{case.device:<5} {case.group:<12} {case.name}")

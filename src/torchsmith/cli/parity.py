@@ -1,0 +1,88 @@
+"""`torchsmith parity`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli.bench import Device
+
+
+def parity(
+    sides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Two installations, as for `bench`.", metavar="YOURS OTHER"),
+    ] = None,
+    operator: Annotated[
+        list[str] | None, typer.Option("--operator", help="Only this operator; repeat it.")
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option("--dtype", help="Only this type; repeat it.")
+    ] = None,
+    device: Annotated[Device, typer.Option("--device", help="cpu or cuda.")] = Device.cpu,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of each side.")] = 1,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--setting", help="For both sides: env:KEY=VALUE or set:KEY=VALUE."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Decides the inputs.")] = 1,
+    python: Annotated[
+        str, typer.Option("--python", help="Install wheels into this one: 3.11, or a path.")
+    ] = "",
+    read: Annotated[
+        Path | None, typer.Option("--read", help="Show a result kept by --output; run nothing.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also keep the result, as JSON.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="List every operator.")] = False,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Only list the operators; run nothing.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The whole result, for scripts.")] = False,
+) -> None:
+    """Give two torch installations the same inputs, and list the operators that disagree.
+
+    Ends with 9 if one differs by more than rounding explains.
+    """
+    from torchsmith.bench.parity import ParityError, as_json, choose, read_parity
+    from torchsmith.cli.output import write_file
+
+    if operators:
+        for name, kind in choose(operator or (), dtype or ()):
+            print(f"{kind:<9} {name}")
+        return
+    if read is not None:
+        found = read_parity(read)
+    else:
+        from torchsmith.bench.compare import hold
+        from torchsmith.bench.sides import parse_sides
+        from torchsmith.cli.show_bench import progress
+
+        with progress() as told:
+            found = hold(
+                parse_sides(sides or (), setting or ()),
+                choose(operator or (), dtype or ()),
+                told.step,
+                told.say,
+                device=device.value,
+                threads=threads,
+                seed=seed,
+                python=python,
+            )
+    if output is not None:
+        write_file(output, as_json(found))
+    if json:
+        sys.stdout.write(as_json(found).decode())
+    else:
+        from torchsmith.cli.show_bench import show_parity
+
+        show_parity(found, everything=everything)
+    if beyond := found.counts().get("beyond", 0):
+        raise ParityError(
+            f"{beyond} of {len(found.compared)} differ by more than rounding explains",
+            "The lines marked x say where.",
+        )
