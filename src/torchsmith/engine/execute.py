@@ -179,7 +179,8 @@ class Executor:
 
         def on_line(text: str) -> None:
             self._recorder.emit(events.StepLine(step=step.id, text=text))
-            if (made := progress.read(text)) is not None:
+            # An engine counts its stages as ninja counts files.
+            if step.kind != "image" and (made := progress.read(text)) is not None:
                 self._recorder.emit(made)
             # A source that is not quite what was asked for is no secret of its log.
             if step.kind == "fetch" and text.startswith("warning: "):
