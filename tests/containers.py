@@ -39,6 +39,9 @@ netns = "host"
 runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
+# Its own, not /run/libpod and one segment of shared memory for all: another's reset empties those.
+tmp_dir = "{folder}/libpod"
+lock_type = "file"
 [network]
 network_backend = "netavark"
 """
@@ -197,7 +200,7 @@ def podman(base_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def _podman(folder: Path) -> tuple[Engine, dict[str, str]]:
-    (folder / "containers.conf").write_text(CONTAINERS_CONF)
+    (folder / "containers.conf").write_text(CONTAINERS_CONF.format(folder=folder))
     (folder / "storage.conf").write_text(STORAGE_CONF.format(folder=folder))
     env = {
         **os.environ,

@@ -169,7 +169,8 @@ def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]
     packages = list(runtime_requirements(resolution))
     # torch runs without numpy, but warns at every import, and nearly every program uses it.
     packages += [text for text in resolution.requires if text.startswith("numpy")] or ["numpy"]
-    if resolution.use == "wheel":
+    if resolution.use != "source":
+        # Of an installed one the public version: its very build may be on no index.
         packages.append(f"torch=={resolution.torch}")
     if wheels:
         lines.append("COPY --from=wheels / /wheels/")
