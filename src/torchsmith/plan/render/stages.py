@@ -107,7 +107,7 @@ def train_stage(training: Training, secrets: Sequence[str]) -> list[str]:
     lines += [f"FROM shared AS train-{training.name}", arg("UID", uid), arg("GID", gid)]
     packages, make_locale = _locale(training)
     if training.apt or packages:
-        lines += apt_install([*training.apt, *packages], f"train-{training.name}")
+        lines += apt_install([*training.apt, *packages])
     lines.append(env({"TZ": training.timezone}))
     lines += run(
         [
