@@ -274,4 +274,5 @@ def _dockerd(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
         daemon.terminate()
         daemon.wait(60)
         _unmount(folder / "data")
+        _unmount(folder / "exec/netns/default")
         shutil.rmtree(folder / "data", ignore_errors=True)
