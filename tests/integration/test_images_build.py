@@ -178,7 +178,7 @@ def test_torch_is_one_layer_that_both_have(podman: EngineHere, lab: Torchsmith) 
     alice, bob = podman.engine.inspect("lab:alice"), podman.engine.inspect("lab:bob")
     assert alice.layers[: len(lower)] == bob.layers[: len(lower)] == lower
     assert alice.layers[len(lower)] != bob.layers[len(lower)]
-    podman.engine.remove("lab:shared")
+    # Its name stays: podman 4.3 drops the layers it caches together with one.
 
 
 def test_a_second_build_is_the_engines_cache(podman: EngineHere, lab: Torchsmith) -> None:
