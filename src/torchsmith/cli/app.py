@@ -16,6 +16,7 @@ from torchsmith.cli import (
     doctor,
     facts,
     finish,
+    image,
     init,
     inspect,
     job,
@@ -72,6 +73,7 @@ app.command("libtorch")(libtorch.libtorch)
 app.command("finish")(finish.finish)
 app.command("diagnose")(diagnose.diagnose)
 app.add_typer(facts.app, name="facts")
+app.add_typer(image.app, name="image")
 app.add_typer(job.app, name="job")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

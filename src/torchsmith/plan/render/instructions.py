@@ -18,21 +18,41 @@ def run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
 
 
 def apt_install(packages: Iterable[str]) -> list[str]:
-    """Install Debian packages, leaving no lists behind.
+    """Install Debian packages, leaving no lists behind; what is downloaded stays in a cache.
 
-    No cache mount: apt needs it locked, and podman 4.3 (Debian 12) waits forever for a lock
-    that an earlier stage of the same build took.
+    apt needs that folder to itself. `sharing=locked` is not the way: podman 4.3 (Debian 12) keeps
+    such a lock until the build is over, and waits for itself. Not apt's own folder, which the
+    distributions' images empty after every installation.
     """
     names = " \\\n        ".join(sorted(dict.fromkeys(packages)))
-    install = f"apt-get install --yes --no-install-recommends \\\n        {names}"
+    install = (
+        f"flock {_APT_FOLDER}/turn apt-get -o Dir::Cache::archives={_APT_FOLDER} install --yes "
+        f"--no-install-recommends \\\n        {names}"
+    )
     return run(
         [
             "export DEBIAN_FRONTEND=noninteractive",
+            f"mkdir -p {_APT_FOLDER}/partial",
             "apt-get update",
             install,
             "rm -rf /var/lib/apt/lists/*",
-        ]
+        ],
+        [f"--mount=type=cache,target={_APT_FOLDER}"],
     )
+
+
+_APT_FOLDER = "/var/cache/torchsmith-apt"
+SECRETS_FOLDER = "/run/secrets"
+
+
+def secret_mounts(names: Iterable[str]) -> list[str]:
+    """Mounts of secrets, each a file that no layer keeps."""
+    return [f"--mount=type=secret,id={name}" for name in names]
+
+
+def secret_exports(names: Iterable[str]) -> list[str]:
+    """Commands that give programs the secrets as the variables they are known by."""
+    return [f'{name}="$(cat {SECRETS_FOLDER}/{name})"; export {name}' for name in names]
 
 
 def quoted(value: str) -> str:
@@ -53,6 +73,12 @@ def _pairs(instruction: str, values: Mapping[str, str]) -> str:
 def env(values: Mapping[str, str]) -> str:
     """ENV with every value quoted."""
     return _pairs("ENV", values)
+
+
+def healthcheck(command: str) -> str:
+    """HEALTHCHECK; importing torch alone takes seconds, so it is asked seldom."""
+    words = json.dumps(["sh", "-c", command])
+    return f"HEALTHCHECK --interval=60s --timeout=30s --start-period=30s CMD {words}"
 
 
 def label(values: Mapping[str, str]) -> str:
