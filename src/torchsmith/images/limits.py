@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 # capabilities(7)
@@ -16,26 +17,30 @@ _STACK = 64 << 20
 _SECONDS = 5.0
 
 
-def ulimit_words(engine: str) -> list[str]:
+def ulimit_words(engine: str, environ: Mapping[str, str] | None = None) -> list[str]:
     """Options for the stack and for locked memory, where they are allowed."""
-    pid = "self" if engine != "docker" else _daemon()
+    pid = _daemon(os.environ if environ is None else environ) if engine == "docker" else os.getpid()
     if not pid:
         return []
     words: list[str] = []
-    if pid == "self":
-        hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
-        stack = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    else:
-        hard = stack = 0
-    free = _may_raise(pid)
-    if free or hard == resource.RLIM_INFINITY:
-        words += ["--ulimit", "memlock=-1:-1"]
-    if free or stack == resource.RLIM_INFINITY or stack >= _STACK:
+    if _may_raise(pid):
+        words = ["--ulimit", "memlock=-1:-1"]
+    hard = _hard_stack(pid)
+    if words or hard is None or hard >= _STACK:
         words += ["--ulimit", f"stack={_STACK}:{_STACK}"]
     return words
 
 
-def _may_raise(pid: str) -> bool:
+def _hard_stack(pid: int) -> int | None:
+    """The largest stack a process may give; None where there is no limit. Ours where unknown."""
+    try:
+        found = resource.prlimit(pid, resource.RLIMIT_STACK)[1]
+    except OSError:
+        found = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    return None if found == resource.RLIM_INFINITY else found
+
+
+def _may_raise(pid: int) -> bool:
     """Whether a process may give more than it has: /proc says so, to everybody."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
@@ -47,16 +52,16 @@ def _may_raise(pid: str) -> bool:
     return False
 
 
-def _daemon() -> str:
-    """The number of the process behind docker's socket; empty if it is not on this machine."""
-    address = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+def _daemon(environ: Mapping[str, str]) -> int:
+    """The number of the process behind docker's socket; 0 if it is not on this machine."""
+    address = environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     if not address.startswith("unix://"):
-        return ""
+        return 0
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as there:
         there.settimeout(_SECONDS)
         there.connect(address.removeprefix("unix://"))
         size = struct.calcsize("3i")
         said = there.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         pid, _, _ = struct.unpack("3i", said)
-        return str(pid) if pid else ""
-    return ""
+        return int(pid)
+    return 0

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from torchsmith.errors import TorchsmithError
 from torchsmith.images.engine import Engine, ImageInfo
 from torchsmith.images.errors import EngineError
 from torchsmith.images.logins import find_login
 from torchsmith.images.process import OnLine
+from torchsmith.images.record import recorded
 from torchsmith.images.reference import Reference, is_loopback
 from torchsmith.images.registry import Registry, RegistryError
 
@@ -43,6 +45,21 @@ def pull(
         # By its digest an image comes without a name.
         engine.tag(info.id, str(name))
     return Pulled(str(name), found.digest, info)
+
+
+def pull_recorded(
+    engine: Engine,
+    name: Reference,
+    *,
+    store: Path | None,
+    insecure: bool = False,
+    on_line: OnLine | None = None,
+) -> Pulled:
+    """Bring an image and note its digest in the journal."""
+    with recorded(store, f"pull {name}") as record:
+        done = pull(engine, name, insecure=insecure, on_line=on_line)
+        record.add(done.name, done.digest, f"Pull {name}")
+    return done
 
 
 def _not_brought(error: EngineError, name: Reference) -> TorchsmithError:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from torchsmith.errors import OutputError, TorchsmithError, UsageError
 from torchsmith.images.engine import Engine, ImageInfo
 from torchsmith.images.errors import EngineError
 from torchsmith.images.logins import find_login
+from torchsmith.images.names import at_recipes_registry, made_images
 from torchsmith.images.process import OnLine
+from torchsmith.images.record import recorded
 from torchsmith.images.reference import Reference, at_registry, is_loopback, reference
 from torchsmith.images.registry import Manifest, Registry, RegistryError, refused
+from torchsmith.recipe.models import Recipe
 
 Action = Literal["pushed", "same", "would push"]
 # What engines say, in lower case.
@@ -33,6 +38,16 @@ class Pushed:
     def pinned(self) -> str:
         """The name by which nothing else can be pulled."""
         return str(reference(self.name).at(self.digest)) if self.digest else self.name
+
+
+def targets(what: str, to: str, recipe: Recipe | None) -> dict[str, Reference]:
+    """Where each image goes: those of a recipe keep their names at a registry."""
+    if recipe is None:
+        return {what: target(what, to)}
+    return {
+        made.name: target(at_recipes_registry(recipe, made.name, to), "")
+        for made in made_images(recipe)
+    }
 
 
 def target(image: str, to: str) -> Reference:
@@ -88,6 +103,32 @@ def push(
             "Somebody else may have pushed the same tag just now: push again, under another one.",
         )
     return Pushed(image, str(to), "pushed", told)
+
+
+def push_all(
+    engine: Engine,
+    wanted: Mapping[str, Reference],
+    *,
+    store: Path | None,
+    recipe: str = "",
+    replace: bool = False,
+    insecure: bool = False,
+    dry_run: bool = False,
+    on_line: OnLine | None = None,
+) -> list[Pushed]:
+    """Push several images; the journal has the digest of each as soon as it is there."""
+    if dry_run:
+        return [
+            push(engine, image, to, replace=replace, insecure=insecure, dry_run=True)
+            for image, to in wanted.items()
+        ]
+    done: list[Pushed] = []
+    with recorded(store, f"push {', '.join(map(str, wanted.values()))}", recipe) as record:
+        for image, to in wanted.items():
+            made = push(engine, image, to, replace=replace, insecure=insecure, on_line=on_line)
+            record.add(made.name, made.digest, f"Push {image} to {to}")
+            done.append(made)
+    return done
 
 
 def is_same(info: ImageInfo, there: Manifest) -> bool:

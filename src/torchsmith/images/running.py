@@ -30,7 +30,7 @@ class Start:
     gpus: tuple[str, ...] = ()
     user: str = ""
     mounts: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[str, ...] = ()
     memory: int | None = None
     ulimits: tuple[str, ...] = ()
     stdin: Literal["terminal", "pipe", "nothing"] = "nothing"
@@ -54,8 +54,8 @@ def run_words(engine: str, start: Start) -> list[str]:
     words += user_words(engine, start.user)
     for mount in start.mounts:
         words += ["--volume", mount]
-    for name, value in start.env:
-        words += ["--env", f"{name}={value}"]
+    for variable in start.env:
+        words += ["--env", variable]
     return [*words, start.image, *start.command]
 
 
