@@ -22,6 +22,10 @@ if [ "${1:-}" != --basic ]; then
   lacks mmdebstrap mmdebstrap
   # runc and not crun, which refuses hybrid cgroups; netavark with what it calls.
   lacks podman podman buildah runc netavark aardvark-dns iptables catatonit
+  lacks buildah buildah
+  lacks skopeo skopeo
+  lacks dockerd docker.io
+  lacks docker-registry docker-registry
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
 fi
 [ "${#missing[@]}" -gt 0 ] || exit 0

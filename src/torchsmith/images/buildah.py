@@ -1,0 +1,85 @@
+"""buildah: builds and pushes where there is no podman; it starts no containers for people."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torchsmith.images.engine import Engine, ImageInfo, _bare, _pairs
+from torchsmith.images.errors import EngineError
+from torchsmith.images.podman import push_with_digest_file
+from torchsmith.images.process import OnLine, Said
+
+
+class Buildah(Engine):
+    """buildah, as root or not."""
+
+    name = "buildah"
+    runs = False
+
+    def _inspect_words(self, image: str) -> tuple[str, ...]:
+        return ("inspect", "--type", "image", image)
+
+    def _read_inspect(self, text: str) -> ImageInfo:
+        table = json.loads(text)
+        image = table["OCIv1"]
+        config = image.get("config") or {}
+        name, digest = table.get("FromImage") or "", table.get("FromImageDigest") or ""
+        return ImageInfo(
+            id=_bare(table["FromImageID"]),
+            tags=(name,) if name else (),
+            digests=(f"{name.rpartition(':')[0] or name}@{digest}",) if digest else (),
+            layers=tuple((image.get("rootfs") or {}).get("diff_ids") or ()),
+            labels=config.get("Labels") or {},
+            user=config.get("User") or "",
+            env=_pairs(config.get("Env") or ()),
+            workdir=config.get("WorkingDir") or "",
+            command=tuple(config.get("Cmd") or ()),
+            architecture=image.get("architecture") or "",
+        )
+
+    def images(self, label: str = "") -> tuple[str, ...]:
+        """The names of the images it has, those with a label if one is named."""
+        words = ["images", "--format", "{{.Name}}:{{.Tag}}"]
+        words += ["--filter", f"label={label}"] if label else []
+        names = dict.fromkeys(self.ask(*words).split())
+        return tuple(name for name in names if "<none>" not in name)
+
+    def push(self, name: str, on_line: OnLine | None = None) -> str:
+        """Push an image under its name and return the digest the registry has it by."""
+        return push_with_digest_file(self, name, on_line)
+
+    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
+        """Refuse: its `run` is one step of a build."""
+        raise EngineError(
+            "buildah builds images and starts none", "Install podman: it has the same images."
+        )
+
+    @contextmanager
+    def container(self, image: str) -> Iterator[str]:
+        """A container that is not started, for its files; it is gone afterwards."""
+        name = self.ask("from", "--pull-never", image).splitlines()[-1]
+        try:
+            yield name
+        finally:
+            self.try_("rm", name)
+
+    def copy_out(self, image: str, path: str, into: Path) -> None:
+        """Copy what lies at a path of an image into a folder of this machine."""
+        self.inspect(image)
+        with self.container(image) as name:
+            root = Path(self.ask("mount", name))
+            try:
+                source = root / path.strip("/").removesuffix("/.")
+                if not source.exists():
+                    raise EngineError(f"{image} has no {path}")
+                if source.is_dir():
+                    inner = "" if path.endswith("/.") else source.name
+                    shutil.copytree(source, into / inner, symlinks=True, dirs_exist_ok=True)
+                else:
+                    shutil.copy2(source, into)
+            finally:
+                self.try_("umount", name)

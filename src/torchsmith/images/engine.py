@@ -1,0 +1,224 @@
+"""What a container engine can do: one class for each program, most of it the same for all.
+
+Engines are found with `find.py`. What a program calls differently its own module says.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from abc import ABC
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from torchsmith.images.errors import EngineError, NoImageError
+from torchsmith.images.process import OnLine, Said, call
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Something a build may read at /run/secrets/NAME and never keeps; its value is in `env`."""
+
+    id: str
+    env: str
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One image to be built: a stage of a Dockerfile, with the folder it may copy from."""
+
+    context: Path
+    tag: str
+    file: Path
+    target: str = ""
+    args: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[Secret, ...] = ()
+    platform: str = ""
+    network: str = ""
+    cache: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInfo:
+    """An image as the engine has it; `layers` are the digests of their contents, lowest first."""
+
+    id: str
+    tags: tuple[str, ...] = ()
+    digests: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    user: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = ""
+    command: tuple[str, ...] = ()
+    architecture: str = ""
+    bytes: int = 0
+
+
+class Engine(ABC):
+    """A container engine: its program, its version, and the environment it is run in."""
+
+    name: ClassVar[str]
+    # What the program answers for an image it does not have.
+    _absent: ClassVar[tuple[str, ...]] = ("no such image", "image not known", "no such object")
+    # Whether it starts containers for people; buildah only builds.
+    runs: ClassVar[bool] = True
+
+    def __init__(
+        self, program: str, version: str = "", environ: Mapping[str, str] | None = None
+    ) -> None:
+        self.program = program
+        self.version = version
+        self.environ = environ
+
+    # Asking the program
+
+    def command(self, *words: str | Path) -> list[str]:
+        """The program with these words."""
+        return [self.program, *map(str, words)]
+
+    def try_(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
+        """Run the program; how it ended is for the caller to judge."""
+        return call(self.command(*words), env=self.environ, on_line=on_line)
+
+    def ask(self, *words: str | Path, on_line: OnLine | None = None) -> str:
+        """Run the program and return what it said, or raise what it complained of."""
+        said = self.try_(*words, on_line=on_line)
+        if said.code != 0:
+            raise self.refused(words[0], said)
+        return said.out.strip()
+
+    def refused(self, what: str | Path, said: Said) -> EngineError:
+        """The error for a command that failed."""
+        complaint = said.complaint
+        last = complaint[-1] if complaint else f"exit code {said.code}"
+        return EngineError(f"{self.name} {what}: {last}", said=complaint)
+
+    # Building
+
+    def build(self, wanted: Build, on_line: OnLine | None = None) -> str:
+        """Build an image and return its id; the name is given to it when it is whole."""
+        with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
+            note = Path(folder) / "id"
+            words = ["build", *self.build_options(wanted), "--iidfile", str(note)]
+            said = self._build([*words, str(wanted.context)], on_line or (lambda _: None))
+            if said.code != 0:
+                raise self.refused("build", said)
+            return _bare(note.read_text().strip())
+
+    def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
+        return self.try_(*words, on_line=on_line)
+
+    def build_options(self, wanted: Build) -> list[str]:
+        """The options of `build` that every engine has."""
+        words = ["--file", str(wanted.file), "--tag", wanted.tag]
+        if wanted.target:
+            words += ["--target", wanted.target]
+        for name, value in wanted.args.items():
+            words += ["--build-arg", f"{name}={value}"]
+        for secret in wanted.secrets:
+            words += ["--secret", f"id={secret.id},env={secret.env}"]
+        if wanted.platform:
+            words += ["--platform", wanted.platform]
+        if wanted.network:
+            words += ["--network", wanted.network]
+        if not wanted.cache:
+            words.append("--no-cache")
+        return words
+
+    # What it has
+
+    def find(self, image: str) -> ImageInfo | None:
+        """An image, by name, tag, digest or id; `None` if the engine has no such one."""
+        said = self.try_(*self._inspect_words(image))
+        if said.code == 0:
+            return self._read_inspect(said.out)
+        if any(words in said.err.lower() for words in self._absent):
+            return None
+        raise self.refused("inspect", said)
+
+    def inspect(self, image: str) -> ImageInfo:
+        """The same, where it has to be there."""
+        info = self.find(image)
+        if info is None:
+            raise NoImageError(image, self.name)
+        return info
+
+    def _inspect_words(self, image: str) -> tuple[str, ...]:
+        return ("image", "inspect", image)
+
+    def _read_inspect(self, text: str) -> ImageInfo:
+        (table,) = json.loads(text)
+        config = table.get("Config") or {}
+        return ImageInfo(
+            id=_bare(table["Id"]),
+            tags=tuple(table.get("RepoTags") or ()),
+            digests=tuple(table.get("RepoDigests") or ()),
+            layers=tuple((table.get("RootFS") or {}).get("Layers") or ()),
+            labels=config.get("Labels") or {},
+            user=config.get("User") or "",
+            env=_pairs(config.get("Env") or ()),
+            workdir=config.get("WorkingDir") or "",
+            command=tuple(config.get("Cmd") or ()),
+            architecture=table.get("Architecture") or "",
+            bytes=table.get("Size") or 0,
+        )
+
+    def images(self, label: str = "") -> tuple[str, ...]:
+        """The names of the images it has, those with a label if one is named."""
+        words = ["images", "--format", "{{.Repository}}:{{.Tag}}"]
+        words += ["--filter", f"label={label}"] if label else []
+        names = dict.fromkeys(self.ask(*words).split())
+        return tuple(name for name in names if "<none>" not in name)
+
+    def tag(self, image: str, name: str) -> None:
+        """Give an image one more name."""
+        self.ask("tag", image, name)
+
+    def remove(self, image: str) -> None:
+        """Take a name from an image, and the image itself if that was its last."""
+        self.ask("rmi", image)
+
+    # Registries
+
+    def push(self, name: str, on_line: OnLine | None = None) -> str:
+        """Push an image under its name and return the digest the registry has it by."""
+        raise NotImplementedError
+
+    def pull(self, name: str, on_line: OnLine | None = None) -> ImageInfo:
+        """Bring an image from its registry."""
+        self.ask("pull", name, on_line=on_line)
+        return self.inspect(name)
+
+    # Containers
+
+    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
+        """`run` with these words: options, an image, a command."""
+        return self.try_("run", *words, on_line=on_line)
+
+    @contextmanager
+    def container(self, image: str) -> Iterator[str]:
+        """A container that is not started, for its files; it is gone afterwards."""
+        # A command: an image without one cannot be created from, though nothing is run.
+        name = self.ask("create", image, "true").splitlines()[-1]
+        try:
+            yield name
+        finally:
+            self.try_("rm", "--force", name)
+
+    def copy_out(self, image: str, path: str, into: Path) -> None:
+        """Copy what lies at a path of an image into a folder of this machine."""
+        self.inspect(image)
+        with self.container(image) as name:
+            self.ask("cp", f"{name}:{path}", into)
+
+
+def _bare(identity: str) -> str:
+    return identity.removeprefix("sha256:")
+
+
+def _pairs(lines: Sequence[str]) -> dict[str, str]:
+    return dict(line.partition("=")[::2] for line in lines)

@@ -1,0 +1,27 @@
+"""podman: no daemon; shares its store with buildah."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from torchsmith.images.engine import Engine
+from torchsmith.images.process import OnLine
+
+
+class Podman(Engine):
+    """podman, as root or not."""
+
+    name = "podman"
+
+    def push(self, name: str, on_line: OnLine | None = None) -> str:
+        """Push an image under its name and return the digest the registry has it by."""
+        return push_with_digest_file(self, name, on_line)
+
+
+def push_with_digest_file(engine: Engine, name: str, on_line: OnLine | None) -> str:
+    """What podman and buildah have in common: the digest is written to a file."""
+    with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
+        note = Path(folder) / "digest"
+        engine.ask("push", "--digestfile", note, name, on_line=on_line)
+        return note.read_text().strip()
