@@ -14,6 +14,7 @@ from tests.containers import buildah as buildah
 from tests.containers import docker as docker
 from tests.containers import podman as podman
 from tests.containers import second_podman as second_podman
+from tests.registries import registry as registry
 
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host

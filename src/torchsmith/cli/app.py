@@ -15,6 +15,7 @@ from torchsmith.cli import (
     doctor,
     facts,
     finish,
+    image,
     init,
     inspect,
     job,
@@ -23,6 +24,7 @@ from torchsmith.cli import (
     log,
     plan,
     publish,
+    run,
     schema,
     serve,
     store,
@@ -70,6 +72,8 @@ app.command("libtorch")(libtorch.libtorch)
 app.command("finish")(finish.finish)
 app.command("diagnose")(diagnose.diagnose)
 app.add_typer(facts.app, name="facts")
+app.add_typer(image.app, name="image")
+app.command("run")(run.run)
 app.add_typer(job.app, name="job")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

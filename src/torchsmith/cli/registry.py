@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EngineName = Annotated[str, typer.Option("--engine", help="podman, docker or buildah.")]
 Insecure = Annotated[
     bool,
-    typer.Option("--insecure", help="Take plain HTTP, and any certificate; this machine's own may."),
+    typer.Option("--insecure", help="Take plain HTTP, and any certificate."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 

@@ -41,7 +41,7 @@ def run(
     batch: Annotated[
         str | None, typer.Option("--batch", help="Bytes of one batch, such as 150M, for --workers.")
     ] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="At most so much, e.g. 16G.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="At most so much.")] = None,
     timezone: Annotated[str, typer.Option("--timezone", help="Such as Asia/Seoul.")] = "",
     engine: Annotated[str, typer.Option("--engine", help="podman or docker.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command only.")] = False,

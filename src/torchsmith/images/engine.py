@@ -184,14 +184,23 @@ class Engine(ABC):
 
     # Registries
 
-    def push(self, name: str, on_line: OnLine | None = None) -> str:
-        """Push an image under its name and return the digest the registry has it by."""
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
+        """Push an image under its name and return the digest the registry has it by.
+
+        `insecure` also takes plain HTTP, and any certificate.
+        """
         raise NotImplementedError
 
-    def pull(self, name: str, on_line: OnLine | None = None) -> ImageInfo:
+    def pull(
+        self, name: str, on_line: OnLine | None = None, *, insecure: bool = False
+    ) -> ImageInfo:
         """Bring an image from its registry."""
-        self.ask("pull", name, on_line=on_line)
+        self.ask("pull", *self.trust_words(insecure), name, on_line=on_line)
         return self.inspect(name)
+
+    def trust_words(self, insecure: bool) -> list[str]:
+        """The option for a registry whose certificate is not looked at."""
+        return ["--tls-verify=false"] if insecure else []
 
     # Containers
 

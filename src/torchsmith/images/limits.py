@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import socket
 import struct
 from collections.abc import Mapping
@@ -20,24 +19,11 @@ _SECONDS = 5.0
 def ulimit_words(engine: str, environ: Mapping[str, str] | None = None) -> list[str]:
     """Options for the stack and for locked memory, where they are allowed."""
     pid = _daemon(os.environ if environ is None else environ) if engine == "docker" else os.getpid()
-    if not pid:
+    # Without the right to raise them none is given: one option would put aside all the limits
+    # that a person's containers.conf has for just this case.
+    if not pid or not _may_raise(pid):
         return []
-    words: list[str] = []
-    if _may_raise(pid):
-        words = ["--ulimit", "memlock=-1:-1"]
-    hard = _hard_stack(pid)
-    if words or hard is None or hard >= _STACK:
-        words += ["--ulimit", f"stack={_STACK}:{_STACK}"]
-    return words
-
-
-def _hard_stack(pid: int) -> int | None:
-    """The largest stack a process may give; None where there is no limit. Ours where unknown."""
-    try:
-        found = resource.prlimit(pid, resource.RLIMIT_STACK)[1]
-    except OSError:
-        found = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    return None if found == resource.RLIM_INFINITY else found
+    return ["--ulimit", "memlock=-1:-1", "--ulimit", f"stack={_STACK}:{_STACK}"]
 
 
 def _may_raise(pid: int) -> bool:

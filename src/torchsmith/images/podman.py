@@ -14,14 +14,17 @@ class Podman(Engine):
 
     name = "podman"
 
-    def push(self, name: str, on_line: OnLine | None = None) -> str:
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by."""
-        return push_with_digest_file(self, name, on_line)
+        return push_with_digest_file(self, name, on_line, insecure=insecure)
 
 
-def push_with_digest_file(engine: Engine, name: str, on_line: OnLine | None) -> str:
+def push_with_digest_file(
+    engine: Engine, name: str, on_line: OnLine | None, *, insecure: bool
+) -> str:
     """What podman and buildah have in common: the digest is written to a file."""
     with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
         note = Path(folder) / "digest"
-        engine.ask("push", "--digestfile", note, name, on_line=on_line)
+        trust = engine.trust_words(insecure)
+        engine.ask("push", *trust, "--digestfile", note, name, on_line=on_line)
         return note.read_text().strip()

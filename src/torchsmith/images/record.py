@@ -8,8 +8,9 @@ from pathlib import Path
 
 from torchsmith.engine.build import journal_of
 from torchsmith.engine.store import Store
-from torchsmith.errors import TorchsmithError
+from torchsmith.errors import InterruptedRunError, TorchsmithError
 from torchsmith.images.reference import reference
+from torchsmith.images.stopping import heeding_signals
 
 
 class Record:
@@ -28,7 +29,7 @@ class Record:
         """Note how it ended."""
         if error is None:
             self._journal.end(self._run, "done")
-        elif isinstance(error, TorchsmithError):
+        elif isinstance(error, TorchsmithError) and not isinstance(error, InterruptedRunError):
             self._journal.end(self._run, "failed", error.message)
         else:
             self._journal.end(self._run, "interrupted")
@@ -40,7 +41,8 @@ def recorded(store: Path | None, what: str, recipe: str = "") -> Iterator[Record
     """A run of the journal around pushing or pulling."""
     record = Record(store, what, recipe)
     try:
-        yield record
+        with heeding_signals():
+            yield record
     except BaseException as error:
         record.end(error)
         raise

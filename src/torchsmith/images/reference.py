@@ -10,10 +10,12 @@ from torchsmith.errors import UsageError
 
 # What engines mean by a name without a registry.
 _HUB = "docker.io"
-_HOST = r"(?P<registry>(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9.-]+(?=:[0-9]))(?::[0-9]{1,5})?)/"
+# A first part is a registry if it could be nothing else: a dot, a port, or localhost.
+_HOST = r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:[0-9]))(?::[0-9]{1,5})?"
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _NAME = re.compile(
-    rf"(?:{_HOST})?"
-    r"(?P<repository>[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*)"
+    rf"(?:(?P<registry>{_HOST})/)?"
+    rf"(?P<repository>{_PART}(?:/{_PART})*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
 )

@@ -1,4 +1,4 @@
-"""The words an image is started with, so that PyTorch has what it needs. Nothing is started here."""
+"""The words an image is started with, so that PyTorch has what it needs; nothing is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a person asks of `torchsmith run` to the words of an engine, with what is to be said."""
+"""From what a person asks of `torchsmith run` to the words of an engine, and what to tell them."""
 
 from __future__ import annotations
 

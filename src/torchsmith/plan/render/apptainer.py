@@ -68,7 +68,7 @@ def _post(
     elif "python3-venv" not in apt:
         apt += ["python3", "python3-venv"]
     pip = [*image.pip, *(training.pip if training else ())]
-    lines = [
+    return [
         "set -eu",
         "export DEBIAN_FRONTEND=noninteractive",
         "apt-get update",
@@ -82,7 +82,6 @@ def _post(
         # One layer is all there is: what is not removed here stays.
         f"rm -rf {_WHEELS} /var/lib/apt/lists /root/.cache",
     ]
-    return lines
 
 
 def _common(
