@@ -45,14 +45,13 @@ class RegistryHere:
             with urllib.request.urlopen(request, timeout=10) as answer:
                 return str(answer.headers["Docker-Content-Digest"])
         except urllib.error.HTTPError as error:
-            assert error.code == 404, error
-            return None
+            if error.code == 404:
+                return None
+            raise
 
 
 @contextlib.contextmanager
-def serving(
-    folder: Path, host: str = "127.0.0.1", **http: object
-) -> Iterator[RegistryHere]:
+def serving(folder: Path, host: str = "127.0.0.1", **http: object) -> Iterator[RegistryHere]:
     """`docker-registry serve` with a configuration of its own; `http` may hold `tls`, `auth`."""
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port(host)

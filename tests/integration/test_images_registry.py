@@ -88,9 +88,7 @@ def test_what_is_pushed_comes_back_by_its_digest_into_an_empty_store(
     (run,) = journal(here, tmp_path)
     assert run["status"] == "done"
     steps = json.loads(torchsmith(here, tmp_path, "log", run["id"], "--json").stdout)["steps"]
-    assert [(step["step"], step["key"]) for step in steps] == [
-        (pushed["pinned"], pushed["digest"])
-    ]
+    assert [(step["step"], step["key"]) for step in steps] == [(pushed["pinned"], pushed["digest"])]
 
     again = torchsmith(here, tmp_path, "image", "push", f"tiny-{name}:1", "--to", to)
     assert "already there" in again.stdout

@@ -43,6 +43,9 @@ def run(
     ] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="At most so much.")] = None,
     timezone: Annotated[str, typer.Option("--timezone", help="Such as Asia/Seoul.")] = "",
+    network: Annotated[
+        str, typer.Option("--network", help="host, none, or the engine's; default: its own.")
+    ] = "",
     engine: Annotated[str, typer.Option("--engine", help="podman or docker.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command only.")] = False,
 ) -> None:
@@ -74,6 +77,7 @@ def run(
             batch=batch,
             memory=memory,
             timezone=timezone,
+            network=network,
         ),
         recipe,
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),

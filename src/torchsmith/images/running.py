@@ -33,6 +33,7 @@ class Start:
     env: tuple[str, ...] = ()
     memory: int | None = None
     ulimits: tuple[str, ...] = ()
+    network: str = ""
     stdin: Literal["terminal", "pipe", "nothing"] = "nothing"
 
 
@@ -51,6 +52,8 @@ def run_words(engine: str, start: Start) -> list[str]:
     words += start.ulimits
     if start.memory is not None:
         words.append(f"--memory={start.memory}b")
+    if start.network:
+        words.append(f"--network={start.network}")
     words += user_words(engine, start.user)
     for mount in start.mounts:
         words += ["--volume", mount]

@@ -47,6 +47,7 @@ class Wish:
     batch: str | None = None
     memory: str | None = None
     timezone: str = ""
+    network: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ def prepared(
         env=(*_zone(wish.timezone), *map(_variable, wish.env)),
         memory=memory,
         ulimits=tuple(ulimit_words(engine.name, engine.environ)),
+        network=wish.network,
         stdin="terminal" if terminal else "pipe" if piped else "nothing",
     )
     words = run_words(engine.name, start)
