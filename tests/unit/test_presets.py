@@ -210,6 +210,7 @@ def test_training_image_gives_alice_and_bob_their_own_image_of_one_build() -> No
         "Build the image pytorch_source:train",
         "Build the image pytorch_source:train_alice",
         "Build the image pytorch_source:train_bob",
+        "Keep the wheels as the image pytorch_source:wheels",
     ]
     assert len([step for step in plan.steps if step.kind == "compile"]) == 4
     text = dockerfile("training-image")
@@ -217,7 +218,7 @@ def test_training_image_gives_alice_and_bob_their_own_image_of_one_build() -> No
     assert "ARG UID=1001" in alice
     assert "TZ=America/Los_Angeles" in alice
     assert "USER alice" in alice
-    assert "FROM runtime AS train-train_bob" in text
+    assert "FROM shared AS train-train_bob" in text
 
 
 def test_training_image_takes_the_callers_user_and_the_documents_time_zone() -> None:
@@ -292,7 +293,11 @@ def test_openpai_builds_base_and_run_image_and_pushes() -> None:
     assert b"FROM nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04" in files["Dockerfile.base"]
     run = files["Dockerfile"].decode()
     bases = {line.split()[1] for line in run.splitlines() if line.startswith("FROM ")}
-    assert bases == {"pai.build.base:hadoop2.7.2-cuda8.0-cudnn6-devel-ubuntu16.04", "toolchain"}
+    assert bases == {
+        "pai.build.base:hadoop2.7.2-cuda8.0-cudnn6-devel-ubuntu16.04",
+        "toolchain",
+        "shared",
+    }
     assert "git clone https://github.com/pytorch/examples.git" in run
 
 

@@ -72,6 +72,7 @@ def build(
     from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
     from torchsmith.facts.files import shipped
+    from torchsmith.images.select import ensure_images
     from torchsmith.recipe.values import size_bytes
     from torchsmith.sources.reach import with_reachable_source
     from torchsmith.toolchain.packages import ensure_packages
@@ -114,6 +115,8 @@ def build(
 
         show_dry_run(plan, waiting(plan, root, work), here.cores)
         return
+    # Known before hours of compiling, not after them.
+    ensure_images([item for item in plan.steps if step is None or item.id in step])
     here_built = [item for item in plan.variants if not item.container]
     ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
     ensure_formats(here_built, ensure)

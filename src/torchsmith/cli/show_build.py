@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
+import re
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # A log wants a sign of life, not a line for every file.
 _EVERY_SECONDS = 15.0
 _GIB = 1 << 30
+# `STEP 3/9: RUN …` of podman and buildah, `#7 [install 2/3] RUN …` of docker.
+_ENGINE_STEP = re.compile(r"(\[\d+/\d+\] )?STEP \d+/\d+:|#\d+ \[(?!internal)")
 
 
 class Display(Protocol):
@@ -76,6 +79,10 @@ class _Lines:
             case events.StepStarted():
                 again = "goes on: " if event.resumed else ""
                 self.line(f"   {again}{event.title}")
+            case events.StepLine() if _ENGINE_STEP.match(event.text):
+                self.line(f"   {event.text[:100]}")
+            case events.ImageBuilt():
+                self.line(f"   {event.name} is {event.id[:12]} in {event.engine}")
             case events.StepCached():
                 self.line(f"=  {event.title} (in the store)")
             case events.StepFinished():

@@ -103,6 +103,17 @@ class StepFinished(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBuilt(Event):
+    """A container engine has an image now; `digest` is its manifest's, where it is known."""
+
+    step: str
+    name: str
+    id: str
+    digest: str
+    engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepCached(Event):
     """What the step makes was in the store already."""
 

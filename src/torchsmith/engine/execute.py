@@ -13,7 +13,8 @@ from torchsmith.engine.entry import Entry, MissingOutputError
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
 from torchsmith.engine.locks import Lock, key_lock
-from torchsmith.engine.process import Guard, Outcome, Stop, run_script
+from torchsmith.engine.made_images import made_image
+from torchsmith.engine.process import GRACE_S, Guard, Outcome, Stop, run_script
 from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.schedule import acts_outside, keeps_nothing
@@ -24,6 +25,18 @@ from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import DiskFullError, InterruptedRunError, ProofFailed, StepFailed
 from torchsmith.plan.attest import HISTORY, is_attestation
 from torchsmith.plan.models import Step
+
+# A container engine that is stopped may have to finish a layer before it can put things away.
+_ENGINE_GRACE_S = 60.0
+
+
+def _engine_is_full() -> DiskFullError:
+    error = DiskFullError("the container engine's store")
+    error.hint = (
+        "`podman system df` (or docker's) says what takes it, `podman system prune` frees what "
+        "no image needs; then run the same command again."
+    )
+    return error
 
 
 class Executor:
@@ -135,6 +148,16 @@ class Executor:
             if not outside:
                 self.work.mark_placed(step, entry.outputs)
         self.work.mark_finished(step)
+        if (image := made_image(step, self.work.path)) is not None:
+            self._recorder.emit(
+                events.ImageBuilt(
+                    step=step.id,
+                    name=image.name,
+                    id=image.id,
+                    digest=image.digest,
+                    engine=image.engine,
+                )
+            )
         self._recorder.note(step, "done", log=log, outcome=outcome)
         self._recorder.emit(
             events.StepFinished(
@@ -156,7 +179,8 @@ class Executor:
 
         def on_line(text: str) -> None:
             self._recorder.emit(events.StepLine(step=step.id, text=text))
-            if (made := progress.read(text)) is not None:
+            # An engine counts its stages as ninja counts files.
+            if step.kind != "image" and (made := progress.read(text)) is not None:
                 self._recorder.emit(made)
             # A source that is not quite what was asked for is no secret of its log.
             if step.kind == "fetch" and text.startswith("warning: "):
@@ -187,6 +211,7 @@ class Executor:
             on_line=on_line,
             stop=self._stop,
             guard=self.guard,
+            grace=_ENGINE_GRACE_S if step.kind == "image" else GRACE_S,
         )
 
     def _end_badly(self, step: Step, outcome: Outcome, log: Path) -> None:
@@ -197,6 +222,8 @@ class Executor:
         if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
             raise self._disproved(step, proof, log, outcome)
         failure = self._failure(step, describe_exit(outcome.status), log, outcome)
+        if ran_out_of_room(failure.excerpt) and step.kind == "image":
+            raise _engine_is_full() from failure
         if ran_out_of_room(failure.excerpt):
             needed = step.cost.disk_mb * 1_000_000 or None
             raise DiskFullError(

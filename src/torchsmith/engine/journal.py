@@ -296,6 +296,16 @@ class Journal:
             ).fetchall()
         return [_step_record(row, gone=_left(row, row["run_status"])) for row in rows]
 
+    def images(self, limit: int = 50) -> list[dict[str, object]]:
+        """The latest images that were built, newest first."""
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT content FROM events WHERE name = 'image-built'"
+                " ORDER BY number DESC LIMIT ?",
+                (limit,),
+            ).fetchall()
+        return [json.loads(row["content"]) for row in rows]
+
     def events(self, run: str) -> list[dict[str, object]]:
         """What happened in a run, in order."""
         with self._lock:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchsmith.images.engine import Engine, ImageInfo, _bare, _pairs
+from torchsmith.images.engine import Build, Engine, ImageInfo, bare_id, variables
 from torchsmith.images.errors import EngineError
-from torchsmith.images.podman import push_with_digest_file
+from torchsmith.images.podman import image_format, push_with_digest_file
 from torchsmith.images.process import OnLine, Said
 
 
@@ -19,6 +19,10 @@ class Buildah(Engine):
 
     name = "buildah"
     runs = False
+
+    def build_options(self, wanted: Build) -> list[str]:
+        """The options of `build`; unlike podman it keeps no layers unless told to."""
+        return [*super().build_options(wanted), "--layers", *image_format(wanted)]
 
     def _inspect_words(self, image: str) -> tuple[str, ...]:
         return ("inspect", "--type", "image", image)
@@ -29,13 +33,13 @@ class Buildah(Engine):
         config = image.get("config") or {}
         name, digest = table.get("FromImage") or "", table.get("FromImageDigest") or ""
         return ImageInfo(
-            id=_bare(table["FromImageID"]),
+            id=bare_id(table["FromImageID"]),
             tags=(name,) if name else (),
             digests=(f"{name.rpartition(':')[0] or name}@{digest}",) if digest else (),
             layers=tuple((image.get("rootfs") or {}).get("diff_ids") or ()),
             labels=config.get("Labels") or {},
             user=config.get("User") or "",
-            env=_pairs(config.get("Env") or ()),
+            env=variables(config.get("Env") or ()),
             workdir=config.get("WorkingDir") or "",
             command=tuple(config.get("Cmd") or ()),
             architecture=image.get("architecture") or "",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from torchsmith.images.names import MadeImage, at_recipes_registry, made_images
+from torchsmith.images.names import RecipeImage, at_recipes_registry, recipe_images
 from torchsmith.jobs import yaml_text
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.dockerfile import dockerfile_context
@@ -28,7 +28,7 @@ def compose_files(plan: Plan, recipe: Recipe, torchsmith: str) -> Mapping[str, b
     context = dockerfile_context(plan, recipe, torchsmith)
     several = len(plan.variants) > 1
     services: Table = {}
-    for made in made_images(recipe):
+    for made in recipe_images(recipe):
         if made.variant in cuda:
             folder = f"./{_CONTEXT}/{made.variant}" if several else f"./{_CONTEXT}"
             name = _service_name(made, several=several)
@@ -48,12 +48,12 @@ def _project(name: str) -> str:
     return re.sub(r"[^a-z0-9_-]", "-", name.lower()).strip("-_") or "torch"
 
 
-def _service_name(made: MadeImage, *, several: bool) -> str:
+def _service_name(made: RecipeImage, *, several: bool) -> str:
     short = made.stage.removeprefix("train-")
     return f"{short}-{made.variant}" if several else short
 
 
-def _service(recipe: Recipe, made: MadeImage, folder: str, *, gpus: bool) -> Table:
+def _service(recipe: Recipe, made: RecipeImage, folder: str, *, gpus: bool) -> Table:
     image = recipe.image or Image()
     training = made.training
     build: Table = {"context": folder, "target": made.stage}

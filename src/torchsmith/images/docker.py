@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torchsmith.images.engine import Build, Engine
 from torchsmith.images.errors import EngineError, NoEngineError
-from torchsmith.images.process import OnLine, Said, call
+from torchsmith.images.process import OnLine, Said, follow, interrupt
 
 # What a client says that has no builder but the old one, which knows no cache mounts.
 _NO_BUILDKIT = re.compile(
@@ -21,6 +21,8 @@ class Docker(Engine):
     """docker, whose daemon has to be running."""
 
     name = "docker"
+    # Its builds are the daemon's, which is told by the client.
+    ending = staticmethod(interrupt)
 
     def build_options(self, wanted: Build) -> list[str]:
         """The options of `build`; plain progress, because lines are read, not redrawn."""
@@ -30,7 +32,7 @@ class Docker(Engine):
         # Clients of before 23.0 use BuildKit only if told to.
         given = os.environ if self.environ is None else self.environ
         environ = {**given, "DOCKER_BUILDKIT": "1"}
-        said = call(self.command(*words), env=environ, on_line=on_line)
+        said = follow(self.command(*words), on_line, self.ending, environ)
         if said.code != 0 and _NO_BUILDKIT.search(said.out):
             raise NoEngineError(
                 "this docker has no BuildKit, which cache and secret mounts need",

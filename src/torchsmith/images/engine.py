@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from torchsmith.images.errors import EngineError, NoImageError
-from torchsmith.images.process import OnLine, Said, call
+from torchsmith.images.process import Ending, OnLine, Said, call, end_what_runs_inside, follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ class Engine(ABC):
     _absent: ClassVar[tuple[str, ...]] = ("no such image", "image not known", "no such object")
     # Whether it starts containers for people; buildah only builds.
     runs: ClassVar[bool] = True
+    # How a build or a transfer is stopped that was interrupted.
+    ending: Ending = staticmethod(end_what_runs_inside)
 
     def __init__(
         self, program: str, version: str = "", environ: Mapping[str, str] | None = None
@@ -82,7 +84,10 @@ class Engine(ABC):
 
     def try_(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
         """Run the program; how it ended is for the caller to judge."""
-        return call(self.command(*words), env=self.environ, on_line=on_line)
+        argv = self.command(*words)
+        if on_line is None:
+            return call(argv, env=self.environ)
+        return follow(argv, on_line, self.ending, self.environ)
 
     def ask(self, *words: str | Path, on_line: OnLine | None = None) -> str:
         """Run the program and return what it said, or raise what it complained of."""
@@ -104,10 +109,11 @@ class Engine(ABC):
         with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
             note = Path(folder) / "id"
             words = ["build", *self.build_options(wanted), "--iidfile", str(note)]
+            # Always followed: whoever stops it must find nothing left of it.
             said = self._build([*words, str(wanted.context)], on_line or (lambda _: None))
             if said.code != 0:
                 raise self.refused("build", said)
-            return _bare(note.read_text().strip())
+            return bare_id(note.read_text().strip())
 
     def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
         return self.try_(*words, on_line=on_line)
@@ -154,13 +160,13 @@ class Engine(ABC):
         (table,) = json.loads(text)
         config = table.get("Config") or {}
         return ImageInfo(
-            id=_bare(table["Id"]),
+            id=bare_id(table["Id"]),
             tags=tuple(table.get("RepoTags") or ()),
             digests=tuple(table.get("RepoDigests") or ()),
             layers=tuple((table.get("RootFS") or {}).get("Layers") or ()),
             labels=config.get("Labels") or {},
             user=config.get("User") or "",
-            env=_pairs(config.get("Env") or ()),
+            env=variables(config.get("Env") or ()),
             workdir=config.get("WorkingDir") or "",
             command=tuple(config.get("Cmd") or ()),
             architecture=table.get("Architecture") or "",
@@ -225,9 +231,11 @@ class Engine(ABC):
             self.ask("cp", f"{name}:{path}", into)
 
 
-def _bare(identity: str) -> str:
+def bare_id(identity: str) -> str:
+    """An id without the name of its hash."""
     return identity.removeprefix("sha256:")
 
 
-def _pairs(lines: Sequence[str]) -> dict[str, str]:
+def variables(lines: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE lines as a table."""
     return dict(line.partition("=")[::2] for line in lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from torchsmith.images.engine import Engine
+from torchsmith.images.engine import Build, Engine
 from torchsmith.images.process import OnLine
 
 
@@ -14,9 +14,19 @@ class Podman(Engine):
 
     name = "podman"
 
+    def build_options(self, wanted: Build) -> list[str]:
+        """The options of `build`."""
+        return [*super().build_options(wanted), *image_format(wanted)]
+
     def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by."""
         return push_with_digest_file(self, name, on_line, insecure=insecure)
+
+
+def image_format(wanted: Build) -> list[str]:
+    """OCI's images hold no health check: only Docker's do."""
+    checked = "\nHEALTHCHECK " in wanted.file.read_text()
+    return ["--format", "docker"] if checked else []
 
 
 def push_with_digest_file(

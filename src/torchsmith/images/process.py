@@ -1,24 +1,31 @@
-"""Starting an engine's program: the one place in this room that starts a process.
-
-The program stays in our process group: a Ctrl-C at the terminal, and a build that is stopped,
-reach it as they reach us. It is given time to put away what it has under way.
-"""
+"""Starting an engine's program: the one place in this room that starts a process."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
+import signal
 import subprocess
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from torchsmith.images.errors import NoEngineError
 
 OnLine = Callable[[str], None]
+# How a program that builds is ended: told, or through what it runs in containers.
+Ending = Callable[["subprocess.Popen[str]"], None]
 
-# Seconds: to end by itself, then after being asked to. The runner of a step waits ten.
-_PATIENCE = (4.0, 3.0)
+# Seconds a program is given to put away what it has under way.
+PATIENCE = 50.0
+_TICK = 0.1
 # Lines kept of a program that is followed: enough for the end of any build to be explained.
 _KEPT_LINES = 400
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,50 +43,126 @@ class Said:
         return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-def call(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    on_line: OnLine | None = None,
+def call(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Said:
+    """Run a program to its end."""
+    try:
+        done = subprocess.run(
+            list(argv),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise _not_started(argv[0], error) from None
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def follow(
+    argv: Sequence[str], on_line: OnLine, ending: Ending, env: Mapping[str, str] | None = None
 ) -> Said:
-    """Run a program to its end; with `on_line`, hand its lines on as they come."""
-    followed = on_line is not None
+    """Run a program to its end and hand its lines on as they come.
+
+    It is in a group of its own: a Ctrl-C at the terminal reaches it through `ending` only.
+    Should we be killed, the kernel ends it.
+    """
     try:
         process = subprocess.Popen(
             list(argv),
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if followed else subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            process_group=0,
+            preexec_fn=_die_with_us,
         )
     except OSError as error:
-        raise NoEngineError(
-            f"{argv[0]} cannot be started: {error.strerror}", "Is it installed, and executable?"
-        ) from None
+        raise _not_started(argv[0], error) from None
+    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    assert process.stdout is not None
     with process:
         try:
-            if on_line is None:
-                out, err = process.communicate()
-                return Said(process.returncode, out, err)
-            kept: deque[str] = deque(maxlen=_KEPT_LINES)
-            assert process.stdout is not None
             for line in process.stdout:
                 kept.append(line.rstrip("\n"))
                 on_line(kept[-1])
             return Said(process.wait(), "\n".join(kept))
         except BaseException:
-            _end(process)
+            _end(process, ending)
             raise
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """Let a program end by itself: it may have been told already; then insist."""
-    for insist, patience in zip((process.terminate, process.kill), _PATIENCE, strict=True):
-        try:
-            process.wait(patience)
-            return
-        except subprocess.TimeoutExpired:
-            insist()
-    process.wait()
+def _not_started(program: str, error: OSError) -> NoEngineError:
+    return NoEngineError(
+        f"{program} cannot be started: {error.strerror}", "Is it installed, and executable?"
+    )
+
+
+def _die_with_us() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _end(process: subprocess.Popen[str], ending: Ending) -> None:
+    """End a program so that it can put things away; where it does not, insist."""
+    assert process.stdout is not None
+    # Its last words have to go somewhere, or it waits for a reader.
+    drain = threading.Thread(target=process.stdout.read, daemon=True)
+    drain.start()
+    try:
+        ending(process)
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        drain.join(_TICK)
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """Tell a program to stop, as Ctrl-C does, and wait."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE)
+
+
+def end_what_runs_inside(process: subprocess.Popen[str]) -> None:
+    """Kill what a program runs in containers, until it gives up by itself.
+
+    A build of podman 4.3 that is interrupted leaves its containers behind; one that fails
+    removes them.
+    """
+    until = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < until:
+        for pid in _inside(process.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_TICK)
+
+
+def _inside(top: int) -> Iterator[int]:
+    """The processes below one that are in another PID namespace than it."""
+    outside = _namespace(top)
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                # The name in parentheses may hold spaces; the parent is the second field after it.
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    waiting = list(parents.get(top, ()))
+    while waiting:
+        pid = waiting.pop()
+        waiting += parents.get(pid, ())
+        if (its := _namespace(pid)) and its != outside:
+            yield pid
+
+
+def _namespace(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
+    except OSError:
+        return ""

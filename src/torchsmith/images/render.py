@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from torchsmith.errors import UsageError
 from torchsmith.images.compose import compose_files
-from torchsmith.images.names import at_recipes_registry, made_images
+from torchsmith.images.names import at_recipes_registry, recipe_images
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.apptainer import from_image, from_wheels
 from torchsmith.plan.render.dockerfile import dockerfile_context
@@ -52,7 +52,7 @@ def apptainer_files(
         )
     by_variant = {item.variant: item for item in plan.variants}
     files: dict[str, bytes] = {}
-    for made in made_images(recipe):
+    for made in recipe_images(recipe):
         if made.variant not in by_variant:
             continue
         resolution = by_variant[made.variant]

@@ -11,6 +11,7 @@ from torchsmith.plan.attest import attest_step
 from torchsmith.plan.companions import companion_steps, extension_steps
 from torchsmith.plan.conda import conda_library
 from torchsmith.plan.finishing import finished
+from torchsmith.plan.images import image_names, image_steps
 from torchsmith.plan.libtorch import libtorch_step
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
@@ -19,7 +20,7 @@ from torchsmith.plan.patching import patch_source
 from torchsmith.plan.publish import publish_steps
 from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
-from torchsmith.plan.ship import image_names, image_steps, job_steps, wheel_folder
+from torchsmith.plan.ship import job_steps, wheel_folder
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps
@@ -189,7 +190,7 @@ def _variant(
     image_ids: tuple[str, ...] = ()
     if recipe.image is not None:
         context = f"image/{variant}"
-        text = render_dockerfile(recipe, resolution, mine, torchsmith)
+        text = render_dockerfile(recipe, resolution, mine, torchsmith, only=only)
         collector.files[f"{context}/Dockerfile"] = text.encode()
         if recipe.image.foundation is not None:
             collector.files[f"{context}/Dockerfile.base"] = render_base(recipe.image).encode()
@@ -208,6 +209,7 @@ def _variant(
             tuple(dict.fromkeys(reads)),
             only=only,
             dist=wheel_folder(wheels),
+            compiled=any(step.kind == "compile" for step in mine),
         )
         collector.add(*made)
         images = list(image_names(recipe.image, variant, only=only).values())

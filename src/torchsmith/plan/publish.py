@@ -7,9 +7,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from torchsmith.plan.images import ENGINE
 from torchsmith.plan.models import Step, Task
 from torchsmith.plan.shell import in_project, needs_program, sh, unless
-from torchsmith.plan.ship import ENGINE, wheel_folder
+from torchsmith.plan.ship import wheel_folder
 from torchsmith.recipe.outcome import Publish
 from torchsmith.resolve.models import Resolution
 

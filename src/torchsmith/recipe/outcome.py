@@ -141,6 +141,14 @@ class Image(_Section):
     run: list[Line] = Field(default_factory=list)
     env: dict[EnvName, Line] = Field(default_factory=dict)
     client: list[Client] = Field(default_factory=list)
+    secrets: list[EnvName] = Field(
+        default_factory=list,
+        description="Variables that `pip`, `run` and `client.run` see while it is built; no layer "
+        "keeps their values.",
+    )
+    healthcheck: Line | None = Field(
+        None, description="Command that fails in a container that is not well."
+    )
     train: Annotated[list[Training], Field(max_length=64), AfterValidator(unique_names)] = Field(
         default_factory=list
     )

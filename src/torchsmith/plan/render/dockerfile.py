@@ -1,7 +1,7 @@
 """A plan as a multi-stage Dockerfile that plain `docker build` or `podman build` understands.
 
     toolchain -> sources -> environment -> build-torch -> build-vision … -> verified -> wheels
-    toolchain -> install -> runtime -> train-NAME
+    toolchain -> install -> shared -> runtime, train-NAME
 
 No heredocs and no `# syntax` line: both need an engine newer than many people run.
 """
@@ -12,7 +12,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from torchsmith.plan.finishing import finishes
-from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.images import wheels_image
+from torchsmith.plan.models import Plan, Step, digest
 from torchsmith.plan.render.instructions import (
     CCACHE_MOUNT,
     PIP_MOUNT,
@@ -20,8 +21,11 @@ from torchsmith.plan.render.instructions import (
     arg,
     copy,
     env,
+    healthcheck,
     label,
     run,
+    secret_exports,
+    secret_mounts,
 )
 from torchsmith.plan.render.stages import (
     build_packages,
@@ -37,6 +41,9 @@ from torchsmith.recipe.outcome import Image
 from torchsmith.resolve.models import Resolution
 
 WORK = "/opt/torchsmith"
+# Where an image holds wheels; and, for one that has them installed, the image that holds them.
+WHEELS_LABEL = "dev.torchsmith.wheels"
+WHEELS_IMAGE_LABEL = "dev.torchsmith.wheels-image"
 PROJECT = f"{WORK}/project"
 _BUILD_KINDS = ("fetch", "patch", "environment", "configure", "compile", "verify")
 
@@ -90,7 +97,7 @@ def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:
     lines += [f"FROM {_base(resolution)} AS toolchain", f"WORKDIR {WORK}"]
     lines.append(env({"WORK": WORK, "PROJECT": PROJECT}))
     packages = build_packages(resolution) if compilers else python_packages(resolution)
-    lines += apt_install(packages)
+    lines += apt_install(packages, "toolchain")
     if resolution.python_from == "uv":
         lines += [
             "# The distribution has another Python: uv brings this one, in a folder to copy.",
@@ -130,13 +137,15 @@ def _stage_name(project: str) -> str:
     return "".join(char if char.isalnum() else "-" for char in project.lower())
 
 
-def _wheels(steps: Sequence[Step], variant: str) -> list[str]:
+def _wheels(steps: Sequence[Step], variant: str, *, inside: bool) -> list[str]:
     folder = f"dist/{variant}/finished" if any(map(finishes, steps)) else f"dist/{variant}"
     return [
         "",
-        "# ---- wheels: `docker build --target wheels --output wheels .` takes them out",
+        "# ---- wheels: nothing else; `docker build --target wheels --output wheels .` takes",
+        "# them out, as `torchsmith image wheels` does of any image made of them",
         "FROM scratch AS wheels",
-        f"COPY --from=verified {WORK}/{folder}/ /",
+        f"COPY --from=verified {WORK}/{folder}/*.whl /" if inside else "COPY wheels/*.whl /",
+        label({WHEELS_LABEL: "/"}),
     ]
 
 
@@ -145,49 +154,68 @@ def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]
     lines = ["", "# ---- install: a virtual environment with torch, to be copied as it is"]
     lines.append("FROM toolchain AS install")
     if wheels:
-        here = image.build == "wheels"
-        lines.append("COPY wheels/ /wheels/" if here else "COPY --from=wheels / /wheels/")
+        lines.append("COPY --from=wheels / /wheels/")
     install = environment_commands(resolution, "/wheels/*.whl" if wheels else "")
     return lines + run(install, [PIP_MOUNT])
 
 
-def _runtime(resolution: Resolution, image: Image, torchsmith: str) -> list[str]:
+def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str) -> dict[str, str]:
+    """Where an image comes from; no date, so that the same recipe gives the same image."""
     cuda = resolution.cuda
-    labels = {
+    # Without what is made of the build afterwards: a job or an upload makes no other image.
+    wish = recipe.model_dump_json(exclude={"job", "publish"})
+    return {
         "org.opencontainers.image.title": f"PyTorch {resolution.version}",
         "org.opencontainers.image.version": resolution.version,
         "org.opencontainers.image.source": resolution.source.url,
         "org.opencontainers.image.revision": resolution.source.commit,
+        "org.opencontainers.image.base.name": runtime_base(resolution),
         "dev.torchsmith.version": torchsmith,
+        "dev.torchsmith.recipe": recipe.name,
+        "dev.torchsmith.recipe-sha256": digest(wish.encode()),
         "dev.torchsmith.variant": resolution.variant,
+        "dev.torchsmith.torch": resolution.version,
         "dev.torchsmith.python": resolution.python,
         "dev.torchsmith.cuda": cuda.version if cuda else "none",
         "dev.torchsmith.archs": cuda.arch_list if cuda else "",
+        WHEELS_IMAGE_LABEL: wheels,
     }
-    lines = ["", "# ---- runtime: torch and what it needs to run, no compilers"]
-    lines += [f"FROM {runtime_base(resolution)} AS runtime", label(labels)]
-    lines += apt_install([*runtime_packages(resolution), *image.apt])
+
+
+def _shared(resolution: Resolution, image: Image) -> list[str]:
+    """What every image of a recipe has. What changes most often stands last."""
+    lines = ["", "# ---- shared: torch and what it needs to run, no compilers"]
+    lines.append(f"FROM {runtime_base(resolution)} AS shared")
+    lines += apt_install(runtime_packages(resolution), "runtime")
     if resolution.python_from == "uv":
         lines.append("COPY --from=toolchain /opt/python /opt/python")
     lines += ["COPY --from=install /opt/venv /opt/venv", "ENV PATH=/opt/venv/bin:$PATH"]
+    if image.apt:
+        lines += apt_install(image.apt, "extras")
     if image.env:
         lines.append(env(image.env))
+    exports, mounts = secret_exports(image.secrets), secret_mounts(image.secrets)
     if image.pip:
-        lines += run([f"pip install {shlex.join(image.pip)}"], [PIP_MOUNT])
+        lines += run([*exports, f"pip install {shlex.join(image.pip)}"], [PIP_MOUNT, *mounts])
     for client in image.client:
         lines += ["", "# A vendor's own client, installed the vendor's way."]
         lines += [copy(name, "/tmp/client/") for name in client.files]
-        lines += ["WORKDIR /tmp/client", *run([*client.run, "rm -rf /tmp/client"])]
+        lines += [
+            "WORKDIR /tmp/client",
+            *run([*exports, *client.run, "rm -rf /tmp/client"], mounts),
+        ]
     if image.client:
         lines.append("WORKDIR /")
     if image.run:
-        lines += run(image.run)
-    lines += [
+        lines += run([*exports, *image.run], mounts)
+    if image.healthcheck is not None:
+        lines.append(healthcheck(image.healthcheck))
+    return [
+        *lines,
         "# DataLoader workers pass tensors through /dev/shm: "
         f"run with --shm-size={image.shm_size}.",
         'CMD ["python"]',
     ]
-    return lines
 
 
 def render_base(image: Image) -> str:
@@ -198,7 +226,7 @@ def render_base(image: Image) -> str:
     if foundation.env:
         lines.append(env(foundation.env))
     if foundation.apt:
-        lines += apt_install(foundation.apt)
+        lines += apt_install(foundation.apt, "foundation")
     if foundation.run:
         lines += run(foundation.run)
     return "\n".join(lines) + "\n"
@@ -215,9 +243,17 @@ _PRAGMA = (
 
 
 def render_dockerfile(
-    recipe: Recipe, resolution: Resolution, steps: Sequence[Step], torchsmith: str
+    recipe: Recipe,
+    resolution: Resolution,
+    steps: Sequence[Step],
+    torchsmith: str,
+    *,
+    only: bool = True,
 ) -> str:
-    """Write one variant as a Dockerfile. The same plan gives the same bytes."""
+    """Write one variant as a Dockerfile. The same plan gives the same bytes.
+
+    `only` says that the recipe has no other variant: names of images then name none.
+    """
     image = recipe.image or Image()
     mine = [step for step in steps if _reaches(step, resolution)]
     compiled = any(step.kind == "compile" for step in mine)
@@ -229,6 +265,7 @@ def render_dockerfile(
         f"# Written by torchsmith {torchsmith}; builds without it:",
         "#   docker build --target runtime --tag NAME .      (or podman build)",
         f"#   docker run --shm-size={image.shm_size} NAME",
+        *(f"#   --secret id={name},env={name} for the build" for name in image.secrets),
         *_beside(mine if inside else [], image, wheels=compiled and not inside),
         "#",
         *_PRAGMA,
@@ -236,11 +273,16 @@ def render_dockerfile(
     lines += _toolchain(resolution, compilers=inside)
     if inside:
         lines += _builds(mine)
-        lines += _wheels(mine, resolution.variant)
+    if compiled:
+        lines += _wheels(mine, resolution.variant, inside=inside)
     lines += _install(resolution, image, wheels=compiled)
-    lines += _runtime(resolution, image, torchsmith)
+    lines += _shared(resolution, image)
+    wheels = wheels_image(image, resolution.variant, only=only) if compiled else ""
+    # Last in each image: what they say changes with every recipe, and no layer with them.
+    labels = label(_labels(recipe, resolution, torchsmith, wheels))
+    lines += ["", "# ---- runtime: the plain image", "FROM shared AS runtime", labels]
     for training in image.train:
-        lines += train_stage(training)
+        lines += [*train_stage(training, image.secrets), labels]
     return "\n".join(lines) + "\n"
 
 
@@ -267,7 +309,7 @@ def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str,
     for resolution in plan.variants:
         top = f"{resolution.variant}/" if len(plan.variants) > 1 else ""
         steps = plan.of(resolution.variant)
-        text = render_dockerfile(recipe, resolution, steps, torchsmith)
+        text = render_dockerfile(recipe, resolution, steps, torchsmith, only=not top)
         files[f"{top}Dockerfile"] = text.encode()
         if recipe.image is not None and recipe.image.foundation is not None:
             files[f"{top}Dockerfile.base"] = render_base(recipe.image).encode()

@@ -17,22 +17,42 @@ def run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
     return [f"{head}{separator}" + "; \\\n    ".join(["set -eu", *commands])]
 
 
-def apt_install(packages: Iterable[str]) -> list[str]:
-    """Install Debian packages, leaving no lists behind.
+def apt_install(packages: Iterable[str], cache: str) -> list[str]:
+    """Install Debian packages, leaving no lists behind; what is downloaded stays in `cache`.
 
-    No cache mount: apt needs it locked, and podman 4.3 (Debian 12) waits forever for a lock
-    that an earlier stage of the same build took.
+    apt needs its folder to itself. Each RUN has a cache of its own name, because podman 4.3
+    (Debian 12) keeps such a lock until the build is over and would wait for itself. Not apt's
+    own folder, which the distributions' images empty after every installation.
     """
     names = " \\\n        ".join(sorted(dict.fromkeys(packages)))
-    install = f"apt-get install --yes --no-install-recommends \\\n        {names}"
+    install = (
+        f"apt-get -o Dir::Cache::archives={_APT_FOLDER} install --yes --no-install-recommends "
+        f"\\\n        {names}"
+    )
     return run(
         [
             "export DEBIAN_FRONTEND=noninteractive",
+            f"mkdir -p {_APT_FOLDER}/partial",
             "apt-get update",
             install,
             "rm -rf /var/lib/apt/lists/*",
-        ]
+        ],
+        [f"--mount=type=cache,id=torchsmith-apt-{cache},target={_APT_FOLDER},sharing=locked"],
     )
+
+
+_APT_FOLDER = "/var/cache/torchsmith-apt"
+SECRETS_FOLDER = "/run/secrets"
+
+
+def secret_mounts(names: Iterable[str]) -> list[str]:
+    """Mounts of secrets, each a file that no layer keeps."""
+    return [f"--mount=type=secret,id={name}" for name in names]
+
+
+def secret_exports(names: Iterable[str]) -> list[str]:
+    """Commands that give programs the secrets as the variables they are known by."""
+    return [f'{name}="$(cat {SECRETS_FOLDER}/{name})"; export {name}' for name in names]
 
 
 def quoted(value: str) -> str:
@@ -53,6 +73,12 @@ def _pairs(instruction: str, values: Mapping[str, str]) -> str:
 def env(values: Mapping[str, str]) -> str:
     """ENV with every value quoted."""
     return _pairs("ENV", values)
+
+
+def healthcheck(command: str) -> str:
+    """HEALTHCHECK; importing torch alone takes seconds, so it is asked seldom."""
+    words = json.dumps(["sh", "-c", command])
+    return f"HEALTHCHECK --interval=60s --timeout=30s --start-period=30s CMD {words}"
 
 
 def label(values: Mapping[str, str]) -> str:

@@ -6,8 +6,16 @@ import shlex
 from collections.abc import Sequence
 
 from torchsmith.facts.ranges import release
-from torchsmith.plan.render.instructions import PIP_MOUNT, apt_install, arg, env, run
-from torchsmith.plan.shell import needs_program
+from torchsmith.plan.render.instructions import (
+    PIP_MOUNT,
+    apt_install,
+    arg,
+    env,
+    run,
+    secret_exports,
+    secret_mounts,
+)
+from torchsmith.plan.shell import needs_program, unless
 from torchsmith.plan.toolkit import runtime_requirements
 from torchsmith.plan.torch import last_pip
 from torchsmith.recipe.outcome import Training
@@ -111,28 +119,44 @@ def pip_install(python: str, version: str, packages: Sequence[str], files: str) 
     return [*commands, f"{python} -m pip install {what}"]
 
 
-def train_stage(training: Training) -> list[str]:
+def _locale(training: Training) -> tuple[list[str], list[str]]:
+    """Packages and commands that make a locale; C's are in every image."""
+    language, _, charset = training.locale.partition(".")
+    if language in ("C", "POSIX"):
+        return [], []
+    words = ["localedef", "-i", language, "-f", charset or "UTF-8", training.locale]
+    return ["locales"], [shlex.join(words)]
+
+
+def train_stage(training: Training, secrets: Sequence[str]) -> list[str]:
     """The image a person works in, as themselves."""
     uid = "1000" if training.uid == "caller" else str(training.uid)
     gid = "1000" if training.gid == "caller" else str(training.gid)
     groups = f" --groups {','.join(training.groups)}" if training.groups else ""
     user, workdir = training.user, training.workdir
     lines = ["", f"# ---- {training.name}: the image {user} works in"]
-    lines += [f"FROM runtime AS train-{training.name}", arg("UID", uid), arg("GID", gid)]
-    lines.append(env({"TZ": training.timezone, "LANG": training.locale, "LC_ALL": training.locale}))
-    if training.apt:
-        lines += apt_install(training.apt)
+    lines += [f"FROM shared AS train-{training.name}", arg("UID", uid), arg("GID", gid)]
+    packages, make_locale = _locale(training)
+    if training.apt or packages:
+        lines += apt_install([*training.apt, *packages], f"train-{training.name}")
+    lines.append(env({"TZ": training.timezone}))
     lines += run(
         [
+            unless('test "$UID" != 0', "UID is 0: this image is for a person, not for root"),
+            unless(
+                f"test -e /usr/share/zoneinfo/{training.timezone}",
+                f"this distribution knows no time zone {training.timezone}",
+            ),
+            unless(f"test -x {training.shell}", f"there is no {training.shell}: name it in apt"),
+            *make_locale,
             'ln -sfn "/usr/share/zoneinfo/$TZ" /etc/localtime',
             'echo "$TZ" > /etc/timezone',
             *(f"getent group {name} || groupadd {name}" for name in training.groups),
             f'getent group "$GID" || groupadd --gid "$GID" {user}',
             # Ubuntu's images from 24.04 on have a user of their own with number 1000.
             'owner="$(getent passwd "$UID" | cut -d: -f1)"',
-            'if [ -n "$owner" ] && [ "$UID" != 0 ]; then userdel --remove "$owner" || true; fi',
-            # Not unique: the caller may be root.
-            'useradd --non-unique --uid "$UID" --gid "$GID" --no-log-init --create-home '
+            'if [ -n "$owner" ]; then userdel --remove "$owner" || true; fi',
+            'useradd --uid "$UID" --gid "$GID" --no-log-init --create-home '
             f"--shell {training.shell}{groups} {user}",
             f"mkdir -p {workdir}",
             # The folders, not what is in them: more can be installed, and no layer is copied.
@@ -140,8 +164,11 @@ def train_stage(training: Training) -> list[str]:
             "/opt/venv/lib/python3*/site-packages",
         ]
     )
+    lines.append(env({"LANG": training.locale, "LC_ALL": training.locale}))
+    exports, mounts = secret_exports(secrets), secret_mounts(secrets)
     if training.pip:
-        lines += run([f"pip install {shlex.join(training.pip)}"], [PIP_MOUNT])
+        command = f"pip install {shlex.join(training.pip)}"
+        lines += run([*exports, command], [PIP_MOUNT, *mounts])
     if training.conda:
         lines += run(
             [
@@ -150,7 +177,7 @@ def train_stage(training: Training) -> list[str]:
             ]
         )
     if training.run:
-        lines += run(training.run)
+        lines += run([*exports, *training.run], mounts)
     if training.env:
         lines.append(env(training.env))
     return [*lines, f"USER {user}", f"WORKDIR {workdir}", f'CMD ["{training.shell}"]']

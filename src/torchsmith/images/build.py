@@ -1,0 +1,68 @@
+"""Building one image of a plan, in its work folder."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import msgspec
+
+from torchsmith.engine.disk import room
+from torchsmith.engine.made_images import MadeImage
+from torchsmith.errors import UsageError
+from torchsmith.images.caller import numbers_here
+from torchsmith.images.context import put_project_files, put_wheels
+from torchsmith.images.engine import Build, Secret
+from torchsmith.images.errors import EngineError
+from torchsmith.images.find import find_engine
+from torchsmith.images.process import OnLine
+from torchsmith.images.refusal import explained
+from torchsmith.plan.images import ImageTask
+
+# A platform as torchsmith writes it, and as registries do.
+_PLATFORMS = {"linux-x86_64": "linux/amd64", "linux-aarch64": "linux/arm64"}
+
+
+def engine_platform(wanted: str, machine: str) -> str:
+    """The platform an engine has to be told; none where it is this machine's own."""
+    return "" if wanted in ("", f"linux-{machine}") else _PLATFORMS.get(wanted, wanted)
+
+
+def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
+    """Build what a task describes, note what came of it, and return that."""
+    context = Path(task.context)
+    args = numbers_here(task.caller)
+    engine = find_engine(task.engine)
+    if task.wheels:
+        wheels = sorted(Path().glob(task.wheels))
+        if not wheels:
+            raise UsageError(
+                f"there is no {task.wheels} to put into the image",
+                "`torchsmith build` makes the wheels first.",
+            )
+        put_wheels(wheels, context)
+    put_project_files(task.reads, project, context)
+    wanted = Build(
+        context,
+        task.name,
+        context / task.file,
+        target=task.stage,
+        args=args,
+        secrets=tuple(Secret(name, name) for name in task.secrets),
+        platform=engine_platform(task.platform, platform.machine()),
+        network=task.network,
+        cache=task.cache,
+    )
+    try:
+        identity = engine.build(wanted, say)
+    except EngineError as error:
+        raise explained(error, engine, wanted) from None
+    info = engine.inspect(identity)
+    digest = next((text.partition("@")[2] for text in info.digests), "")
+    made = MadeImage(task.name, info.id, digest, engine.name, info.layers, info.bytes)
+    record = Path(task.record)
+    part = record.with_suffix(".part")
+    with room(record.parent):
+        part.write_bytes(msgspec.json.encode(made))
+        part.rename(record)
+    return made

@@ -1,0 +1,54 @@
+"""Which images of a plan are meant, and whether they can be built here at all."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from torchsmith.errors import UsageError
+from torchsmith.images.caller import numbers_here
+from torchsmith.images.engine import Engine
+from torchsmith.images.find import find_engine
+from torchsmith.plan.images import task_of
+from torchsmith.plan.models import Plan, Step
+
+
+def image_steps(plan: Plan, variant: str = "", only: Sequence[str] = ()) -> list[Step]:
+    """The steps of the images asked for: all of them, or those of a variant, or by name."""
+    steps = [step for step in plan.steps if step.kind == "image" and step.task is not None]
+    if not steps:
+        raise UsageError(
+            "the recipe asks for no image", "Add a table [image] to it; see docs/images.md."
+        )
+    if variant:
+        variants = [item.variant for item in plan.variants]
+        if variant not in variants:
+            raise UsageError(f"there is no variant {variant}", _meant(variant, variants))
+        steps = [step for step in steps if step.variant == variant]
+    if not only:
+        return steps
+    for wanted in only:
+        if not any(wanted in _names(step) for step in steps):
+            known = [task_of(step).name for step in steps]
+            raise UsageError(f"no image is named {wanted}", _meant(wanted, known))
+    return [step for step in steps if _names(step) & set(only)]
+
+
+def _names(step: Step) -> set[str]:
+    """What a person may call an image: its name, its tag, its stage."""
+    task = task_of(step)
+    tag = task.name.rpartition(":")[2]
+    return {step.id, task.name, tag, task.stage, task.stage.removeprefix("train-")} - {""}
+
+
+def _meant(wanted: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(wanted, known, 1)
+    return f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
+
+
+def ensure_images(steps: Sequence[Step]) -> Engine | None:
+    """Have what image steps need before anything long is begun; the engine, if there are any."""
+    tasks = [task_of(step) for step in steps if step.kind == "image" and step.task is not None]
+    for task in tasks:
+        numbers_here(task.caller)
+    return find_engine(tasks[0].engine) if tasks else None

@@ -1,0 +1,209 @@
+"""The steps that build container images, and what torchsmith does for each of them."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from torchsmith.plan.models import Cost, Plan, Step, Task
+from torchsmith.plan.shell import in_project, sh
+from torchsmith.recipe.outcome import Image, Training
+from torchsmith.resolve.models import Resolution
+
+ENGINE = '"${ENGINE:-docker}"'
+MODULE = "torchsmith.images"
+# The stage, and the tag, that hold nothing but the wheels of a build.
+WHEELS = "wheels"
+
+
+class ImageTask(Struct, frozen=True, omit_defaults=True):
+    """One image to be built, its paths those of the work folder.
+
+    `wheels` is the pattern of the wheels to be put into the context, `reads` are paths of the
+    recipe's folder to be put there too. `caller` gives the image's user the numbers of whoever
+    builds it. What the image is, is written to `record`. The rest is how the engine is asked.
+    """
+
+    name: str
+    context: str
+    record: str
+    stage: str = ""
+    file: str = "Dockerfile"
+    wheels: str = ""
+    reads: tuple[str, ...] = ()
+    caller: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    platform: str = ""
+    engine: str = ""
+    network: str = ""
+    cache: bool = True
+
+
+def split_name(image: str) -> tuple[str, str]:
+    """Name and tag; a colon before a slash is a registry's port."""
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    return (name, tag) if name and "/" not in tag else (image.partition("@")[0], "")
+
+
+def image_names(image: Image, variant: str, *, only: bool) -> dict[str, str]:
+    """Stage of the Dockerfile -> name of the image made from it."""
+    name, tag = split_name(image.name)
+    suffix = "" if only else f"-{variant}"
+    stages = {f"train-{item.name}": f"{name}:{item.name}{suffix}" for item in image.train}
+    if not stages:
+        stages["runtime"] = f"{name}:{tag or 'latest'}{suffix}"
+    return stages
+
+
+def wheels_image(image: Image, variant: str, *, only: bool) -> str:
+    """The name of the image that holds the wheels of a build."""
+    name, tag = split_name(image.name)
+    return f"{name}:{f'{tag}-' if tag else ''}{WHEELS}{'' if only else f'-{variant}'}"
+
+
+def image_steps(
+    resolution: Resolution,
+    image: Image,
+    context: str,
+    needs: tuple[str, ...],
+    reads: tuple[str, ...],
+    *,
+    only: bool,
+    dist: str,
+    compiled: bool,
+) -> list[Step]:
+    """One step for each image; they share every layer up to torch."""
+    variant = resolution.variant
+    steps: list[Step] = []
+    if image.foundation is not None:
+        steps.append(_foundation(resolution, image, context))
+        needs = (*needs, steps[0].id)
+    stages = image_names(image, variant, only=only)
+    if compiled:
+        stages[WHEELS] = wheels_image(image, variant, only=only)
+    for stage, name in stages.items():
+        training = next((item for item in image.train if f"train-{item.name}" == stage), None)
+        task = ImageTask(
+            name=name,
+            context=context,
+            record=f"{context}/{stage}.json",
+            stage=stage,
+            wheels=f"{dist}/*.whl" if image.build == "wheels" and dist else "",
+            reads=reads,
+            caller=_of_the_caller(training),
+            secrets=tuple(image.secrets),
+            platform=resolution.platform,
+        )
+        what = f"Keep the wheels as the image {name}" if stage == WHEELS else ""
+        steps.append(
+            Step(
+                id=f"image-{stage}-{variant}",
+                kind="image",
+                title=what or f"Build the image {name}",
+                why="wheels built on this machine, copied in"
+                if image.build == "wheels"
+                else "everything built inside the image",
+                variant=variant,
+                needs=needs,
+                inputs=(f"{context}/Dockerfile",),
+                reads=reads,
+                secrets=task.secrets,
+                commands=_commands(task),
+                task=as_task(task),
+                cost=Cost(core_seconds=120, disk_mb=8000, basis="a runtime layer"),
+                details=_details(image, training),
+            )
+        )
+    return steps
+
+
+def _foundation(resolution: Resolution, image: Image, context: str) -> Step:
+    assert image.foundation is not None
+    task = ImageTask(
+        name=image.foundation.name,
+        context=context,
+        record=f"{context}/foundation.json",
+        file="Dockerfile.base",
+        platform=resolution.platform,
+    )
+    return Step(
+        id=f"image-foundation-{resolution.variant}",
+        kind="image",
+        title=f"Build the base image {image.foundation.name}",
+        why=f"from {image.foundation.start}",
+        variant=resolution.variant,
+        inputs=(f"{context}/Dockerfile.base",),
+        commands=_commands(task),
+        task=as_task(task),
+        cost=Cost(core_seconds=120, disk_mb=4000, basis="downloads"),
+    )
+
+
+def as_task(task: ImageTask) -> Task:
+    """How torchsmith builds it by itself."""
+    return Task(MODULE, msgspec.json.encode(task).decode())
+
+
+def task_of(step: Step) -> ImageTask:
+    """What an image step builds."""
+    assert step.task is not None
+    return msgspec.json.decode(step.task.given, type=ImageTask)
+
+
+def asked_of_engine(
+    plan: Plan, *, engine: str = "", platform: str = "", network: str = "", cache: bool = True
+) -> Plan:
+    """The plan with its images built in this way; no step has another key for it."""
+    given = {"engine": engine, "platform": platform, "network": network}
+    changes = {**{name: text for name, text in given.items() if text}, "cache": cache}
+
+    def asked(step: Step) -> Step:
+        if step.kind != "image" or step.task is None:
+            return step
+        task = msgspec.structs.replace(task_of(step), **changes)
+        return msgspec.structs.replace(step, task=as_task(task))
+
+    return msgspec.structs.replace(plan, steps=tuple(map(asked, plan.steps)))
+
+
+def _of_the_caller(training: Training | None) -> tuple[str, ...]:
+    """The build arguments that are numbers of whoever builds."""
+    if training is None:
+        return ()
+    numbers = (("UID", training.uid), ("GID", training.gid))
+    return tuple(name for name, number in numbers if number == "caller")
+
+
+def _details(image: Image, training: Training | None) -> tuple[tuple[str, str], ...]:
+    details = [("shm size", image.shm_size)]
+    if training is not None:
+        details += [
+            ("user", f"{training.user} ({training.uid}:{training.gid})"),
+            ("time zone", training.timezone),
+        ]
+    return tuple(details)
+
+
+def _commands(task: ImageTask) -> tuple[str, ...]:
+    """The same for a shell and an engine alone."""
+    context = task.context
+    lines: list[str] = []
+    if task.wheels:
+        lines += [
+            sh("rm", "-rf", f"{context}/wheels"),
+            sh("mkdir", "-p", f"{context}/wheels"),
+            f"cp {task.wheels} {context}/wheels/",
+        ]
+    for path in task.reads:
+        # An engine sees only its context.
+        copy = f"{context}/{path.lstrip('/')}"
+        lines += [
+            sh("rm", "-rf", copy),
+            sh("mkdir", "-p", copy.rpartition("/")[0]),
+            f"cp -a {in_project(path)} {sh(copy)}",
+        ]
+    options = [f"--file {context}/{task.file}"]
+    options += [f"--target {task.stage}"] if task.stage else []
+    options += [f'--build-arg {name}="$(id -{name[0].lower()})"' for name in task.caller]
+    options += [f"--secret id={name},env={name}" for name in task.secrets]
+    return (*lines, f"{ENGINE} build {' '.join(options)} --tag {sh(task.name)} {context}")

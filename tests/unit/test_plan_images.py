@@ -1,0 +1,170 @@
+"""What the Dockerfiles promise: no secret in a layer, labels last, one torch for every person."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.unit.conftest import Run
+
+from torchsmith.errors import UsageError
+from torchsmith.facts.files import shipped
+from torchsmith.host.models import Host
+from torchsmith.images.select import image_steps
+from torchsmith.plan.build import make_plan
+from torchsmith.plan.images import asked_of_engine, split_name, task_of
+from torchsmith.plan.models import Plan
+from torchsmith.plan.render.dockerfile import dockerfile_context
+from torchsmith.recipe.load import parse_recipe
+from torchsmith.recipe.matrix import expand
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+HEAD = """
+torch = { release = "2.13.0", use = "wheel" }
+python = "3.11"
+system = "debian-12"
+"""
+TAIL = """
+[[companions.extension]]
+name = "near"
+git = { url = "https://example.org/near.git", ref = "main" }
+"""
+
+
+def plan_of(image: str, more: str = TAIL) -> tuple[Plan, Recipe]:
+    loaded = parse_recipe(f"{HEAD}[image]\n{image}\n{more}", "test", None)
+    facts = shipped()
+    host = Host(platform="linux-x86_64", system="debian-12")
+    outcomes = [resolve(item, facts, host, loaded.files) for item in expand(loaded.recipe)]
+    resolved = [item for item in outcomes if isinstance(item, Resolution)]
+    assert len(resolved) == len(outcomes), outcomes
+    return make_plan(loaded.recipe, resolved, facts, "test"), loaded.recipe
+
+
+def dockerfile(image: str, more: str = TAIL) -> str:
+    return dockerfile_context(*plan_of(image, more), "test")["Dockerfile"].decode()
+
+
+def stage(text: str, name: str) -> str:
+    return re.split(r"^# ---- ", text.split(f" AS {name}\n")[1], flags=re.MULTILINE)[0]
+
+
+PEOPLE = """
+train = [
+  { name = "alice", user = "alice", uid = 1001, gid = 1001 },
+  { name = "bob", user = "bob", uid = 1002, gid = 1002 },
+]
+"""
+
+
+def test_every_person_starts_from_the_stage_that_has_torch() -> None:
+    text = dockerfile(PEOPLE)
+    assert text.count("COPY --from=install /opt/venv") == 1
+    assert "FROM shared AS train-alice" in text
+    assert "FROM shared AS train-bob" in text
+
+
+def test_labels_stand_last_so_that_no_layer_changes_with_them() -> None:
+    text = dockerfile(PEOPLE)
+    assert "LABEL" not in stage(text, "shared")
+    for name in ("runtime", "train-alice", "train-bob"):
+        body = stage(text, name)
+        after = body[body.index("LABEL org.opencontainers.image.title") :]
+        assert "RUN" not in after
+        assert "dev.torchsmith.torch=2.13.0" in after
+        assert re.search(r"dev\.torchsmith\.recipe-sha256=[0-9a-f]{64}\b", after)
+
+
+def test_an_upload_makes_no_other_image() -> None:
+    assert dockerfile(PEOPLE) == dockerfile(PEOPLE, f'{TAIL}[publish]\nindex = "index"\n')
+    assert dockerfile(PEOPLE) != dockerfile(PEOPLE.replace("1002", "1003"))
+
+
+def test_secrets_are_mounts_and_nothing_else() -> None:
+    text = dockerfile('secrets = ["INDEX_TOKEN"]\nrun = ["fetch"]\npip = ["private"]')
+    body = stage(text, "shared")
+    assert body.count("--mount=type=secret,id=INDEX_TOKEN") == 2
+    assert 'INDEX_TOKEN="$(cat /run/secrets/INDEX_TOKEN)"' in body
+    assert not re.search(r"^(ARG|ENV).*INDEX_TOKEN", text, re.MULTILINE)
+    step = image_steps(plan_of('secrets = ["INDEX_TOKEN"]')[0])[0]
+    assert step.secrets == ("INDEX_TOKEN",)
+    assert "--secret id=INDEX_TOKEN,env=INDEX_TOKEN" in step.commands[-1]
+
+
+def test_a_health_check_is_there_only_if_asked_for() -> None:
+    assert "HEALTHCHECK" not in dockerfile("")
+    text = dockerfile("healthcheck = \"python -c 'import torch'\"")
+    assert 'CMD ["sh", "-c", "python -c \'import torch\'"]' in text
+
+
+def test_a_locale_that_is_not_cs_is_made() -> None:
+    text = dockerfile('train = [{ name = "a", locale = "de_DE.UTF-8" }]')
+    assert "localedef -i de_DE -f UTF-8 de_DE.UTF-8" in text
+    assert "        locales; " in text
+    assert "localedef" not in dockerfile('train = [{ name = "a" }]')
+
+
+def test_no_two_installations_of_a_dockerfile_share_an_apt_cache() -> None:
+    text = dockerfile(
+        'apt = ["git"]\ntrain = [{ name = "a", apt = ["vim"] }, { name = "b", apt = ["vim"] }]'
+    )
+    ids = re.findall(r"id=(torchsmith-apt-\S+?),", text)
+    assert len(ids) == len(set(ids)) == 5
+
+
+def test_a_port_is_no_tag() -> None:
+    assert split_name("localhost:5000/lab") == ("localhost:5000/lab", "")
+    assert split_name("localhost:5000/lab:v1") == ("localhost:5000/lab", "v1")
+    assert split_name("lab") == ("lab", "")
+    names = [task_of(step).name for step in image_steps(plan_of('name = "host:5000/lab:v1"')[0])]
+    assert names == ["host:5000/lab:v1", "host:5000/lab:v1-wheels"]
+
+
+def test_an_image_may_be_named_as_people_would() -> None:
+    plan, _ = plan_of(f'name = "lab"\n{PEOPLE}')
+    for name in ("lab:alice", "alice", "train-alice"):
+        assert [task_of(step).name for step in image_steps(plan, only=[name])] == ["lab:alice"]
+    assert len(image_steps(plan)) == 3
+    with pytest.raises(UsageError, match="no image is named lab:alise") as caught:
+        image_steps(plan, only=["lab:alise"])
+    assert caught.value.hint == "Did you mean lab:alice?"
+    with pytest.raises(UsageError, match="no variant"):
+        image_steps(plan, variant="py27")
+
+
+def test_how_the_engine_is_asked_changes_no_key_of_what_goes_in() -> None:
+    plan, _ = plan_of('build = "wheels"')
+    asked = asked_of_engine(plan, engine="docker", network="host", cache=False)
+    task = task_of(image_steps(asked)[0])
+    assert (task.engine, task.network, task.cache) == ("docker", "host", False)
+    assert [step.key for step in asked.steps] == [step.key for step in plan.steps]
+    assert task.wheels.endswith("/*.whl")
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ('timezone = "Mars/Olympus"', "IANA time zone"),
+        ("uid = 0", "greater than or equal to 1"),
+        ('user = "a/b"', "a Linux user name: lower case, no slash"),
+    ],
+)
+def test_a_person_who_cannot_be_is_refused_before_anything_is_built(
+    run: Run, train: str, said: str
+) -> None:
+    Path("recipe.toml").write_text(f'{HEAD}[[image.train]]\nname = "a"\n{train}\n')
+    code, _, complaint = run("image", "build")
+    assert code == 2
+    assert said in complaint
+    assert "recipe.toml: line" in complaint
+
+
+def test_a_recipe_without_an_image_says_how_to_ask_for_one(run: Run) -> None:
+    code, _, complaint = run("image", "build", "--preset", "quickstart", "--dry-run")
+    assert code == 2
+    assert "[image]" in complaint
