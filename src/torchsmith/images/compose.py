@@ -67,13 +67,14 @@ def _service(recipe: Recipe, made: RecipeImage, folder: str, *, gpus: bool) -> T
         "stdin_open": True,
         "tty": True,
         "shm_size": image.shm_size.lower(),
-        "ulimits": {"stack": _STACK, **({"memlock": -1} if gpus else {})},
     }
     if training is not None:
         service["environment"] = {"TZ": training.timezone}
         # What is worked on is where the compose file is.
         service["volumes"] = [{"type": "bind", "source": ".", "target": training.workdir}]
     if gpus:
+        # Pinned memory of any size, and deep recursion: what NVIDIA's own images ask for.
+        service["ulimits"] = {"memlock": -1, "stack": _STACK}
         device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     return service

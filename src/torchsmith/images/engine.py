@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from torchsmith.images.errors import EngineError, NoImageError
-from torchsmith.images.process import Ending, OnLine, Said, call, end_what_runs_inside, follow
+from torchsmith.images.process import (
+    Ending,
+    OnLine,
+    Said,
+    call,
+    end_what_runs_inside,
+    follow,
+    interrupt,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +90,20 @@ class Engine(ABC):
         """The program with these words."""
         return [self.program, *map(str, words)]
 
-    def try_(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
+    def try_(
+        self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
+    ) -> Said:
         """Run the program; how it ended is for the caller to judge."""
         argv = self.command(*words)
         if on_line is None:
             return call(argv, env=self.environ)
-        return follow(argv, on_line, self.ending, self.environ)
+        return follow(argv, on_line, ending or self.ending, self.environ)
 
-    def ask(self, *words: str | Path, on_line: OnLine | None = None) -> str:
+    def ask(
+        self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
+    ) -> str:
         """Run the program and return what it said, or raise what it complained of."""
-        said = self.try_(*words, on_line=on_line)
+        said = self.try_(*words, on_line=on_line, ending=ending)
         if said.code != 0:
             raise self.refused(words[0], said)
         return said.out.strip()
@@ -201,7 +213,8 @@ class Engine(ABC):
         self, name: str, on_line: OnLine | None = None, *, insecure: bool = False
     ) -> ImageInfo:
         """Bring an image from its registry."""
-        self.ask("pull", *self.trust_words(insecure), name, on_line=on_line)
+        # It runs nothing in containers: a word is enough to stop it.
+        self.ask("pull", *self.trust_words(insecure), name, on_line=on_line, ending=interrupt)
         return self.inspect(name)
 
     def trust_words(self, insecure: bool) -> list[str]:

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from torchsmith.images.engine import Build, Engine
-from torchsmith.images.process import OnLine
+from torchsmith.images.process import OnLine, interrupt
 
 
 class Podman(Engine):
@@ -35,6 +35,6 @@ def push_with_digest_file(
     """What podman and buildah have in common: the digest is written to a file."""
     with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
         note = Path(folder) / "digest"
-        trust = engine.trust_words(insecure)
-        engine.ask("push", *trust, "--digestfile", note, name, on_line=on_line)
+        words = [*engine.trust_words(insecure), "--digestfile", str(note), name]
+        engine.ask("push", *words, on_line=on_line, ending=interrupt)
         return note.read_text().strip()

@@ -86,7 +86,8 @@ def push(
         if not replace:
             raise OutputError(
                 f"{to} is there already, and is another image ({there.digest[:19]}…)",
-                "Take another tag; or --replace, and whoever pulls it by its tag gets this one.",
+                "Take another tag; or push with `torchsmith image push … --replace`, and whoever "
+                "pulls that tag gets this one.",
             )
     if dry_run:
         return Pushed(image, str(to), "would push")

@@ -15,6 +15,8 @@ from torchsmith.recipe.outcome import Image, Training
 from torchsmith.resolve.models import Resolution
 
 _WHEELS = "/opt/wheels"
+# Not in /tmp, which is the building machine's own while an image is made.
+_CLIENT = "/opt/client"
 
 
 def from_image(
@@ -34,11 +36,15 @@ def from_wheels(
     Where torch is a published one, so are the wheels.
     """
     ours = resolution.use == "source" or bool(resolution.companions or resolution.extensions)
-    beside = "It installs the wheels in ./wheels: put them there first." if ours else ""
-    lines = _header(resolution, torchsmith, beside)
+    beside = [path for client in image.client for path in client.files]
+    beside += ["wheels/ (with the wheels built elsewhere)"] if ours else []
+    said = f"Put beside this file first: {', '.join(beside)}." if beside else ""
+    lines = _header(resolution, torchsmith, said)
     lines += ["Bootstrap: docker", f"From: {runtime_base(resolution)}"]
-    if ours:
-        lines += ["", "%files", f"    wheels {_WHEELS}"]
+    files = [f"wheels {_WHEELS}"] if ours else []
+    files += [f"{path} {_CLIENT}/" for client in image.client for path in client.files]
+    if files:
+        lines += ["", "%files", *_indented(files)]
     lines += ["", "%post", *_indented(_post(resolution, image, training, wheels=ours))]
     return _text([*lines, *_common(resolution, training, image, own_path=True)])
 
@@ -67,6 +73,7 @@ def _post(
         uv = [*uv_commands(), 'export UV_PYTHON_INSTALL_DIR=/opt/python PATH="/opt/uv:$PATH"']
     elif "python3-venv" not in apt:
         apt += ["python3", "python3-venv"]
+    client = [line for item in image.client for line in item.run]
     pip = [*image.pip, *(training.pip if training else ())]
     return [
         "set -eu",
@@ -77,10 +84,11 @@ def _post(
         *environment_commands(resolution, f"{_WHEELS}/*.whl" if wheels else ""),
         *([f"/opt/venv/bin/python -m pip install {shlex.join(pip)}"] if pip else []),
         'export PATH="/opt/venv/bin:$PATH"',
+        *([f"cd {_CLIENT}", *client, "cd /"] if client else []),
         *image.run,
         *(training.run if training else ()),
         # One layer is all there is: what is not removed here stays.
-        f"rm -rf {_WHEELS} /var/lib/apt/lists /root/.cache",
+        f"rm -rf {_WHEELS} {_CLIENT} /var/lib/apt/lists /root/.cache",
     ]
 
 
