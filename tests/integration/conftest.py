@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.apptainer import apptainer as apptainer
 from tests.containers import base_archive as base_archive
 from tests.containers import buildah as buildah
 from tests.containers import docker as docker

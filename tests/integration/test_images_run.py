@@ -74,6 +74,7 @@ def test_workers_that_fill_a_small_shm_are_explained_and_have_enough_by_default(
     podman: EngineHere, torch_image: str, tmp_path: Path
 ) -> None:
     (tmp_path / "load.py").write_text(LOADING)
+    tmp_path.chmod(0o755)
     words = ("run", torch_image, "--mount", f"{tmp_path}:/data:ro")
     program = ("--", "python", "/data/load.py")
     small = torchsmith(podman, *words, "--shm-size", "1M", "--workers", "2", *program)
@@ -126,6 +127,7 @@ def test_an_image_from_a_registry_is_proven_inside_an_empty_store(
     assert "wanted: 2.6.0" in wrong.stdout
 
     (tmp_path / "load.py").write_text(LOADING)
+    tmp_path.chmod(0o755)
     mount = f"{tmp_path}:/data"
     words = ("run", pinned, "-v", mount, "--shm-size", "8G", "--", "python", "/data/load.py")
     assert torchsmith(there, *words).stdout.startswith("total")
@@ -143,6 +145,7 @@ def test_a_program_sees_what_was_asked_for_and_its_exit_code_is_passed_on(
 ) -> None:
     here: EngineHere = request.getfixturevalue(name)
     (tmp_path / "note").write_text("mine\n")
+    tmp_path.chmod(0o755)
     done = torchsmith(
         here,
         *("run", BASE, "--user", "1234:1235", "--timezone", "Asia/Seoul", "--memory", "1G"),
