@@ -6,6 +6,7 @@ https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -19,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 
-from torchsmith.errors import HostError, OutputError
+from torchsmith.errors import OutputError
 from torchsmith.images.logins import Login
 from torchsmith.images.reference import Reference, is_loopback
 
@@ -154,7 +155,7 @@ class Registry:
             "Try again later; if it stays so, its log says why.",
         )
 
-    def _unreachable(self, reason: object) -> RegistryError | HostError:
+    def _unreachable(self, reason: object) -> RegistryError:
         said = getattr(reason, "strerror", None) or getattr(reason, "verify_message", None)
         said = said or str(reason)
         if isinstance(reason, ssl.SSLCertVerificationError):
@@ -198,7 +199,9 @@ def _context(host: str, insecure: bool) -> ssl.SSLContext:
     for place in _CERTIFICATES:
         folder = Path(place) / host
         for path in sorted(folder.glob("*.crt")) if folder.is_dir() else ():
-            context.load_verify_locations(path)
+            # One that cannot be read proves nothing; the engine says so too.
+            with contextlib.suppress(OSError):
+                context.load_verify_locations(path)
     return context
 
 
