@@ -39,6 +39,9 @@ netns = "host"
 runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
+# Its own, not /run/libpod and one segment of shared memory for all: another's reset empties those.
+tmp_dir = "{folder}/libpod"
+lock_type = "file"
 [network]
 network_backend = "netavark"
 """
@@ -189,15 +192,14 @@ def base_archive(
 @pytest.fixture(scope="session")
 def podman(base_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHere]:
     """podman with a store of its own and the base image in it."""
-    folder = tmp_path_factory.mktemp("podman")
-    here = EngineHere(*_podman(folder))
-    here("import", "--quiet", base_archive, f"docker.io/library/{BASE}")
-    yield here
-    here("system", "reset", "--force")
+    with _podman(tmp_path_factory.mktemp("podman")) as here:
+        here("import", "--quiet", base_archive, f"docker.io/library/{BASE}")
+        yield here
 
 
-def _podman(folder: Path) -> tuple[Engine, dict[str, str]]:
-    (folder / "containers.conf").write_text(CONTAINERS_CONF)
+@contextlib.contextmanager
+def _podman(folder: Path) -> Iterator[EngineHere]:
+    (folder / "containers.conf").write_text(CONTAINERS_CONF.format(folder=folder))
     (folder / "storage.conf").write_text(STORAGE_CONF.format(folder=folder))
     env = {
         **os.environ,
@@ -205,15 +207,24 @@ def _podman(folder: Path) -> tuple[Engine, dict[str, str]]:
         "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
         "TORCHSMITH_ENGINE": "podman",
     }
-    return Podman("podman", environ=env), env
+    here = EngineHere(Podman("podman", environ=env), env)
+    try:
+        yield here
+    finally:
+        here("system", "reset", "--force")
+        _unmount(folder / "store/overlay")
+
+
+def _unmount(folder: Path) -> None:
+    """Engines mount a store's folder on itself, and leave that when they are gone."""
+    subprocess.run(["umount", "--lazy", folder], capture_output=True, check=False)
 
 
 @pytest.fixture(scope="session")
 def second_podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHere]:
     """A podman whose store is empty."""
-    here = EngineHere(*_podman(tmp_path_factory.mktemp("podman-empty")))
-    yield here
-    here("system", "reset", "--force")
+    with _podman(tmp_path_factory.mktemp("podman-empty")) as here:
+        yield here
 
 
 @pytest.fixture(scope="session")
@@ -262,4 +273,5 @@ def _dockerd(folder: Path, env: Mapping[str, str]) -> Iterator[None]:
     finally:
         daemon.terminate()
         daemon.wait(60)
+        _unmount(folder / "data")
         shutil.rmtree(folder / "data", ignore_errors=True)

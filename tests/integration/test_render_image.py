@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.containers import EngineHere
 
 from torchsmith.images.engine import Build
+from torchsmith.images.errors import EngineError
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.recipe.models import Recipe
@@ -57,5 +59,12 @@ def test_the_image_has_torch_and_the_person_it_is_for(
     assert said[4].endswith(" 2.0")
 
     # Only the numbers change: every layer up to the person is taken again.
-    podman("build", "--build-arg", "UID=0", "--target", "train-ann", "--tag", "lab:root", tmp_path)
-    assert podman("run", "--rm", "lab:root", "id", "-u").strip() == "0"
+    other = Build(
+        tmp_path, "lab:other", tmp_path / "Dockerfile", target="train-ann", args={"UID": "4321"}
+    )
+    podman.engine.build(other)
+    assert podman("run", "--rm", "lab:other", "id", "-u").strip() == "4321"
+    with pytest.raises(EngineError) as caught:
+        podman.engine.build(replace(other, args={"UID": "0"}))
+    assert any("UID is 0" in line for line in caught.value.said)
+    assert podman.containers() == []

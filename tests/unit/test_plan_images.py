@@ -109,12 +109,10 @@ def test_a_locale_that_is_not_cs_is_made() -> None:
     assert "localedef" not in dockerfile('train = [{ name = "a" }]')
 
 
-def test_no_two_installations_of_a_dockerfile_share_an_apt_cache() -> None:
-    text = dockerfile(
-        'apt = ["git"]\ntrain = [{ name = "a", apt = ["vim"] }, { name = "b", apt = ["vim"] }]'
-    )
-    ids = re.findall(r"id=(torchsmith-apt-\S+?),", text)
-    assert len(ids) == len(set(ids)) == 5
+def test_apt_takes_its_turn_at_a_cache_that_no_layer_keeps() -> None:
+    text = dockerfile('apt = ["git"]\ntrain = [{ name = "a", apt = ["vim"] }]')
+    mounts = text.count("--mount=type=cache,target=/var/cache/torchsmith-apt ")
+    assert mounts == text.count("flock /var/cache/torchsmith-apt/turn apt-get") == 4
 
 
 def test_a_port_is_no_tag() -> None:

@@ -150,17 +150,14 @@ def task_of(step: Step) -> ImageTask:
     return msgspec.json.decode(step.task.given, type=ImageTask)
 
 
-def asked_of_engine(
-    plan: Plan, *, engine: str = "", platform: str = "", network: str = "", cache: bool = True
-) -> Plan:
+def asked_of_engine(plan: Plan, *, engine: str, network: str, cache: bool) -> Plan:
     """The plan with its images built in this way; no step has another key for it."""
-    given = {"engine": engine, "platform": platform, "network": network}
-    changes = {**{name: text for name, text in given.items() if text}, "cache": cache}
 
     def asked(step: Step) -> Step:
         if step.kind != "image" or step.task is None:
             return step
-        task = msgspec.structs.replace(task_of(step), **changes)
+        how = {"engine": engine, "network": network, "cache": cache}
+        task = msgspec.structs.replace(task_of(step), **how)
         return msgspec.structs.replace(step, task=as_task(task))
 
     return msgspec.structs.replace(plan, steps=tuple(map(asked, plan.steps)))

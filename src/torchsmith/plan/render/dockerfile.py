@@ -97,7 +97,7 @@ def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:
     lines += [f"FROM {_base(resolution)} AS toolchain", f"WORKDIR {WORK}"]
     lines.append(env({"WORK": WORK, "PROJECT": PROJECT}))
     packages = build_packages(resolution) if compilers else python_packages(resolution)
-    lines += apt_install(packages, "toolchain")
+    lines += apt_install(packages)
     if resolution.python_from == "uv":
         lines += [
             "# The distribution has another Python: uv brings this one, in a folder to copy.",
@@ -186,12 +186,12 @@ def _shared(resolution: Resolution, image: Image) -> list[str]:
     """What every image of a recipe has. What changes most often stands last."""
     lines = ["", "# ---- shared: torch and what it needs to run, no compilers"]
     lines.append(f"FROM {runtime_base(resolution)} AS shared")
-    lines += apt_install(runtime_packages(resolution), "runtime")
+    lines += apt_install(runtime_packages(resolution))
     if resolution.python_from == "uv":
         lines.append("COPY --from=toolchain /opt/python /opt/python")
     lines += ["COPY --from=install /opt/venv /opt/venv", "ENV PATH=/opt/venv/bin:$PATH"]
     if image.apt:
-        lines += apt_install(image.apt, "extras")
+        lines += apt_install(image.apt)
     if image.env:
         lines.append(env(image.env))
     exports, mounts = secret_exports(image.secrets), secret_mounts(image.secrets)
@@ -226,7 +226,7 @@ def render_base(image: Image) -> str:
     if foundation.env:
         lines.append(env(foundation.env))
     if foundation.apt:
-        lines += apt_install(foundation.apt, "foundation")
+        lines += apt_install(foundation.apt)
     if foundation.run:
         lines += run(foundation.run)
     return "\n".join(lines) + "\n"

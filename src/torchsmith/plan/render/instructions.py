@@ -17,17 +17,17 @@ def run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
     return [f"{head}{separator}" + "; \\\n    ".join(["set -eu", *commands])]
 
 
-def apt_install(packages: Iterable[str], cache: str) -> list[str]:
-    """Install Debian packages, leaving no lists behind; what is downloaded stays in `cache`.
+def apt_install(packages: Iterable[str]) -> list[str]:
+    """Install Debian packages, leaving no lists behind; what is downloaded stays in a cache.
 
-    apt needs its folder to itself. Each RUN has a cache of its own name, because podman 4.3
-    (Debian 12) keeps such a lock until the build is over and would wait for itself. Not apt's
-    own folder, which the distributions' images empty after every installation.
+    apt needs that folder to itself. `sharing=locked` is not the way: podman 4.3 (Debian 12) keeps
+    such a lock until the build is over, and waits for itself. Not apt's own folder, which the
+    distributions' images empty after every installation.
     """
     names = " \\\n        ".join(sorted(dict.fromkeys(packages)))
     install = (
-        f"apt-get -o Dir::Cache::archives={_APT_FOLDER} install --yes --no-install-recommends "
-        f"\\\n        {names}"
+        f"flock {_APT_FOLDER}/turn apt-get -o Dir::Cache::archives={_APT_FOLDER} install --yes "
+        f"--no-install-recommends \\\n        {names}"
     )
     return run(
         [
@@ -37,7 +37,7 @@ def apt_install(packages: Iterable[str], cache: str) -> list[str]:
             install,
             "rm -rf /var/lib/apt/lists/*",
         ],
-        [f"--mount=type=cache,id=torchsmith-apt-{cache},target={_APT_FOLDER},sharing=locked"],
+        [f"--mount=type=cache,target={_APT_FOLDER}"],
     )
 
 

@@ -106,7 +106,8 @@ def environment_commands(resolution: Resolution, files: str) -> list[str]:
     packages = list(runtime_requirements(resolution))
     # torch runs without numpy, but warns at every import, and nearly every program uses it.
     packages += [text for text in resolution.requires if text.startswith("numpy")] or ["numpy"]
-    if resolution.use == "wheel":
+    if resolution.use != "source":
+        # Of an installed one the public version: its very build may be on no index.
         packages.append(f"torch=={resolution.torch}")
     return [make, *pip_install("/opt/venv/bin/python", python, packages, files)]
 
@@ -138,7 +139,7 @@ def train_stage(training: Training, secrets: Sequence[str]) -> list[str]:
     lines += [f"FROM shared AS train-{training.name}", arg("UID", uid), arg("GID", gid)]
     packages, make_locale = _locale(training)
     if training.apt or packages:
-        lines += apt_install([*training.apt, *packages], f"train-{training.name}")
+        lines += apt_install([*training.apt, *packages])
     lines.append(env({"TZ": training.timezone}))
     lines += run(
         [
