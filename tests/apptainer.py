@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-# What the container of a test system needs of this machine; all of it is gone with the namespace.
+# A root of its own, not a chroot, which Apptainer distrusts; and a user namespace, in which it has
+# every capability even where this machine's root has not. All of it is gone with the process.
 _ENTER = """
 set -e
 mount --bind "$1" "$1"
@@ -15,9 +16,15 @@ mount -t proc proc "$1/proc"
 mount --rbind /dev "$1/dev"
 mount --rbind /sys "$1/sys"
 cd "$1"
+mkdir -p old
+pivot_root . old
 shift
-exec chroot . "$@"
+exec chroot . sh -c 'umount -l /old; exec "$@"' sh "$@"
 """
+_NAMESPACE = (
+    *("unshare", "--user", "--map-users=0:0:65536", "--map-groups=0:0:65536"),
+    *("--setuid=0", "--setgid=0"),
+)
 
 
 class Apptainer:
@@ -33,8 +40,8 @@ class Apptainer:
                 *("unshare", "--mount", "bash", "-c", _ENTER, "enter", str(self.root)),
                 *("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"),
                 # The tests' registry is on this machine and has no certificate.
-                *("APPTAINER_NOHTTPS=1", "sh", "-c", 'cd /shared; exec apptainer "$@"', "sh"),
-                *words,
+                *("APPTAINER_NOHTTPS=1", *_NAMESPACE),
+                *("sh", "-c", 'cd /shared; exec apptainer "$@"', "sh", *words),
             ],
             capture_output=True,
             text=True,
@@ -65,6 +72,8 @@ def apptainer(rendering_tools: None, tmp_path_factory: pytest.TempPathFactory) -
         check=True,
     )
     (root / "shared").mkdir()
+    for name in ("subuid", "subgid"):
+        (root / "etc" / name).write_text("root:0:65536\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
     (root / "etc/resolv.conf").write_text(Path("/etc/resolv.conf").read_text())
     return Apptainer(root)

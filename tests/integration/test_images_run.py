@@ -84,6 +84,15 @@ def test_workers_that_fill_a_small_shm_are_explained_and_have_enough_by_default(
     assert "/dev/shm had 1 MiB here" in small.stderr
     assert podman.containers() == []
 
+    # What an older torch dies of: it writes beyond the end of /dev/shm without a word.
+    bus = (
+        "import mmap; f = open('/dev/shm/x', 'w+b'); f.truncate(4 << 20); "
+        "m = mmap.mmap(f.fileno(), 4 << 20); m[:] = bytes(4 << 20)"
+    )
+    died = torchsmith(podman, *words, "--shm-size", "1M", "--", "python", "-c", bus)
+    assert died.returncode == 135
+    assert "known: DataLoader workers ran out of shared memory" in died.stderr
+
     done = torchsmith(podman, *words, "--workers", "2", *program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["total", str(float(1024 * 256 * sum(range(64))))]
