@@ -66,7 +66,7 @@ def torchsmith(here: EngineHere, *words: str | Path) -> subprocess.CompletedProc
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=900,
     )
 
 
