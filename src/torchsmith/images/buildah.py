@@ -19,6 +19,7 @@ class Buildah(Engine):
 
     name = "buildah"
     runs = False
+    _listed = "{{.Name}}:{{.Tag}}"
 
     def build_options(self, wanted: Build) -> list[str]:
         """The options of `build`; unlike podman it keeps no layers unless told to."""
@@ -44,13 +45,6 @@ class Buildah(Engine):
             command=tuple(config.get("Cmd") or ()),
             architecture=image.get("architecture") or "",
         )
-
-    def images(self, label: str = "") -> tuple[str, ...]:
-        """The names of the images it has, those with a label if one is named."""
-        words = ["images", "--format", "{{.Name}}:{{.Tag}}"]
-        words += ["--filter", f"label={label}"] if label else []
-        names = dict.fromkeys(self.ask(*words).split())
-        return tuple(name for name in names if "<none>" not in name)
 
     def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by."""

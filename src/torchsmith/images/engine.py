@@ -72,6 +72,8 @@ class Engine(ABC):
     name: ClassVar[str]
     # What the program answers for an image it does not have.
     _absent: ClassVar[tuple[str, ...]] = ("no such image", "image not known", "no such object")
+    # How a list of images is asked for.
+    _listed: ClassVar[str] = "{{.Repository}}:{{.Tag}}"
     # Whether it starts containers for people; buildah only builds.
     runs: ClassVar[bool] = True
     # How a build or a transfer is stopped that was interrupted.
@@ -187,7 +189,7 @@ class Engine(ABC):
 
     def images(self, label: str = "") -> tuple[str, ...]:
         """The names of the images it has, those with a label if one is named."""
-        words = ["images", "--format", "{{.Repository}}:{{.Tag}}"]
+        words = ["images", "--format", self._listed]
         words += ["--filter", f"label={label}"] if label else []
         names = dict.fromkeys(self.ask(*words).split())
         return tuple(name for name in names if "<none>" not in name)
