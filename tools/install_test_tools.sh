@@ -28,6 +28,7 @@ if [ "${1:-}" != --basic ]; then
   lacks skopeo skopeo
   lacks dockerd docker.io
   lacks docker-registry docker-registry
+  lacks htpasswd apache2-utils
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
 fi
 [ "${#missing[@]}" -gt 0 ] || exit 0

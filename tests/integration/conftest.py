@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.apptainer import apptainer as apptainer
 from tests.containers import base_archive as base_archive
 from tests.containers import buildah as buildah
 from tests.containers import docker as docker
 from tests.containers import podman as podman
 from tests.containers import second_podman as second_podman
+from tests.registries import registry as registry
 
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host

@@ -26,6 +26,7 @@ from torchsmith.cli import (
     parity,
     plan,
     publish,
+    run,
     schema,
     serve,
     store,
@@ -74,6 +75,7 @@ app.command("finish")(finish.finish)
 app.command("diagnose")(diagnose.diagnose)
 app.add_typer(facts.app, name="facts")
 app.add_typer(image.app, name="image")
+app.command("run")(run.run)
 app.add_typer(job.app, name="job")
 app.command("schema")(schema.schema)
 app.add_typer(store.app, name="store")

@@ -46,9 +46,9 @@ class Buildah(Engine):
             architecture=image.get("architecture") or "",
         )
 
-    def push(self, name: str, on_line: OnLine | None = None) -> str:
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by."""
-        return push_with_digest_file(self, name, on_line)
+        return push_with_digest_file(self, name, on_line, insecure=insecure)
 
     def run(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
         """Refuse: its `run` is one step of a build."""

@@ -40,7 +40,11 @@ class Docker(Engine):
             )
         return said
 
-    def push(self, name: str, on_line: OnLine | None = None) -> str:
+    def trust_words(self, insecure: bool) -> list[str]:
+        """Nothing: its daemon trusts this machine's registries, and those its settings name."""
+        return []
+
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by."""
         said = self.ask("push", name, on_line=on_line)
         found = _DIGEST.findall(said)

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from torchsmith.images.errors import EngineError, NoImageError
-from torchsmith.images.process import Ending, OnLine, Said, call, end_what_runs_inside, follow
+from torchsmith.images.process import (
+    Ending,
+    OnLine,
+    Said,
+    call,
+    end_what_runs_inside,
+    follow,
+    interrupt,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +92,20 @@ class Engine(ABC):
         """The program with these words."""
         return [self.program, *map(str, words)]
 
-    def try_(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
+    def try_(
+        self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
+    ) -> Said:
         """Run the program; how it ended is for the caller to judge."""
         argv = self.command(*words)
         if on_line is None:
             return call(argv, env=self.environ)
-        return follow(argv, on_line, self.ending, self.environ)
+        return follow(argv, on_line, ending or self.ending, self.environ)
 
-    def ask(self, *words: str | Path, on_line: OnLine | None = None) -> str:
+    def ask(
+        self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
+    ) -> str:
         """Run the program and return what it said, or raise what it complained of."""
-        said = self.try_(*words, on_line=on_line)
+        said = self.try_(*words, on_line=on_line, ending=ending)
         if said.code != 0:
             raise self.refused(words[0], said)
         return said.out.strip()
@@ -192,14 +204,24 @@ class Engine(ABC):
 
     # Registries
 
-    def push(self, name: str, on_line: OnLine | None = None) -> str:
-        """Push an image under its name and return the digest the registry has it by."""
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
+        """Push an image under its name and return the digest the registry has it by.
+
+        `insecure` also takes plain HTTP, and any certificate.
+        """
         raise NotImplementedError
 
-    def pull(self, name: str, on_line: OnLine | None = None) -> ImageInfo:
+    def pull(
+        self, name: str, on_line: OnLine | None = None, *, insecure: bool = False
+    ) -> ImageInfo:
         """Bring an image from its registry."""
-        self.ask("pull", name, on_line=on_line)
+        # It runs nothing in containers: a word is enough to stop it.
+        self.ask("pull", *self.trust_words(insecure), name, on_line=on_line, ending=interrupt)
         return self.inspect(name)
+
+    def trust_words(self, insecure: bool) -> list[str]:
+        """The option for a registry whose certificate is not looked at."""
+        return ["--tls-verify=false"] if insecure else []
 
     # Containers
 

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from torchsmith.images.engine import Build, Engine
-from torchsmith.images.process import OnLine
+from torchsmith.images.process import OnLine, interrupt
 
 
 class Podman(Engine):
@@ -18,9 +18,9 @@ class Podman(Engine):
         """The options of `build`."""
         return [*super().build_options(wanted), *image_format(wanted)]
 
-    def push(self, name: str, on_line: OnLine | None = None) -> str:
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by."""
-        return push_with_digest_file(self, name, on_line)
+        return push_with_digest_file(self, name, on_line, insecure=insecure)
 
 
 def image_format(wanted: Build) -> list[str]:
@@ -29,9 +29,12 @@ def image_format(wanted: Build) -> list[str]:
     return ["--format", "docker"] if checked else []
 
 
-def push_with_digest_file(engine: Engine, name: str, on_line: OnLine | None) -> str:
+def push_with_digest_file(
+    engine: Engine, name: str, on_line: OnLine | None, *, insecure: bool
+) -> str:
     """What podman and buildah have in common: the digest is written to a file."""
     with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
         note = Path(folder) / "digest"
-        engine.ask("push", "--digestfile", note, name, on_line=on_line)
+        words = [*engine.trust_words(insecure), "--digestfile", str(note), name]
+        engine.ask("push", *words, on_line=on_line, ending=interrupt)
         return note.read_text().strip()

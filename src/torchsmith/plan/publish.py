@@ -39,6 +39,13 @@ class Shipment(Struct, frozen=True, omit_defaults=True):
     accounts: Accounts = Accounts()
 
 
+class Delivery(Struct, frozen=True):
+    """Images that go to a registry, each under its own name there."""
+
+    images: tuple[str, ...]
+    registry: str
+
+
 def publish_steps(
     resolution: Resolution,
     publish: Publish,
@@ -242,5 +249,9 @@ def _registry(variant: str, registry: str, images: list[str], image_ids: tuple[s
                 ("tag", name, f"{registry}/{name}"),
                 ("push", f"{registry}/{name}"),
             )
+        ),
+        task=Task(
+            "torchsmith.images.publish",
+            msgspec.json.encode(Delivery(tuple(images), registry)).decode(),
         ),
     )

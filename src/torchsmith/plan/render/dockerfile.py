@@ -29,13 +29,13 @@ from torchsmith.plan.render.instructions import (
 )
 from torchsmith.plan.render.stages import (
     build_packages,
-    pip_install,
+    environment_commands,
     python_packages,
     runtime_packages,
     train_stage,
+    uv_commands,
 )
 from torchsmith.plan.render.text import comment, sentences
-from torchsmith.plan.toolkit import runtime_requirements
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Image
 from torchsmith.resolve.models import Resolution
@@ -45,7 +45,6 @@ WORK = "/opt/torchsmith"
 WHEELS_LABEL = "dev.torchsmith.wheels"
 WHEELS_IMAGE_LABEL = "dev.torchsmith.wheels-image"
 PROJECT = f"{WORK}/project"
-_UV = "0.13.7"
 _BUILD_KINDS = ("fetch", "patch", "environment", "configure", "compile", "verify")
 
 # What python3 is where the recipe names no distribution to build an image on.
@@ -63,7 +62,8 @@ def _base(resolution: Resolution) -> str:
     return resolution.base_image or _PLAIN_BASES.get(resolution.python, "debian:12")
 
 
-def _runtime_base(resolution: Resolution) -> str:
+def runtime_base(resolution: Resolution) -> str:
+    """The image that what is built is put on."""
     base = _base(resolution)
     # NVIDIA publishes a small sibling of each; nobody else's image is known to have one.
     return base.replace("-devel-", "-runtime-") if base.startswith("nvidia/cuda:") else base
@@ -102,14 +102,7 @@ def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:
         lines += [
             "# The distribution has another Python: uv brings this one, in a folder to copy.",
             "ENV UV_PYTHON_INSTALL_DIR=/opt/python PATH=/opt/uv:$PATH",
-            *run(
-                [
-                    "curl --fail --silent --show-error --location --output /tmp/uv.sh "
-                    f"https://astral.sh/uv/{_UV}/install.sh",
-                    "UV_INSTALL_DIR=/opt/uv UV_NO_MODIFY_PATH=1 sh /tmp/uv.sh",
-                    "rm /tmp/uv.sh",
-                ]
-            ),
+            *run(uv_commands()),
         ]
     return lines
 
@@ -158,26 +151,12 @@ def _wheels(steps: Sequence[Step], variant: str, *, inside: bool) -> list[str]:
 
 def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]:
     """A virtual environment, made where compilers are, copied where none are."""
-    python = resolution.python
-    if resolution.python_from == "uv":
-        make = f"uv venv --quiet --seed --python {python} /opt/venv"
-    else:
-        # A base image of one's own may call it python3 only.
-        make = f'"$(command -v python{python} || command -v python3)" -m venv /opt/venv'
     lines = ["", "# ---- install: a virtual environment with torch, to be copied as it is"]
     lines.append("FROM toolchain AS install")
-    packages = list(runtime_requirements(resolution))
-    # torch runs without numpy, but warns at every import, and nearly every program uses it.
-    packages += [text for text in resolution.requires if text.startswith("numpy")] or ["numpy"]
-    if resolution.use != "source":
-        # Of an installed one the public version: its very build may be on no index.
-        packages.append(f"torch=={resolution.torch}")
     if wheels:
         lines.append("COPY --from=wheels / /wheels/")
-    install = pip_install(
-        "/opt/venv/bin/python", python, packages, "/wheels/*.whl" if wheels else ""
-    )
-    return lines + run([make, *install], [PIP_MOUNT])
+    install = environment_commands(resolution, "/wheels/*.whl" if wheels else "")
+    return lines + run(install, [PIP_MOUNT])
 
 
 def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str) -> dict[str, str]:
@@ -190,7 +169,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
         "org.opencontainers.image.version": resolution.version,
         "org.opencontainers.image.source": resolution.source.url,
         "org.opencontainers.image.revision": resolution.source.commit,
-        "org.opencontainers.image.base.name": _runtime_base(resolution),
+        "org.opencontainers.image.base.name": runtime_base(resolution),
         "dev.torchsmith.version": torchsmith,
         "dev.torchsmith.recipe": recipe.name,
         "dev.torchsmith.recipe-sha256": digest(wish.encode()),
@@ -206,7 +185,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
 def _shared(resolution: Resolution, image: Image) -> list[str]:
     """What every image of a recipe has. What changes most often stands last."""
     lines = ["", "# ---- shared: torch and what it needs to run, no compilers"]
-    lines.append(f"FROM {_runtime_base(resolution)} AS shared")
+    lines.append(f"FROM {runtime_base(resolution)} AS shared")
     lines += apt_install(runtime_packages(resolution))
     if resolution.python_from == "uv":
         lines.append("COPY --from=toolchain /opt/python /opt/python")

@@ -16,6 +16,7 @@ from torchsmith.plan.render.instructions import (
     secret_mounts,
 )
 from torchsmith.plan.shell import needs_program, unless
+from torchsmith.plan.toolkit import runtime_requirements
 from torchsmith.plan.torch import last_pip
 from torchsmith.recipe.outcome import Training
 from torchsmith.resolve.models import Resolution
@@ -78,6 +79,37 @@ def _png(system: str) -> str:
 
 
 _TIME64 = ("ubuntu-24.04", "ubuntu-26.04", "debian-13", "debian-forky")
+
+
+# The release of uv that brings a Python the distribution lacks.
+_UV = "0.13.7"
+
+
+def uv_commands() -> list[str]:
+    """Commands that install uv into /opt/uv."""
+    return [
+        "curl --fail --silent --show-error --location --output /tmp/uv.sh "
+        f"https://astral.sh/uv/{_UV}/install.sh",
+        "UV_INSTALL_DIR=/opt/uv UV_NO_MODIFY_PATH=1 sh /tmp/uv.sh",
+        "rm /tmp/uv.sh",
+    ]
+
+
+def environment_commands(resolution: Resolution, files: str) -> list[str]:
+    """Commands that make the virtual environment /opt/venv with torch in it; `files` are wheels."""
+    python = resolution.python
+    if resolution.python_from == "uv":
+        make = f"uv venv --quiet --seed --python {python} /opt/venv"
+    else:
+        # A base image of one's own may call it python3 only.
+        make = f'"$(command -v python{python} || command -v python3)" -m venv /opt/venv'
+    packages = list(runtime_requirements(resolution))
+    # torch runs without numpy, but warns at every import, and nearly every program uses it.
+    packages += [text for text in resolution.requires if text.startswith("numpy")] or ["numpy"]
+    if resolution.use != "source":
+        # Of an installed one the public version: its very build may be on no index.
+        packages.append(f"torch=={resolution.torch}")
+    return [make, *pip_install("/opt/venv/bin/python", python, packages, files)]
 
 
 def pip_install(python: str, version: str, packages: Sequence[str], files: str) -> list[str]:

@@ -1,0 +1,46 @@
+"""`torchsmith image render`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli import wishes
+
+
+def render(
+    recipe: wishes.RecipeArgument = None,
+    preset: wishes.Preset = None,
+    runtime: Annotated[
+        str, typer.Option("--as", help="compose, apptainer or dockerfile.")
+    ] = "dockerfile",
+    start: Annotated[
+        str, typer.Option("--from", help="With apptainer: the pushed image, or wheels.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the files into this folder.")
+    ] = None,
+    host: wishes.HostFile = None,
+) -> None:
+    """Write the images of a recipe down for compose, Apptainer, or plain docker build."""
+    from torchsmith import __version__
+    from torchsmith.cli import planning
+    from torchsmith.cli.output import print_files, write_tree
+    from torchsmith.images.render import render as rendered
+
+    loaded = wishes.loaded(recipe, preset, {})
+    here = wishes.with_torches(wishes.host_for(host, brief=True), loaded)
+    plan = planning.make(loaded, here, json=False)
+    files = rendered(plan, loaded.recipe, runtime, __version__, start)
+    if output is not None:
+        write_tree(output, files)
+        for path in files:
+            print(output / path)
+    elif len(files) == 1:
+        (content,) = files.values()
+        sys.stdout.write(content.decode())
+    else:
+        print_files(files)

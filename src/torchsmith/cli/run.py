@@ -1,0 +1,94 @@
+"""`torchsmith run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli import wishes
+
+
+def run(
+    what: Annotated[str, typer.Argument(help="An image; or a recipe that makes one.")],
+    command: Annotated[
+        list[str] | None, typer.Argument(help="After --: what to run in it.", show_default=False)
+    ] = None,
+    shm_size: Annotated[
+        str | None, typer.Option("--shm-size", help="Of /dev/shm; default: the recipe's, or 8G.")
+    ] = None,
+    ipc: Annotated[
+        str | None, typer.Option("--ipc", help="host: use the machine's own /dev/shm.")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", help="all, none, or 0,1; default: all there are.")
+    ] = None,
+    user: Annotated[
+        str, typer.Option("--user", help="caller, a name, or UID:GID; default: the image's own.")
+    ] = "",
+    mount: Annotated[
+        list[str] | None,
+        typer.Option("--mount", "-v", help="HERE:/THERE[:ro]; may be repeated."),
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="DataLoader workers: say if it is too little.")
+    ] = 0,
+    batch: Annotated[
+        str | None, typer.Option("--batch", help="Bytes of one batch, such as 150M, for --workers.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="At most so much.")] = None,
+    timezone: Annotated[str, typer.Option("--timezone", help="Such as Asia/Seoul.")] = "",
+    network: Annotated[
+        str, typer.Option("--network", help="host, none, or the engine's; default: its own.")
+    ] = "",
+    engine: Annotated[str, typer.Option("--engine", help="podman or docker.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command only.")] = False,
+) -> None:
+    """Run an image with what PyTorch needs: shared memory, GPUs, limits, your folders.
+
+    Ends with the exit code of the program in it; nothing of the container is left.
+    """
+    import shlex
+
+    from torchsmith.images.attached import run_attached
+    from torchsmith.images.ended import explained
+    from torchsmith.images.find import find_engine
+    from torchsmith.images.starting import Wish, prepared
+
+    recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    found = find_engine(engine, runs=True)
+    ready = prepared(
+        found,
+        Wish(
+            what=what,
+            command=tuple(command or ()),
+            shm_size=shm_size,
+            ipc=ipc,
+            gpus=gpus,
+            user=user,
+            mounts=tuple(mount or ()),
+            env=tuple(env or ()),
+            workers=workers,
+            batch=batch,
+            memory=memory,
+            timezone=timezone,
+            network=network,
+        ),
+        recipe,
+        terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        piped=not sys.stdin.isatty(),
+    )
+    for note in ready.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if dry_run:
+        print(shlex.join([found.name, *ready.words]))
+        return
+    ended = run_attached(found, ready.words, terminal=ready.terminal)
+    for line in explained(ended, ready.shm):
+        print(line, file=sys.stderr)
+    raise typer.Exit(ended.code)

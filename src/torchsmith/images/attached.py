@@ -1,0 +1,116 @@
+"""A container in front of a person: its terminal is theirs, and it ends when they do.
+
+What it prints goes straight to where ours goes. A guard, a small shell of its own session, takes
+the container away when we are gone, also if we are killed: there is one way out, not two.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torchsmith.engine.process import Stop
+from torchsmith.images.engine import Engine
+from torchsmith.images.errors import NoEngineError
+
+# Lines of a program that failed: enough to know its failure again.
+_LINES = 400
+_TICK_S = 0.1
+# To a client that was told to stop at a terminal, where it passes no signal on.
+_GRACE_S = 10.0
+
+# It is told the client's number, then `done` when that has ended; silence means we are dead.
+_GUARD = """
+trap '' INT TERM HUP
+read -r client || exit 0
+read -r word
+if [ "$word" != done ]; then
+  kill -TERM "$client"
+  for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+    kill -0 "$client" || break
+    sleep 0.1
+  done
+  kill -KILL "$client"
+fi
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a container's program ended; `lines` are its last ones if it ended badly."""
+
+    code: int
+    lines: tuple[str, ...] = ()
+
+
+def run_attached(engine: Engine, words: Sequence[str], *, terminal: bool) -> Ended:
+    """Run the words of a `run` to their end; afterwards there is no such container."""
+    name = f"torchsmith-{secrets.token_hex(6)}"
+    command = engine.command(words[0], "--name", name, *words[1:])
+    guard = subprocess.Popen(
+        ["sh", "-c", _GUARD, "guard", *engine.command("rm", "--force", name)],
+        env=engine.environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        bufsize=0,
+    )
+    assert guard.stdin is not None
+    stop = Stop()
+    with guard, stop.on_signals():
+        client = _start(command, engine, words, terminal)
+        guard.stdin.write(f"{client.pid}\n".encode())
+        code = _wait(client, stop, terminal)
+        lines: tuple[str, ...] = ()
+        if code and not stop.signal:
+            lines = _last_lines(engine, name)
+        guard.stdin.write(b"done\n")
+    return Ended(code, lines)
+
+
+def _start(
+    command: list[str], engine: Engine, words: Sequence[str], terminal: bool
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            env=engine.environ,
+            stdin=None if "--interactive" in words else subprocess.DEVNULL,
+            # At a terminal it has to be in the foreground; elsewhere a Ctrl-C would reach the
+            # program twice, once through us.
+            start_new_session=not terminal,
+        )
+    except OSError as error:
+        raise NoEngineError(
+            f"{engine.name} cannot be started: {error.strerror}", "Is it installed?"
+        ) from None
+
+
+def _wait(client: subprocess.Popen[bytes], stop: Stop, terminal: bool) -> int:
+    """Wait for the program, and pass signals on to it; the second one is not a request."""
+    told = False
+    deadline = float("inf")
+    while True:
+        try:
+            code = client.wait(_TICK_S)
+            # As a shell would report a client that was ended by a signal.
+            return 128 - code if code < 0 else code
+        except subprocess.TimeoutExpired:
+            pass
+        if stop.signal and not told:
+            told = True
+            client.send_signal(stop.signal)
+            deadline = time.monotonic() + _GRACE_S if terminal else deadline
+        elif stop.at_once or time.monotonic() > deadline:
+            client.send_signal(signal.SIGKILL)
+
+
+def _last_lines(engine: Engine, name: str) -> tuple[str, ...]:
+    said = engine.try_("logs", "--tail", str(_LINES), name)
+    return tuple(f"{said.out}\n{said.err}".splitlines()) if said.code == 0 else ()

@@ -1,0 +1,71 @@
+"""Proving the torch of an image where it is: the probe of `torchsmith verify`, run inside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torchsmith import __version__
+from torchsmith.images.engine import Engine
+from torchsmith.plan.expects import Expects
+from torchsmith.verify.compare import compare, matching
+from torchsmith.verify.probe import script
+from torchsmith.verify.probing import read_document
+from torchsmith.verify.report import Report
+
+_THERE = "/run/torchsmith-probe"
+_VERSIONS = (
+    "import importlib.metadata as m, json, re; print(json.dumps({re.sub('[-_.]+', '-', "
+    "d.metadata['Name']).lower(): d.version for d in m.distributions() if d.metadata['Name']}))"
+)
+
+
+def verify_image(
+    engine: Engine,
+    image: str,
+    asked: Sequence[Expects] = (),
+    *,
+    timeout: float = 120.0,
+    shm: int = 1 << 30,
+) -> Report:
+    """Use the torch of an image as its own user does, and hold it against what was asked for."""
+    wishes = json.dumps({"imports": [], "timeout": timeout, "only": [], "check": ""})
+    said = _python(engine, image, shm, f"{_THERE}/script.py", wishes)
+    probed = read_document(said[0], said[1], said[2])
+    facts = probed.facts
+    python = str(probed.python.get("version", ""))
+    checks = list(probed.checks)
+    expects = matching(asked, facts.version, python)
+    if expects is not None and facts.version:
+        checks += compare(expects, facts, python, (), _versions(engine, image))
+    return Report(
+        subjects=(image,),
+        torchsmith=__version__,
+        checks=tuple(checks),
+        torch=facts.version,
+        python=python,
+        variant=expects.variant if expects else "",
+        features={name: facts.has(name) for name in facts.features},
+        archs=facts.compiled_for,
+    )
+
+
+def _versions(engine: Engine, image: str) -> Mapping[str, str]:
+    out, _, code = _python(engine, image, 64 << 20, "-c", _VERSIONS)
+    try:
+        return dict(json.loads(out)) if code == 0 else {}
+    except ValueError:
+        return {}
+
+
+def _python(engine: Engine, image: str, shm: int, *words: str) -> tuple[str, str, int]:
+    """Run the image's own Python, whatever else the image would start."""
+    folder = Path(script.__file__).parent
+    said = engine.run(
+        *("--rm", "--pull=never", "--network=none", f"--shm-size={shm}b"),
+        # Where SELinux is on, a folder of this machine cannot be read otherwise.
+        *("--security-opt", "label=disable", "--volume", f"{folder}:{_THERE}:ro"),
+        *("--entrypoint", "python", image, "-I", *words),
+    )
+    return said.out, said.err, said.code

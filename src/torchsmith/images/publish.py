@@ -1,0 +1,40 @@
+"""The pushing of a plan's images.
+
+    python -m torchsmith.images.publish < DELIVERY
+
+The engine writes this line into the script of the step that pushes, instead of its own commands:
+the registry is asked before and after, as `torchsmith image push` does.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from torchsmith.errors import TorchsmithError
+from torchsmith.images.find import find_engine
+from torchsmith.images.push import push
+from torchsmith.images.reference import at_registry
+from torchsmith.images.stopping import heeding_signals
+from torchsmith.plan.publish import Delivery
+
+
+def main() -> int:
+    """Push what standard input says; the exit code says what came of it."""
+    try:
+        delivery = msgspec.json.decode(sys.stdin.buffer.read(), type=Delivery)
+        engine = find_engine()
+        with heeding_signals():
+            for image in delivery.images:
+                to = at_registry(f"{delivery.registry}/{image}")
+                made = push(engine, image, to, on_line=lambda line: print(line, flush=True))
+                print(f"{made.name} is {made.digest}", flush=True)
+    except TorchsmithError as error:
+        print(f"error: {error.message}\n  {error.hint}", flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

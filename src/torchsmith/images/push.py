@@ -1,0 +1,164 @@
+"""Pushing an image so that success means it is there: the registry is asked before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torchsmith.errors import OutputError, TorchsmithError, UsageError
+from torchsmith.images.engine import Engine, ImageInfo
+from torchsmith.images.errors import EngineError
+from torchsmith.images.logins import find_login
+from torchsmith.images.names import at_recipes_registry, recipe_images
+from torchsmith.images.process import OnLine
+from torchsmith.images.record import recorded
+from torchsmith.images.reference import Reference, at_registry, is_loopback, reference
+from torchsmith.images.registry import Manifest, Registry, RegistryError, refused
+from torchsmith.recipe.models import Recipe
+
+Action = Literal["pushed", "same", "would push"]
+# What engines say, in lower case.
+_DENIED = ("unauthorized", "denied", "authentication required", "insufficient_scope", "forbidden")
+_NO_TLS = ("server gave http response to https client",)
+_UNTRUSTED = ("x509:", "certificate")
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What became of one push; `digest` is the registry's, of bytes that never change."""
+
+    image: str
+    name: str
+    action: Action
+    digest: str = ""
+
+    @property
+    def pinned(self) -> str:
+        """The name by which nothing else can be pulled."""
+        return str(reference(self.name).at(self.digest)) if self.digest else self.name
+
+
+def targets(what: str, to: str, recipe: Recipe | None) -> dict[str, Reference]:
+    """Where each image goes: those of a recipe keep their names at a registry."""
+    if recipe is None:
+        return {what: target(what, to)}
+    return {
+        made.name: target(at_recipes_registry(recipe, made.name, to), "")
+        for made in recipe_images(recipe)
+    }
+
+
+def target(image: str, to: str) -> Reference:
+    """Where an image goes: the name given, or its own where that names a registry."""
+    if to:
+        return at_registry(to)
+    own = reference(image)
+    if not own.registry or own.registry == "localhost":
+        raise UsageError(
+            f"{image} does not say which registry it goes to",
+            "Name it: --to registry.example.org/lab/torch:2.6 (publish.registry in a recipe).",
+        )
+    return at_registry(image)
+
+
+def push(
+    engine: Engine,
+    image: str,
+    to: Reference,
+    *,
+    replace: bool = False,
+    insecure: bool = False,
+    dry_run: bool = False,
+    on_line: OnLine | None = None,
+) -> Pushed:
+    """Push an image; a tag that means something else already is left alone unless told."""
+    if to.digest:
+        raise UsageError(f"{to} names a digest, which nobody can choose", "Name a tag instead.")
+    info = engine.inspect(image)
+    login = find_login(engine.name, to.registry, to.repository)
+    registry = Registry(to.registry, login, insecure=insecure)
+    there = registry.manifest(to)
+    if there is not None:
+        if is_same(info, there):
+            return Pushed(image, str(to), "same", there.digest)
+        if not replace:
+            raise OutputError(
+                f"{to} is there already, and is another image ({there.digest[:19]}…)",
+                "Take another tag; or push with `torchsmith image push … --replace`, and whoever "
+                "pulls that tag gets this one.",
+            )
+    if dry_run:
+        return Pushed(image, str(to), "would push")
+    engine.tag(image, str(to))
+    try:
+        told = engine.push(str(to), on_line, insecure=insecure or is_loopback(to.registry))
+    except EngineError as error:
+        raise _explained(error, to, logged_in=login is not None) from None
+    found = registry.manifest(to)
+    if found is None or found.digest != told:
+        has = "nothing" if found is None else found.digest
+        raise RegistryError(
+            f"{engine.name} says it pushed {told}, and {to.registry} has {has} as {to}",
+            "Somebody else may have pushed the same tag just now: push again, under another one.",
+        )
+    return Pushed(image, str(to), "pushed", told)
+
+
+def push_all(
+    engine: Engine,
+    wanted: Mapping[str, Reference],
+    *,
+    store: Path | None,
+    recipe: str = "",
+    replace: bool = False,
+    insecure: bool = False,
+    dry_run: bool = False,
+    on_line: OnLine | None = None,
+) -> list[Pushed]:
+    """Push several images; the journal has the digest of each as soon as it is there."""
+    if dry_run:
+        return [
+            push(engine, image, to, replace=replace, insecure=insecure, dry_run=True)
+            for image, to in wanted.items()
+        ]
+    done: list[Pushed] = []
+    with recorded(store, f"push {', '.join(map(str, wanted.values()))}", recipe) as record:
+        for image, to in wanted.items():
+            made = push(engine, image, to, replace=replace, insecure=insecure, on_line=on_line)
+            record.add(made.name, made.digest, f"Push {image} to {to}")
+            done.append(made)
+    return done
+
+
+def is_same(info: ImageInfo, there: Manifest) -> bool:
+    """Whether a registry's manifest is of this image.
+
+    Compressed again, the same layers have other digests: what tells is the configuration, whose
+    digest is the image's id. Where docker keeps images as containerd does, it is the manifest's.
+    """
+    mine = {f"sha256:{info.id}", *(name.rpartition("@")[2] for name in info.digests)}
+    return there.config in mine or there.digest in mine
+
+
+def _explained(error: EngineError, to: Reference, *, logged_in: bool) -> TorchsmithError:
+    said = "\n".join((error.message, *error.said)).lower()
+    if any(words in said for words in _DENIED):
+        return refused(to.registry, to.repository, logged_in=logged_in)
+    if any(words in said for words in _NO_TLS):
+        return RegistryError(
+            f"{to.registry} does not speak HTTPS, and the engine insists on it",
+            "Add --insecure; docker has to be told by its own settings: insecure-registries in "
+            "/etc/docker/daemon.json.",
+        )
+    if any(words in said for words in _UNTRUSTED):
+        return RegistryError(
+            f"the engine does not trust the certificate of {to.registry}",
+            f"Put the certificate of its authority at /etc/containers/certs.d/{to.registry}/ca.crt "
+            f"(docker: /etc/docker/certs.d/{to.registry}/ca.crt).",
+        )
+    return RegistryError(
+        f"{error.message}; {to} was not pushed",
+        "Push again: layers that are there already are not sent twice.",
+    )

@@ -1,0 +1,214 @@
+"""Asking a registry what it has: the one place that speaks to one. Engines do the carrying.
+
+https://github.com/opencontainers/distribution-spec/blob/main/spec.md
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from email.message import Message
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct
+
+from torchsmith.errors import OutputError
+from torchsmith.images.logins import Login
+from torchsmith.images.reference import Reference, is_loopback
+
+_SECONDS = 30
+_MOST = 8 << 20
+_KINDS = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+# Where engines look for the certificates of a registry of one's own.
+_CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
+# Docker Hub answers under another name than the one it is known by.
+_HUB = {"docker.io": "registry-1.docker.io"}
+
+
+class RegistryError(OutputError):
+    """A registry refuses, or cannot be reached."""
+
+
+class Manifest(Struct, frozen=True):
+    """What a registry has under a name: its digest, and the image's configuration if it is one."""
+
+    digest: str
+    kind: str
+    config: str = ""
+
+
+class Registry:
+    """One registry, asked as the engine would ask it: same login, same certificates.
+
+    `insecure` also takes plain HTTP and any certificate, as is safe on this machine itself.
+    """
+
+    def __init__(self, host: str, login: Login | None, *, insecure: bool = False) -> None:
+        self.host = host
+        self._login = login
+        self._insecure = insecure or is_loopback(host)
+        self._scheme = "https"
+        self._bearer = ""
+        proxies = [urllib.request.ProxyHandler({})] if is_loopback(host) else []
+        tls = urllib.request.HTTPSHandler(context=_context(host, self._insecure))
+        self._opener = urllib.request.build_opener(*proxies, tls)
+
+    def manifest(self, name: Reference) -> Manifest | None:
+        """Return what lies under a name; None where nothing does."""
+        path = f"/v2/{name.repository}/manifests/{name.version}"
+        try:
+            content, headers = self._get(path, name.repository)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise self._refused(error, name) from None
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        claimed = headers.get("Docker-Content-Digest", digest)
+        if digest != claimed or (name.digest and name.digest != digest):
+            raise RegistryError(
+                f"{self.host} answered for {name} with other bytes than it says they are",
+                "Something between here and the registry changes what it says: a proxy, perhaps.",
+            )
+        return _manifest(digest, content)
+
+    def _get(self, path: str, repository: str) -> tuple[bytes, Message]:
+        address = _HUB.get(self.host, self.host)
+        for attempt in ("first", "logged in"):
+            request = urllib.request.Request(f"{self._scheme}://{address}{path}")
+            request.add_header("Accept", ", ".join(_KINDS))
+            if self._bearer:
+                # Not handed on where the answer lies elsewhere.
+                request.add_unredirected_header("Authorization", self._bearer)
+            try:
+                return self._open(request)
+            except urllib.error.HTTPError as error:
+                if error.code != 401 or attempt == "logged in":
+                    raise
+                self._bearer = self._authorization(
+                    error.headers.get("WWW-Authenticate", ""), repository
+                )
+                if not self._bearer:
+                    raise
+        raise AssertionError
+
+    def _open(self, request: urllib.request.Request) -> tuple[bytes, Message]:
+        try:
+            with self._opener.open(request, timeout=_SECONDS) as answer:
+                return answer.read(_MOST), answer.headers
+        except urllib.error.HTTPError:
+            raise
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            plain = isinstance(reason, ssl.SSLError) and "VERIFY" not in str(reason)
+            if plain and self._insecure and self._scheme == "https":
+                self._scheme = "http"
+                request.full_url = request.full_url.replace("https:", "http:", 1)
+                return self._open(request)
+            raise self._unreachable(reason) from None
+
+    def _authorization(self, challenge: str, repository: str) -> str:
+        """Return what a registry asks to be shown; empty where we have nothing to show."""
+        kind, _, rest = challenge.partition(" ")
+        basic = ""
+        if self._login is not None:
+            pair = f"{self._login.user}:{self._login.password}"
+            basic = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        if kind.lower() == "basic":
+            return basic
+        asked = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        realm = asked.get("realm", "")
+        if kind.lower() != "bearer" or urlsplit(realm).scheme not in ("http", "https"):
+            return ""
+        query = {"scope": f"repository:{repository}:pull"}
+        if "service" in asked:
+            query["service"] = asked["service"]
+        request = urllib.request.Request(f"{realm}?{urlencode(query)}")
+        if basic:
+            request.add_unredirected_header("Authorization", basic)
+        content, _ = self._open(request)
+        try:
+            said: Mapping[str, object] = json.loads(content)
+            token = said.get("token") or said.get("access_token")
+        except (ValueError, AttributeError):
+            return ""
+        return f"Bearer {token}" if token else ""
+
+    def _refused(self, error: urllib.error.HTTPError, name: Reference) -> RegistryError:
+        code = error.code
+        if code in (401, 403):
+            return refused(self.host, name.repository, logged_in=self._login is not None)
+        return RegistryError(
+            f"{self.host} answered {code} ({error.reason}) when asked for {name}",
+            "Try again later; if it stays so, its log says why.",
+        )
+
+    def _unreachable(self, reason: object) -> RegistryError:
+        said = getattr(reason, "strerror", None) or getattr(reason, "verify_message", None)
+        said = said or str(reason)
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return RegistryError(
+                f"the certificate of {self.host} is not one this machine trusts: {said}",
+                f"Put the certificate of its authority at {_CERTIFICATES[0]}/{self.host}/ca.crt "
+                f"(docker: {_CERTIFICATES[1]}), or take the risk with --insecure.",
+            )
+        if isinstance(reason, ssl.SSLError):
+            return RegistryError(
+                f"{self.host} does not speak HTTPS: {said}",
+                "If it is a registry without TLS on a network you trust, add --insecure.",
+            )
+        return RegistryError(
+            f"the registry {self.host} cannot be reached: {said}",
+            "Is its name right, and is it running? `curl https://HOST/v2/` should answer 200 or "
+            "401.",
+        )
+
+
+def refused(host: str, repository: str, *, logged_in: bool) -> RegistryError:
+    """What to say where a registry lets us not in."""
+    if logged_in:
+        return RegistryError(
+            f"{host} refuses {repository} to the user that is logged in",
+            f"Ask its owner for the right to write there, or log in as another: "
+            f"podman login {host} (or docker login).",
+        )
+    return RegistryError(
+        f"{host} wants a login for {repository}",
+        f"podman login {host} (or docker login {host}), then the same command again.",
+    )
+
+
+def _context(host: str, insecure: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    for place in _CERTIFICATES:
+        folder = Path(place) / host
+        for path in sorted(folder.glob("*.crt")) if folder.is_dir() else ():
+            # One that cannot be read proves nothing; the engine says so too.
+            with contextlib.suppress(OSError):
+                context.load_verify_locations(path)
+    return context
+
+
+def _manifest(digest: str, content: bytes) -> Manifest:
+    try:
+        table = json.loads(content)
+        config = table.get("config") or {}
+        return Manifest(digest, str(table.get("mediaType", "")), str(config.get("digest", "")))
+    except (ValueError, AttributeError):
+        return Manifest(digest, "")
