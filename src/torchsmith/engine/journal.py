@@ -235,12 +235,10 @@ class Journal:
 
     def images(self, limit: int = 50) -> list[dict[str, object]]:
         """The latest images that were built, newest first."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT content FROM events WHERE name = 'image-built'"
-                " ORDER BY number DESC LIMIT ?",
-                (limit,),
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT content FROM events WHERE name = 'image-built' ORDER BY number DESC LIMIT ?",
+            (limit,),
+        )
         return [json.loads(row["content"]) for row in rows]
 
     def events(self, run: str) -> list[dict[str, object]]:
