@@ -12,7 +12,7 @@ from torchsmith.engine.disk import free_bytes, room
 from torchsmith.engine.entry import Entry, MissingOutputError
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
-from torchsmith.engine.locks import Lock, key_lock
+from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.process import Guard, Outcome, Stop, run_script
 from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
@@ -49,7 +49,7 @@ class Executor:
         self._recorder = recorder
         self._base = base
         self._secrets = secrets
-        self._stop = stop
+        self.stop = stop
         self._fresh = fresh
         self._fetches = fetches
         self._steps = steps
@@ -76,25 +76,25 @@ class Executor:
     def wait(self, lock: Lock, step: Step | None) -> None:
         """Wait for what another torchsmith holds."""
 
-        def tell(pid: int) -> None:
+        def tell(holder: Holder) -> None:
             if step is not None:
                 self._recorder.note(step, "waiting")
-            message = f"waiting for another torchsmith, pid {pid}"
+            message = f"waiting for another torchsmith, {holder}"
             name = step.id if step else ""
-            self._recorder.emit(events.Waiting(step=name, pid=pid, message=message))
+            self._recorder.emit(events.Waiting(step=name, pid=holder.pid, message=message))
 
-        if not lock.acquire(tell, lambda: self._stop.signal is not None):
+        if not lock.acquire(tell, lambda: self.stop.signal is not None):
             self.heed_stop()
 
     def heed_stop(self) -> None:
         """End here if that was asked for."""
-        if self._stop.signal is not None:
-            raise InterruptedRunError(self._stop.signal)
+        if self.stop.signal is not None:
+            raise InterruptedRunError(self.stop.signal)
 
     def execute(self, step: Step) -> None:
         """Run a step, unless another process does so first."""
         self.heed_stop()
-        lock = key_lock(self.store.root, step.key)
+        lock = self.store.key_lock(step.key)
         with room(self.store.root):
             self.wait(lock, step)
         try:
@@ -185,7 +185,7 @@ class Executor:
             log,
             redactor=self.redactor,
             on_line=on_line,
-            stop=self._stop,
+            stop=self.stop,
             guard=self.guard,
         )
 

@@ -2,6 +2,11 @@
 
 Several processes write to it at once. A run that was killed could not say so itself: whoever
 reads the journal sees that its process is gone, and calls it interrupted.
+
+SQLite's write-ahead log needs memory that all who open the file share, so it is for one host
+only. Of a store that several hosts build into each has a file of its own, with a rollback
+journal, and reads those of the others (`journals.py`): a host that died in the middle of writing
+holds up nobody else, where on one common file its lock would, until the file server lets it go.
 """
 
 from __future__ import annotations
@@ -93,12 +98,6 @@ def _born(pid: int) -> str:
         return ""
 
 
-def _left(row: sqlite3.Row, status: str) -> bool:
-    """Whether a run that never ended has no process any more (on this machine)."""
-    here = status == "running" and row["node"] == platform.node()
-    return bool(here and _born(row["pid"]) != row["born"])
-
-
 def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
     status = row["status"]
     if gone and status in ("running", "waiting"):
@@ -112,24 +111,34 @@ def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
 _PATIENCE = 30.0
 
 
-class Journal:
-    """The record of all runs."""
+Mode = Literal["one host", "several hosts", "read only"]
 
-    def __init__(self, path: Path) -> None:
+
+class Journal:
+    """The record of all runs; of those of one host where several build into a store."""
+
+    def __init__(self, path: Path, mode: Mode = "one host") -> None:
         self.path = path
         self._lock = threading.Lock()
         with room(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if mode == "read only":
+                address = f"{path.absolute().as_uri()}?mode=ro"
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                address = path.absolute().as_uri()
             self._database = sqlite3.connect(
-                path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+                address, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=True
             )
             self._database.row_factory = sqlite3.Row
-            self._prepare()
+            if mode != "read only":
+                self._log_as("WAL" if mode == "one host" else "TRUNCATE")
+                # Without a write-ahead log less than all would not outlive a loss of power.
+                level = "NORMAL" if mode == "one host" else "FULL"
+                self._database.execute(f"PRAGMA synchronous = {level}")
+                self._prepare()
 
     def _prepare(self) -> None:
         database = self._database
-        self._write_ahead()
-        database.execute("PRAGMA synchronous = NORMAL")
         with self._transaction():
             version = database.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
@@ -142,12 +151,15 @@ class Journal:
                     "Use that torchsmith, or name another store in TORCHSMITH_STORE.",
                 )
 
-    def _write_ahead(self) -> None:
-        """Have readers not wait for writers, and a killed writer leave nothing to mend."""
+    def _log_as(self, mode: str) -> None:
+        """Set how writing is made safe.
+
+        With WAL readers do not wait for writers, and a killed writer leaves nothing to mend.
+        """
         until = time.monotonic() + _PATIENCE
         while True:
             try:
-                self._database.execute("PRAGMA journal_mode = WAL")
+                self._database.execute(f"PRAGMA journal_mode = {mode}")
                 return
             except sqlite3.OperationalError as error:
                 # For this one SQLite does not wait itself while another does the same.
@@ -251,8 +263,10 @@ class Journal:
                 (run, event.at, event_name(event), json.dumps(as_json(event))),
             )
 
-    def _gone(self, row: sqlite3.Row) -> bool:
-        return _left(row, row["status"])
+    def _left(self, row: sqlite3.Row, status: str) -> bool:
+        """Whether a run that never ended has no process any more (on this machine)."""
+        here = status == "running" and row["node"] == platform.node()
+        return bool(here and _born(row["pid"]) != row["born"])
 
     def runs(self, limit: int = 50) -> list[RunRecord]:
         """The latest runs, newest first."""
@@ -269,7 +283,7 @@ class Journal:
         return None if row is None else self._run(row)
 
     def _run(self, row: sqlite3.Row) -> RunRecord:
-        status = "interrupted" if self._gone(row) else row["status"]
+        status = "interrupted" if self._left(row, row["status"]) else row["status"]
         times = (row["started"], row["ended"])
         about = (row["plan"], row["recipe"], row["host"], row["torchsmith"])
         return RunRecord(row["id"], *about, *times, status, row["error"])
@@ -281,7 +295,7 @@ class Journal:
             rows = self._database.execute(
                 "SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,)
             ).fetchall()
-        gone = owner is not None and self._gone(owner)
+        gone = owner is not None and self._left(owner, owner["status"])
         return [_step_record(row, gone=gone) for row in rows]
 
     def earlier(self, plan: str, step: str, key: str, limit: int = 20) -> list[StepRecord]:
@@ -294,7 +308,7 @@ class Journal:
                 " ORDER BY steps.started DESC LIMIT ?",
                 (key, step, plan, limit),
             ).fetchall()
-        return [_step_record(row, gone=_left(row, row["run_status"])) for row in rows]
+        return [_step_record(row, gone=self._left(row, row["run_status"])) for row in rows]
 
     def events(self, run: str) -> list[dict[str, object]]:
         """What happened in a run, in order."""

@@ -44,6 +44,7 @@ from torchsmith.engine.entry import (
     write_files,
     write_manifest,
 )
+from torchsmith.engine.leases import Lease, Pulse
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk, with_hash
 from torchsmith.plan.models import Step
@@ -51,6 +52,8 @@ from torchsmith.plan.models import Step
 # Up to here each file is brought to the disk by itself; beyond, the whole filesystem is.
 _FEW_FILES = 64
 _WRITABLE = 0o222
+# The mark of a store that several hosts build into.
+SHARED = "shared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,26 @@ class Store:
         # Damage in a store we may not write to: known for as long as we run.
         self._damaged: set[Path] = set()
         self._links = os.geteuid() != 0
+        self.pulse = Pulse(self.root / "alive") if self.shared else None
+
+    @property
+    def shared(self) -> bool:
+        """Whether several hosts build into it: see `share`."""
+        return (self.root / SHARED).exists()
+
+    def lock(self, path: Path) -> Lock:
+        """A lock that holds for whoever sees this store."""
+        return Lock(path) if self.pulse is None else Lease(path, self.pulse)
+
+    def key_lock(self, key: str) -> Lock:
+        """The lock of one step's key: whoever holds it is the one who runs that step."""
+        return self.lock(self.root / "locks" / f"{key}.lock")
 
     def reporting(self, on_warning: Callable[[str], None]) -> Store:
         """The same store, its warnings sent elsewhere."""
         other = Store(self.root, on_warning)
         other._damaged = self._damaged
+        other.pulse = self.pulse
         return other
 
     def _folder(self, name: str) -> Path:
@@ -198,7 +216,7 @@ class Store:
     @contextlib.contextmanager
     def _incoming(self) -> Iterator[Path]:
         folder = self.root / "incoming" / uuid.uuid4().hex
-        with Lock(folder.with_suffix(".lock")):
+        with self.lock(folder.with_suffix(".lock")):
             try:
                 folder.mkdir()
                 yield folder
@@ -322,9 +340,11 @@ class Store:
                         self._drop(entry.folder, None)
                     gone.append(entry)
         leftovers = 0
-        for name in {path.stem for path in (self.root / "incoming").glob("*")}:
+        for name in {
+            path.name.partition(".")[0] for path in (self.root / "incoming").glob("[!.]*")
+        }:
             folder = self.root / "incoming" / name
-            lock = Lock(folder.with_suffix(".lock"))
+            lock = self.lock(folder.with_suffix(".lock"))
             if lock.try_acquire():
                 leftovers += folder.exists()
                 if not dry_run:
