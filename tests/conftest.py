@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.slurm_cluster import Cluster, running_cluster
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and programs pass that on:
 # tests that interrupt one would wait for ever.
@@ -71,3 +72,10 @@ def published_wheel(_downloaded: tuple[Path, bool]) -> Path:
 def published_is_small(_downloaded: tuple[Path, bool]) -> bool:
     """Whether pip, as it is set up here, brings the published torch without CUDA."""
     return _downloaded[1]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Slurm of two nodes, and the environment its programs find it by."""
+    with running_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster

@@ -22,6 +22,7 @@ if [ "${1:-}" != --basic ]; then
   lacks mmdebstrap mmdebstrap
   # runc and not crun, which refuses hybrid cgroups; netavark with what it calls.
   lacks podman podman buildah runc netavark aardvark-dns iptables catatonit
+  lacks slurmctld slurm-wlm slurm-client munge
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
 fi
 [ "${#missing[@]}" -gt 0 ] || exit 0

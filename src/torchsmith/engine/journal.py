@@ -3,31 +3,26 @@
 Several processes write to it at once. A run that was killed could not say so itself: whoever
 reads the journal sees that its process is gone, and calls it interrupted.
 
-SQLite's write-ahead log needs memory that all who open the file share, so it is for one host
-only. Of a store that several hosts build into each has a file of its own, with a rollback
-journal, and reads those of the others (`journals.py`): a host that died in the middle of writing
-holds up nobody else, where on one common file its lock would, until the file server lets it go.
+Of a store that several hosts build into each has a file of its own, and reads those of the others
+(`journals.py`): a host that died in the middle of writing holds up nobody else, where on one
+common file its lock would, until the file server lets it go.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
 import sqlite3
-import threading
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from torchsmith import __version__
-from torchsmith.engine.disk import room
+from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.events import Event, StepLine, StepProgress, as_json, event_name
-from torchsmith.errors import TorchsmithError
 
 RunStatus = Literal["running", "done", "failed", "interrupted"]
 StepStatus = Literal["running", "waiting", "done", "cached", "skipped", "failed", "interrupted"]
@@ -87,7 +82,7 @@ class StepRecord:
     error: str
 
 
-def _born(pid: int) -> str:
+def born(pid: int) -> str:
     """When a process began, as the kernel counts: tells it from a later one of the same number."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -107,78 +102,12 @@ def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
     return StepRecord(*first, *times, row["log"], row["error"])
 
 
-# Seconds to wait for another torchsmith that writes.
-_PATIENCE = 30.0
-
-
-Mode = Literal["one host", "several hosts", "read only"]
-
-
 class Journal:
     """The record of all runs; of those of one host where several build into a store."""
 
     def __init__(self, path: Path, mode: Mode = "one host") -> None:
         self.path = path
-        self._lock = threading.Lock()
-        with room(path.parent):
-            if mode == "read only":
-                address = f"{path.absolute().as_uri()}?mode=ro"
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                address = path.absolute().as_uri()
-            self._database = sqlite3.connect(
-                address, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=True
-            )
-            self._database.row_factory = sqlite3.Row
-            if mode != "read only":
-                self._log_as("WAL" if mode == "one host" else "TRUNCATE")
-                # Without a write-ahead log less than all would not outlive a loss of power.
-                level = "NORMAL" if mode == "one host" else "FULL"
-                self._database.execute(f"PRAGMA synchronous = {level}")
-                self._prepare()
-
-    def _prepare(self) -> None:
-        database = self._database
-        with self._transaction():
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                for statement in _TABLES.strip().split(";\n"):
-                    database.execute(statement)
-                database.execute(f"PRAGMA user_version = {_SCHEMA}")
-            elif version > _SCHEMA:
-                raise TorchsmithError(
-                    f"{self.path} was written by a newer torchsmith",
-                    "Use that torchsmith, or name another store in TORCHSMITH_STORE.",
-                )
-
-    def _log_as(self, mode: str) -> None:
-        """Set how writing is made safe.
-
-        With WAL readers do not wait for writers, and a killed writer leaves nothing to mend.
-        """
-        until = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                self._database.execute(f"PRAGMA journal_mode = {mode}")
-                return
-            except sqlite3.OperationalError as error:
-                # For this one SQLite does not wait itself while another does the same.
-                if "locked" not in str(error) or time.monotonic() > until:
-                    raise
-                time.sleep(0.02)
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, room(self.path.parent):
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._database
-            except BaseException:
-                # A full disk has rolled back by itself.
-                with contextlib.suppress(sqlite3.OperationalError):
-                    self._database.execute("ROLLBACK")
-                raise
-            self._database.execute("COMMIT")
+        self._database = Database(path, _SCHEMA, _TABLES, mode)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -189,7 +118,7 @@ class Journal:
         # Ids sort by time, so that a listing of the logs does.
         run = time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
         pid = os.getpid()
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "INSERT INTO runs (id, plan, recipe, host, torchsmith, started, status, node, pid,"
                 " born) VALUES (?, ?, ?, ?, ?, ?, 'running', ?, ?, ?)",
@@ -202,7 +131,7 @@ class Journal:
                     time.time(),
                     platform.node(),
                     pid,
-                    _born(pid),
+                    born(pid),
                 ),
             )
         return run
@@ -210,7 +139,7 @@ class Journal:
     def end(self, run: str, status: RunStatus, error: str = "") -> None:
         """Close a run; steps that were under way end with it."""
         now = time.time()
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "UPDATE runs SET ended = ?, status = ?, error = ? WHERE id = ?",
                 (now, status, error, run),
@@ -237,7 +166,7 @@ class Journal:
         """Note where a step of a run is."""
         now = time.time()
         under_way = status in ("running", "waiting")
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "INSERT INTO steps (run, step, key, title, status, started, ended, cpu_seconds,"
                 " peak_rss, log, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -257,7 +186,7 @@ class Journal:
         """Keep an event. Lines are in the log and progress is of the moment: neither is kept."""
         if isinstance(event, StepLine | StepProgress):
             return
-        with self._transaction() as database:
+        with self._database.transaction() as database:
             database.execute(
                 "INSERT INTO events (run, at, name, content) VALUES (?, ?, ?, ?)",
                 (run, event.at, event_name(event), json.dumps(as_json(event))),
@@ -266,21 +195,19 @@ class Journal:
     def _left(self, row: sqlite3.Row, status: str) -> bool:
         """Whether a run that never ended has no process any more (on this machine)."""
         here = status == "running" and row["node"] == platform.node()
-        return bool(here and _born(row["pid"]) != row["born"])
+        return bool(here and born(row["pid"]) != row["born"])
 
     def runs(self, limit: int = 50) -> list[RunRecord]:
         """The latest runs, newest first."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT * FROM runs ORDER BY started DESC, rowid DESC LIMIT ?", (limit,)
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT * FROM runs ORDER BY started DESC, rowid DESC LIMIT ?", (limit,)
+        )
         return [self._run(row) for row in rows]
 
     def run(self, identity: str) -> RunRecord | None:
         """One run by its id."""
-        with self._lock:
-            row = self._database.execute("SELECT * FROM runs WHERE id = ?", (identity,)).fetchone()
-        return None if row is None else self._run(row)
+        rows = self._database.rows("SELECT * FROM runs WHERE id = ?", (identity,))
+        return self._run(rows[0]) if rows else None
 
     def _run(self, row: sqlite3.Row) -> RunRecord:
         status = "interrupted" if self._left(row, row["status"]) else row["status"]
@@ -290,30 +217,25 @@ class Journal:
 
     def steps(self, run: str) -> list[StepRecord]:
         """The steps of a run, in the order they were come to."""
-        with self._lock:
-            owner = self._database.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
-            rows = self._database.execute(
-                "SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,)
-            ).fetchall()
-        gone = owner is not None and self._left(owner, owner["status"])
+        owner = self._database.rows("SELECT * FROM runs WHERE id = ?", (run,))
+        rows = self._database.rows("SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,))
+        gone = bool(owner) and self._left(owner[0], owner[0]["status"])
         return [_step_record(row, gone=gone) for row in rows]
 
     def earlier(self, plan: str, step: str, key: str, limit: int = 20) -> list[StepRecord]:
         """The times a step was begun: with this key, or by this name in this plan; newest first."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT steps.*, runs.status AS run_status, node, pid, born FROM steps"
-                " JOIN runs ON runs.id = steps.run WHERE steps.started IS NOT NULL"
-                " AND (steps.key = ? OR (steps.step = ? AND runs.plan = ?))"
-                " ORDER BY steps.started DESC LIMIT ?",
-                (key, step, plan, limit),
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT steps.*, runs.status AS run_status, node, pid, born FROM steps"
+            " JOIN runs ON runs.id = steps.run WHERE steps.started IS NOT NULL"
+            " AND (steps.key = ? OR (steps.step = ? AND runs.plan = ?))"
+            " ORDER BY steps.started DESC LIMIT ?",
+            (key, step, plan, limit),
+        )
         return [_step_record(row, gone=self._left(row, row["run_status"])) for row in rows]
 
     def events(self, run: str) -> list[dict[str, object]]:
         """What happened in a run, in order."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT content FROM events WHERE run = ? ORDER BY number", (run,)
-            ).fetchall()
+        rows = self._database.rows(
+            "SELECT content FROM events WHERE run = ? ORDER BY number", (run,)
+        )
         return [json.loads(row["content"]) for row in rows]

@@ -15,6 +15,9 @@ from torchsmith.engine.journals import ONE_HOST
 from torchsmith.engine.store import SHARED, Store
 from torchsmith.errors import UsageError
 
+# The journals of what was built, and of the jobs that were submitted.
+_DATABASES = (ONE_HOST, "jobs.db")
+
 
 def share(store: Store) -> Store:
     """Have every torchsmith that opens the store reckon with other hosts."""
@@ -22,22 +25,22 @@ def share(store: Store) -> Store:
         return store
     with room(store.root):
         store.root.mkdir(parents=True, exist_ok=True)
-        journal = store.root / ONE_HOST
-        if journal.exists():
-            _leave_write_ahead(journal)
+        for name in _DATABASES:
+            if (store.root / name).exists():
+                _leave_write_ahead(store.root / name)
         write_whole(store.root / SHARED, b"Several hosts build into this store.\n")
     return Store(store.root)
 
 
-def _leave_write_ahead(journal: Path) -> None:
+def _leave_write_ahead(path: Path) -> None:
     """Other hosts cannot read a write-ahead log; leaving it needs the file for oneself."""
-    with contextlib.closing(sqlite3.connect(journal, timeout=5, isolation_level=None)) as file:
+    with contextlib.closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as file:
         try:
             mode = file.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
         except sqlite3.OperationalError:
             mode = "locked"
     if mode != "delete":
         raise UsageError(
-            f"{journal} is in use by a build on this machine",
-            "Share the store when that build is over.",
+            f"{path} is in use by a torchsmith on this machine",
+            "Share the store when that one is over.",
         )

@@ -73,6 +73,11 @@ def default_root() -> Path:
     return Path(data).expanduser().absolute() / "torchsmith" / "store"
 
 
+def is_shared(root: Path) -> bool:
+    """Whether several hosts build into the store at a place: see `sharing.py`."""
+    return (root / SHARED).exists()
+
+
 class Store:
     """Results by key."""
 
@@ -88,8 +93,8 @@ class Store:
 
     @property
     def shared(self) -> bool:
-        """Whether several hosts build into it: see `share`."""
-        return (self.root / SHARED).exists()
+        """Whether several hosts build into it."""
+        return is_shared(self.root)
 
     def lock(self, path: Path) -> Lock:
         """A lock that holds for whoever sees this store."""

@@ -1,0 +1,128 @@
+"""What every engine can do with a job: take it, find it again, tell of it, stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NewType, Protocol
+
+from torchsmith.errors import TorchsmithError
+from torchsmith.jobs.models import Job
+from torchsmith.jobs.states import State
+
+# What the engine itself calls a job: a number of Slurm, a name of Kubernetes.
+EngineId = NewType("EngineId", str)
+
+
+class EngineError(TorchsmithError):
+    """An engine cannot be reached, or refused what it was asked."""
+
+    exit_code = 8
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job to be submitted.
+
+    `folder` is where it is submitted from: relative paths of the job start there. `kept` is the
+    job's own folder, where its request, its output and its ends are written.
+    """
+
+    job: Job
+    folder: Path
+    kept: Path
+    after: tuple[EngineId, ...] = ()
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job an engine has taken; `roles` are the tasks of each role."""
+
+    id: EngineId
+    kept: Path
+    roles: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """One task; `element` is its index in an array of jobs, where there is one."""
+
+    role: str
+    index: int
+    state: State
+    exit_code: int | None = None
+    node: str = ""
+    element: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a person calls it: main-0, or 3/main-0 in an array."""
+        return f"{self.element}/{self.role}-{self.index}" if self.element else self.own_name
+
+    @property
+    def own_name(self) -> str:
+        """Its name in its job."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a job is; `said` is the engine's own word, `reason` its explanation."""
+
+    state: State
+    said: str = ""
+    reason: str = ""
+    exit_code: int | None = None
+    nodes: tuple[str, ...] = ()
+    started: float | None = None
+    ended: float | None = None
+    tasks: tuple[TaskStatus, ...] = ()
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A job the engine knows and torchsmith submitted: by its token, or without one."""
+
+    id: EngineId
+    token: str
+    state: State
+
+
+class Client(Protocol):
+    """One engine, through its own tools.
+
+    A job is known here by its token before the engine has a name for it: `submit` hands the token
+    over with the job, in the same call, so that `find` can tell whether an answer that was lost
+    was a yes. `kept` is the folder of the request (see `Request`).
+    """
+
+    engine: str
+    # Which one of its kind, as it has to be told again to reach the same: a server, a context.
+    place: str
+
+    def check(self, request: Request) -> tuple[str, ...]:
+        """Refuse what this engine would refuse, before anything is written; else notes."""
+
+    def submit(self, request: Request, token: str) -> EngineId:
+        """Hand the job over; raises `EngineError` if the engine said no."""
+
+    def find(self, token: str, kept: Path) -> EngineId | None:
+        """The job of this token, if the engine has it; raises `EngineError` if it cannot say."""
+
+    def status(self, job: Submitted) -> Status | None:
+        """Where a job is; `None` if the engine knows it no more and its end was not seen."""
+
+    def logs(
+        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+    ) -> Iterator[str]:
+        """Its output, line by line, until now or with `follow` until its end.
+
+        `role` and `task` choose; where several tasks are left, each line names its own.
+        """
+
+    def cancel(self, job: Submitted) -> None:
+        """Stop a job and everything it started; one that is over is left as it is."""
+
+    def list(self) -> tuple[Listed, ...]:
+        """The jobs of torchsmith the engine knows now."""
