@@ -1,4 +1,4 @@
-"""`torchsmith job`: requests for clusters, from a job file or a recipe."""
+"""`torchsmith job`: workloads on the engines that run them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import Annotated
 
 import typer
 
+from torchsmith.cli import job_run
+
 app = typer.Typer(
-    help="Write a job down as a cluster takes it.", no_args_is_help=True, rich_markup_mode=None
+    help="Run a job here or on a cluster.", no_args_is_help=True, rich_markup_mode=None
 )
+app.command("submit")(job_run.submit)
+app.command("list")(job_run.list_)
+app.command("status")(job_run.status)
+app.command("logs")(job_run.logs)
+app.command("cancel")(job_run.cancel)
 
 
 @app.command()

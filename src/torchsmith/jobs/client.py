@@ -16,9 +16,17 @@ EngineId = NewType("EngineId", str)
 
 
 class EngineError(TorchsmithError):
-    """An engine cannot be reached, or refused what it was asked."""
+    """An engine refused what it was asked, or cannot be asked at all: nothing was submitted."""
 
-    exit_code = 8
+    exit_code = 11
+
+
+class UnansweredError(EngineError):
+    """An engine was asked and no answer came: it may have heard.
+
+    The intent stays in the journal, and is looked up by its token before anything is submitted
+    again.
+    """
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,12 @@ class Client(Protocol):
         """Refuse what this engine would refuse, before anything is written; else notes."""
 
     def submit(self, request: Request, token: str) -> EngineId:
-        """Hand the job over; raises `EngineError` if the engine said no."""
+        """Hand the job over.
+
+        Raises `EngineError` where it surely was not taken, `UnansweredError` where it may have
+        been. Handing the same token over twice makes one job at most, as far as the engine can
+        tell.
+        """
 
     def find(self, token: str, kept: Path) -> EngineId | None:
         """The job of this token, if the engine has it; raises `EngineError` if it cannot say."""

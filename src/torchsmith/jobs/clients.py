@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -9,12 +10,30 @@ from torchsmith.errors import UsageError
 
 if TYPE_CHECKING:
     from torchsmith.jobs.client import Client
+    from torchsmith.jobs.models import Job
 
 # Loaded when asked for: nobody pays for the libraries of an engine they do not use.
 _CLIENTS = {
     "local": "torchsmith.jobs.engines.local:Local",
     "slurm": "torchsmith.jobs.engines.slurm:Slurm",
 }
+
+
+def engine_for(jobs: Sequence[Job], said: str, usual: str) -> str:
+    """Where jobs go: where the command says, else their own line, else the usual place."""
+    own = {job.to for job in jobs if job.to}
+    if not said and len(own) > 1:
+        raise UsageError(
+            f"the jobs go to different engines: {', '.join(sorted(own))}",
+            "Take one after the other with --name, or send them all somewhere with --to.",
+        )
+    if engine := said or next(iter(own), usual):
+        return engine
+    raise UsageError(
+        "nobody says where the job goes",
+        f'Add --to {"|".join(_CLIENTS)}, or the line to = "local" to the job, or set '
+        "TORCHSMITH_JOBS_TO.",
+    )
 
 
 def client_for(engine: str, place: str = "") -> Client:

@@ -111,6 +111,9 @@ def _changed(table: Any, changes: Sequence[str]) -> Any:
 
 def _with(table: dict[str, Any], parts: list[str], value: Any, change: str) -> dict[str, Any]:
     first, *rest = parts
+    if not rest and value == "":
+        # Nothing behind the = takes a key away: TOML has no word for that.
+        return {key: kept for key, kept in table.items() if key != first}
     if not rest:
         return {**table, first: value}
     inner = table.get(first, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
@@ -14,6 +16,7 @@ from torchsmith.jobs.launch import (
 )
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.shell import end_of, environment_lines, secret_lines
+from torchsmith.jobs.states import TIMED_OUT
 
 _MEET = Rendezvous("127.0.0.1", '"$MASTER_PORT"', "TASK_INDEX")
 
@@ -23,12 +26,13 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for job in jobs:
-        files[f"{job.name}.sh"] = _script(job).encode()
+        files[f"{job.name}.sh"] = script(job).encode()
         notes += [f"{job.name}: {note}" for note in _notes(job)]
     return Rendering(files, tuple(notes))
 
 
-def _script(job: Job) -> str:
+def script(job: Job, record: str = "") -> str:
+    """The script of one job; in the folder `record` it keeps the output and end of each task."""
     only_folders(job, "this machine")
     lines = ["#!/bin/sh", f"# Runs {job.name} on this machine.", "set -eu"]
     lines += secret_lines(job)
@@ -47,7 +51,14 @@ def _script(job: Job) -> str:
         text = "\n".join(("set -e", *told, *commands))
         end = end_of(text)
         lines += ["", f"role_{role.name}=$(cat <<'{end}'", text, end, ")"]
-    lines += ["", *_RUN, *_tasks(job), *_WAIT, "", *_again(job.retries), ""]
+    lines += ["", *_RUN]
+    place = shlex.quote(record)
+    lines += [f"  rm -f {place}/*.exit"] if record else []
+    lines += ["  began=$(date +%s)"] if job.seconds else []
+    lines += [*_tasks(job, record), *_WAIT]
+    lines += _limit(job.seconds) if job.seconds else []
+    lines += [f'    echo "$code" >{place}/"${{each#*:}}.exit"'] if record else []
+    lines += [*_SUM, "", *_again(job.retries), ""]
     return "\n".join(lines)
 
 
@@ -55,8 +66,10 @@ def _script(job: Job) -> str:
 # this script, which ends the others: no shell but bash can wait for whichever comes first.
 _RUN = """\
 pids=
+stopping=
 stop() {
-  for pid in $pids; do kill "$pid" 2>/dev/null || true; done
+  stopping=yes
+  for one in $pids; do kill "${one%%:*}" 2>/dev/null || true; done
 }
 trap 'stop; exit 130' INT
 trap 'stop; exit 143' TERM
@@ -65,17 +78,21 @@ trap stop USR1
 task='sh -c "$1" || { code=$?; kill -USR1 "$2"; exit "$code"; }'
 
 all_tasks() {
-  pids=""
+  pids="" stopping=""
   status=0""".splitlines()
 _WAIT = """\
-  for pid in $pids; do
+  # One may have failed before the last began.
+  [ -z "$stopping" ] || stop
+  for each in $pids; do
+    pid=${each%%:*}
     code=0
     wait "$pid" || code=$?
     # A signal ends the waiting, not the task.
     while [ "$code" -gt 128 ] && kill -0 "$pid" 2>/dev/null; do
       code=0
       wait "$pid" || code=$?
-    done
+    done""".splitlines()
+_SUM = """\
     # The first that failed says why; 143 are those that were ended for it.
     case "$status:$code" in
       0:* | 143:[1-9]*) status=$code ;;
@@ -83,6 +100,15 @@ _WAIT = """\
   done
   return "$status"
 }""".splitlines()
+
+
+def _limit(seconds: int) -> list[str]:
+    """The code of a task that had to be killed when its time was up is that of any other's."""
+    return [
+        f'    if [ "$code" -eq 137 ] && [ "$(($(date +%s) - began))" -ge {seconds} ]; then',
+        f"      code={TIMED_OUT}",
+        "    fi",
+    ]
 
 
 def _again(retries: int) -> list[str]:
@@ -98,8 +124,10 @@ def _again(retries: int) -> list[str]:
     ]
 
 
-def _tasks(job: Job) -> list[str]:
+def _tasks(job: Job, record: str) -> list[str]:
     lines: list[str] = []
+    # A task that does not listen is not waited for longer than this.
+    limit = f"--kill-after=10 {job.seconds}" if job.seconds else "0"
     for role in job.roles:
         for index in range(role.tasks):
             variables = [f"TASK_INDEX={index}"]
@@ -107,10 +135,12 @@ def _tasks(job: Job) -> list[str]:
                 first = gpus_before(job, role, index)
                 mine = range(first, first + role.gpus)
                 variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, mine))}")
+            name = f"{role.name}-{index}"
+            kept = f" >>{shlex.quote(record)}/{name}.log 2>&1" if record else ""
             lines += [
-                f"  {' '.join(variables)} timeout {job.seconds or 0} "
-                f'sh -c "$task" task "$role_{role.name}" "$$" &',
-                '  pids="$pids $!"',
+                f"  {' '.join(variables)} timeout {limit} "
+                f'sh -c "$task" task "$role_{role.name}" "$$"{kept} &',
+                f'  pids="$pids $!:{name}"',
             ]
     return lines
 

@@ -88,6 +88,7 @@ class Job:
     secrets: tuple[Secret, ...]
     mounts: tuple[Mount, ...]
     seconds: int | None
+    to: str
     queue: str
     after: tuple[str, ...]
     parameters: Mapping[str, str | int | float | bool]

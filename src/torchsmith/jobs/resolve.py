@@ -48,6 +48,7 @@ def resolve(job: written.Job, image: str = "", shm_mb: int | None = None) -> Job
             for item in items
         ),
         seconds=written.seconds(job.time_limit) if job.time_limit else None,
+        to=job.to or "",
         queue=job.queue or "",
         after=tuple(job.after),
         parameters=job.parameters,

@@ -17,6 +17,22 @@ from torchsmith.jobs.launch import (
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
 from torchsmith.jobs.shell import environment_lines, held, secret_lines
 
+# Whether a job ran, and how it and its tasks ended, once Slurm has forgotten it. A job that is
+# started again begins with a clean record; its output goes on. See `record`.
+_RECORD = """\
+mkdir -p "$record"
+rm -f "$record"/*.exit "$record/ended"
+echo "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID} $(date +%s)" >"$record/.started"
+mv "$record/.started" "$record/started"
+ended() {
+  echo "$1 $(date +%s)" >"$record/.ended"
+  mv "$record/.ended" "$record/ended"
+}
+trap 'ended "$?"' EXIT
+# shellcheck disable=SC2016
+task='code=0; sh -c "$1" || code=$?; echo "$code" >"$0-$SLURM_PROCID.exit"; exit "$code"'
+""".splitlines()
+
 _MEET = Rendezvous('"$MASTER_ADDR"', '"$MASTER_PORT"', "SLURM_PROCID")
 
 
@@ -25,17 +41,22 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for job in jobs:
-        files[f"{job.name}.sbatch"] = _script(job).encode()
+        files[f"{job.name}.sbatch"] = script(job).encode()
         notes += [f"{job.name}: {note}" for note in _notes(job)]
     if any(job.after for job in jobs):
         files["submit.sh"] = _submission(jobs).encode()
     return Rendering(files, tuple(notes))
 
 
-def _script(job: Job) -> str:
+def script(job: Job, record: str = "") -> str:
+    """The script of one job; in `record`, a folder all nodes see, it keeps output and ends."""
     only_folders(job, "Slurm")
     bound = _bound(job)
     lines = ["#!/bin/bash", *_directives(job), "", "set -euo pipefail"]
+    if record:
+        bound += ["$record:$record"]
+        lines += [f"record={shlex.quote(record)}${{SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}}"]
+        lines += _RECORD
     if job.slurm.modules:
         lines.append(f"module load {shlex.join(job.slurm.modules)}")
     lines += secret_lines(job)
@@ -57,7 +78,7 @@ def _script(job: Job) -> str:
         told = [f'export {name}="{place}"' for name, place in places.items()]
         told += exports({name: value for name, value in env.items() if name not in places})
         lines += ["", *held(f"role_{role.name}", "\n".join(("set -e", *told, *commands)))]
-    lines += ["", "status=0", *_steps(job, bound)]
+    lines += ["", "status=0", *_steps(job, bound, record)]
     if job.retries:
         # The bare number of an array's last task is that of the whole array.
         mine = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.slurm.array else "$SLURM_JOB_ID"
@@ -112,26 +133,28 @@ def _time(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
 
 
-def _steps(job: Job, bound: list[str]) -> list[str]:
+def _steps(job: Job, bound: list[str], record: str) -> list[str]:
     """Start every role; one alone in the foreground, several side by side."""
     if len(job.roles) == 1:
         (role,) = job.roles
         forgiven = ["status=0"] if role.min_failed == -1 else []
-        return [f"{_srun(job, role, bound)} || status=$?", *forgiven]
+        return [f"{_srun(job, role, bound, record)} || status=$?", *forgiven]
     lines = ["steps=()"]
     for index, role in enumerate(job.roles):
         forgiving = " || true" if role.min_failed == -1 else ""
         lines += [
-            f"{_srun(job, role, bound, f' --het-group={index}')}{forgiving} &",
+            f"{_srun(job, role, bound, record, f' --het-group={index}')}{forgiving} &",
             'steps+=("$!")',
         ]
     return [*lines, 'for step in "${steps[@]}"; do wait "$step" || status=$?; done']
 
 
-def _srun(job: Job, role: TaskRole, bound: list[str], group: str = "") -> str:
+def _srun(job: Job, role: TaskRole, bound: list[str], record: str, group: str = "") -> str:
     ends = job.distributed or role.min_failed in (None, 1)
     # Since Slurm 22.05 a step no longer inherits the job's CPUs per task.
     command = f"srun{group} --cpus-per-task={role.cpus} --kill-on-bad-exit={int(ends)}"
+    if record:
+        command += f' --open-mode=append --output="$record/{role.name}-%t.log"'
     if role.image and job.slurm.container == "pyxis":
         command += f" --container-image={shlex.quote(_enroot(role.image))}"
         mounts = ",".join(bound)
@@ -140,6 +163,8 @@ def _srun(job: Job, role: TaskRole, bound: list[str], group: str = "") -> str:
         command += " apptainer exec" + (" --nv" if role.gpus else "")
         command += "".join(f' --bind "{item}"' for item in bound)
         command += f" {shlex.quote(f'docker://{role.image}')}"
+    if record:
+        return f'{command} sh -c "$task" "$record/{role.name}" "$role_{role.name}"'
     return f'{command} sh -c "$role_{role.name}"'
 
 

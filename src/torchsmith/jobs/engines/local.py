@@ -1,0 +1,184 @@
+"""This machine: a job is a process of its own, which outlives the command that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchsmith.engine.disk import write_whole
+from torchsmith.engine.journal import born
+from torchsmith.errors import HostError, UsageError
+from torchsmith.jobs import local, record
+from torchsmith.jobs.client import EngineError, EngineId, Listed, Request, Status, Submitted
+from torchsmith.jobs.engines.environment import handed_on
+from torchsmith.jobs.states import State, of_exit
+
+# What every process of a job has in its environment, and hands on to those it starts.
+MARK = "TORCHSMITH_JOB"
+# Which process runs the job.
+PROCESS = "process.json"
+_START_S = 20.0
+_GRACE_S = 5.0
+_INSIST_S = 10.0
+
+
+class Local:
+    """Processes of this machine, each job under a small one that waits for it."""
+
+    engine = "local"
+
+    def __init__(self, place: str = "") -> None:
+        self.place = place
+
+    def check(self, request: Request) -> tuple[str, ...]:
+        """Refuse what cannot be run here."""
+        if not Path("/proc/self/stat").exists():
+            raise HostError("jobs run here on Linux only: there is no /proc")
+        if request.job.slurm.array:
+            raise UsageError(
+                f"job {request.job.name}: this machine runs no arrays",
+                "Submit it once for each index, or to slurm.",
+            )
+        return local.render((request.job,)).notes
+
+    def submit(self, request: Request, token: str) -> EngineId:
+        """Start it; both that it began and that it ended are written by the job itself."""
+        kept = request.kept
+        kept.mkdir(parents=True, exist_ok=True)
+        write_whole(kept / "job.sh", local.script(request.job, str(kept)).encode())
+        told = {"folder": str(request.folder), "after": [str(one) for one in request.after]}
+        write_whole(kept / "run.json", json.dumps(told).encode())
+        with (kept / record.SCRIPT_LOG).open("ab") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "torchsmith.jobs.engines.local_run", str(kept)],
+                env={**handed_on(request.job, os.environ), MARK: token},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+        end = time.monotonic() + _START_S
+        while (found := self.find(token, kept)) is None:
+            if process.poll() is not None or time.monotonic() > end:
+                process.kill()
+                said_last = "\n  ".join(_tail(kept / record.SCRIPT_LOG))
+                raise EngineError(f"job {request.job.name} did not start:\n  {said_last}")
+            time.sleep(0.02)
+        return found
+
+    def find(self, token: str, kept: Path) -> EngineId | None:
+        """The folder of a job that began: its own id, as pids come again."""
+        return EngineId(str(kept)) if (kept / PROCESS).exists() else None
+
+    def status(self, job: Submitted) -> Status | None:
+        """Where it is, by what it wrote and by whether its process lives."""
+        began = record.mark(job.kept, "started")
+        ended = record.mark(job.kept, "ended")
+        if ended is None and not _lives(job.kept):
+            # It may have ended since the first look.
+            ended = record.mark(job.kept, "ended")
+        stopped = record.mark(job.kept, "cancelled")
+        waits = record.mark(job.kept, "waits")
+        code: int | None = None
+        reason = ""
+        if stopped is not None:
+            state = State.CANCELLED
+            reason = stopped.word.replace("_", " ")
+        elif ended is not None:
+            code = int(ended.word)
+            state = of_exit(code)
+            reason = f"exit code {code}" if code else ""
+        elif not _lives(job.kept):
+            return None
+        else:
+            state = State.WAITING if waits else State.RUNNING
+            reason = "for the jobs before it" if waits else ""
+        end = stopped or ended
+        return Status(
+            state,
+            reason=reason,
+            exit_code=code,
+            nodes=("localhost",),
+            started=began.at if began else None,
+            ended=end.at if end else None,
+            tasks=record.tasks(job.kept, job.roles, state),
+        )
+
+    def logs(
+        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+    ) -> Iterator[str]:
+        """Its output, out of the files its tasks write."""
+
+        def over() -> bool:
+            status = self.status(job)
+            return status is None or status.state.over
+
+        return record.lines(job, role=role, task=task, over=over if follow else None)
+
+    def cancel(self, job: Submitted) -> None:
+        """Stop every process of the job: those that hid in another session too."""
+        if record.mark(job.kept, "ended") or record.mark(job.kept, "cancelled"):
+            return
+        write_whole(job.kept / "cancelled", f"by_request {time.time()}".encode())
+        if left := end_all(_token(job.kept), _GRACE_S):
+            raise EngineError(f"processes of the job do not end: {', '.join(map(str, left))}")
+
+    def list(self) -> tuple[Listed, ...]:
+        """Nobody but the journal lists the jobs of this machine."""
+        return ()
+
+
+def _token(kept: Path) -> str:
+    try:
+        return str(json.loads((kept / PROCESS).read_bytes())["token"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def _lives(kept: Path) -> bool:
+    """Whether the process of a job is still the one that began it."""
+    try:
+        table = json.loads((kept / PROCESS).read_bytes())
+        return bool(born(table["pid"])) and born(table["pid"]) == table["born"]
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def end_all(token: str, grace: float) -> list[int]:
+    """End the processes of a job but this one, and insist after a while; those that stay."""
+    began = time.monotonic()
+    while pids := _marked(token):
+        waited = time.monotonic() - began
+        if waited > grace + _INSIST_S:
+            break
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL if waited > grace else signal.SIGTERM)
+        time.sleep(0.1)
+    return pids
+
+
+def _marked(token: str) -> list[int]:
+    """The processes that carry a job's token, whatever session or parent they have."""
+    if not token:
+        return []
+    mark = f"{MARK}={token}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and folder.name != str(os.getpid()):
+            # Those of others cannot be read, and one that is gone is no more to be stopped.
+            with contextlib.suppress(OSError):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+    return found
+
+
+def _tail(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]

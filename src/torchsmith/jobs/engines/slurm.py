@@ -1,0 +1,253 @@
+"""Slurm, through sbatch, squeue, scontrol, scancel, and sacct where there is accounting."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from torchsmith.engine.disk import write_whole
+from torchsmith.errors import HostError
+from torchsmith.jobs import record, slurm
+from torchsmith.jobs.client import (
+    EngineError,
+    EngineId,
+    Listed,
+    Request,
+    Status,
+    Submitted,
+    UnansweredError,
+)
+from torchsmith.jobs.engines.environment import handed_on
+from torchsmith.jobs.engines.slurm_answers import Part, accounted, marked, parts
+from torchsmith.jobs.states import State, of_exit, state_of, together
+
+_COMMENT = "torchsmith:"
+_PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
+# sbatch itself waits for a controller that restarts, some MessageTimeouts long.
+_PATIENCE_S = 120.0
+# How often a controller is asked while output is followed: it answers to many.
+_ASK_S = 2.0
+# What the programs say where nobody can have heard them.
+_UNHEARD = ("Unable to contact slurm controller (connect failure)", "configuration source")
+_FORGOTTEN = "Invalid job id specified"
+
+
+class Slurm:
+    """The cluster of a slurm.conf; `place` is that file, empty for the one of the machine."""
+
+    engine = "slurm"
+
+    def __init__(self, place: str = "") -> None:
+        self.place = place or os.environ.get("SLURM_CONF", "")
+
+    def check(self, request: Request) -> tuple[str, ...]:
+        """Refuse where there is no Slurm, or one that cannot run the job's image."""
+        for program in _PROGRAMS:
+            if shutil.which(program) is None:
+                raise HostError(
+                    f"Slurm is not installed here: there is no {program} on the PATH",
+                    "Submit from a login node of the cluster, or run it here: --to local.",
+                )
+        job = request.job
+        boxed = job.slurm.container == "pyxis" and any(role.image for role in job.roles)
+        if boxed and "--container-image" not in self._ask("srun", "--help").stdout:
+            raise HostError(
+                f"job {job.name} runs in an image, and this Slurm has no pyxis to start it",
+                "Use apptainer: --set slurm.container=apptainer; or an environment of the "
+                "nodes: --set image= --set environment=FOLDER.",
+            )
+        return slurm.render((job,)).notes
+
+    def submit(self, request: Request, token: str) -> EngineId:
+        """Hand it to sbatch; its environment is inherited, never written on a command line."""
+        kept = request.kept
+        kept.mkdir(parents=True, exist_ok=True)
+        script = kept / "job.sbatch"
+        write_whole(script, slurm.script(request.job, str(kept)).encode())
+        name = "script.%a.log" if request.job.slurm.array else record.SCRIPT_LOG
+        options = [
+            "--parsable",
+            f"--comment={_COMMENT}{token}",
+            f"--output={_pattern(kept)}/{name}",
+            "--open-mode=append",
+            "--export=ALL",
+            f"--chdir={request.folder}",
+        ]
+        if request.after:
+            options += [
+                f"--dependency=afterok:{':'.join(request.after)}",
+                "--kill-on-invalid-dep=yes",
+            ]
+        done = self._ask("sbatch", *options, str(script), env=handed_on(request.job, os.environ))
+        if done.returncode != 0:
+            raise _refusal(done, f"job {request.job.name} was not submitted")
+        # 12, or 12;cluster
+        return EngineId(done.stdout.strip().partition(";")[0])
+
+    def find(self, token: str, kept: Path) -> EngineId | None:
+        """By the comment it was given; once Slurm has forgotten it, by what it wrote itself."""
+        for job in self.list():
+            if job.token == token:
+                return job.id
+        for place in (kept, *(kept / element for element in record.elements(kept))):
+            if began := record.mark(place, "started"):
+                return EngineId(began.word)
+        return None
+
+    def status(self, job: Submitted) -> Status | None:
+        """What the controller knows, or accounting, or what the job kept of itself."""
+        done = self._ask("scontrol", "--oneliner", "--all", "show", "job", job.id)
+        found: tuple[Part, ...] = ()
+        if done.returncode == 0:
+            found = parts(done.stdout)
+        elif _FORGOTTEN not in done.stderr + done.stdout:
+            raise _refusal(done, f"nothing is known of job {job.id}")
+        found = found or self._accounted(job.id)
+        return _status(found, job) if found else _remembered(job)
+
+    def _accounted(self, job: EngineId) -> tuple[Part, ...]:
+        if shutil.which("sacct") is None:
+            return ()
+        columns = "JobID,State,ExitCode,Start,End,NodeList"
+        options = ("--noheader", "--parsable2", f"--format={columns}", f"--jobs={job}")
+        done = self._ask("sacct", *options)
+        # It ends badly where nothing is accounted.
+        return accounted(done.stdout) if done.returncode == 0 else ()
+
+    def logs(
+        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+    ) -> Iterator[str]:
+        """Its output, out of the files its tasks write in a folder that all nodes see."""
+        asked = -_ASK_S
+        ended = False
+
+        def over() -> bool:
+            nonlocal asked, ended
+            if not ended and time.monotonic() - asked >= _ASK_S:
+                status = self.status(job)
+                ended = status is None or status.state.over
+                asked = time.monotonic()
+            return ended
+
+        return record.lines(job, role=role, task=task, over=over if follow else None)
+
+    def cancel(self, job: Submitted) -> None:
+        """Stop it, or take it out of the queue."""
+        done = self._ask("scancel", job.id)
+        if done.returncode != 0 and _FORGOTTEN not in done.stderr:
+            raise _refusal(done, f"job {job.id} was not stopped")
+
+    def list(self) -> tuple[Listed, ...]:
+        """The jobs with a comment of ours."""
+        done = self._ask("squeue", "--all", "--states=all", "--noheader", "--format=%A|%T|%k")
+        if done.returncode != 0:
+            raise _refusal(done, "the jobs of Slurm cannot be listed")
+        return tuple(
+            Listed(EngineId(job), comment.removeprefix(_COMMENT), state_of("slurm", said))
+            for job, said, comment in marked(done.stdout)
+            if comment.startswith(_COMMENT)
+        )
+
+    def _ask(
+        self, program: str, *arguments: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        environ = dict(os.environ if env is None else env)
+        # Times are read as UTC; a job keeps the time zone it was submitted with.
+        extra = {"LC_ALL": "C", "TZ": "UTC"} if env is None else {}
+        if self.place:
+            extra["SLURM_CONF"] = self.place
+        try:
+            return subprocess.run(
+                [program, *arguments],
+                env={**environ, **extra},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=_PATIENCE_S,
+            )
+        except FileNotFoundError:
+            raise HostError(
+                f"Slurm is not installed here: there is no {program} on the PATH"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise UnansweredError(
+                f"Slurm did not answer {program} for {_PATIENCE_S:.0f} seconds",
+                "`torchsmith job list` looks again.",
+            ) from None
+
+
+def _pattern(folder: Path) -> str:
+    """A folder in a file name of Slurm, where % begins a variable."""
+    return str(folder).replace("%", "%%")
+
+
+def _refusal(done: subprocess.CompletedProcess[str], what: str) -> EngineError:
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    said = lines[-1] if lines else f"it ended with {done.returncode}"
+    for prefix in ("sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "fatal: ", "error: "):
+        said = said.removeprefix(prefix)
+    unheard = next((text for text in _UNHEARD if text in done.stderr), "")
+    if unheard or "slurm_load_jobs error: Unable to contact" in said:
+        return EngineError(
+            f"{what}: Slurm's controller cannot be reached ({said})",
+            "`scontrol ping` tells whether it is up; SLURM_CONF names its cluster.",
+        )
+    if "timed out" in said or "Unable to contact" in said or "Zero Bytes" in said:
+        return UnansweredError(
+            f"{what}, or its answer was lost: {said}", "`torchsmith job list` looks again."
+        )
+    return EngineError(f"{what}: {said}", "That is Slurm's answer; nothing was changed.")
+
+
+def _status(found: tuple[Part, ...], job: Submitted) -> Status:
+    state = together(part.state for part in found)
+    first = next((part for part in found if part.state is state), found[0])
+    tasks = [
+        task
+        for part in found
+        for task in record.tasks(job.kept, job.roles, part.state, element=part.element)
+    ]
+    # The components of a heterogeneous job have one record.
+    tasks = tasks if first.element else tasks[: sum(job.roles.values())]
+    starts = [part.started for part in found if part.started and part.state is not State.WAITING]
+    ends = [part.ended for part in found if part.ended]
+    reason = first.reason if state is not State.SUCCEEDED else ""
+    return Status(
+        state,
+        said=first.said,
+        reason=reason,
+        exit_code=first.exit_code if state.over else None,
+        nodes=tuple(dict.fromkeys(node for part in found for node in part.nodes)),
+        started=min(starts, default=None),
+        ended=max(ends, default=None) if state.over else None,
+        tasks=tuple(tasks),
+    )
+
+
+def _remembered(job: Submitted) -> Status | None:
+    """What a job kept of itself, once nobody else knows it."""
+    places = record.elements(job.kept) or [""]
+    ends = {place: record.mark(job.kept / place, "ended") for place in places}
+    if not all(ends.values()):
+        return None
+    codes = {place: int(end.word) for place, end in ends.items() if end}
+    state = together(of_exit(code) for code in codes.values())
+    starts = [began.at for place in places if (began := record.mark(job.kept / place, "started"))]
+    return Status(
+        state,
+        reason="Slurm has forgotten it; so it wrote itself",
+        exit_code=max(codes.values()),
+        started=min(starts, default=None),
+        ended=max(end.at for end in ends.values() if end),
+        tasks=tuple(
+            task
+            for place, code in codes.items()
+            for task in record.tasks(job.kept, job.roles, of_exit(code), element=place)
+        ),
+    )

@@ -1,0 +1,194 @@
+"""What a job keeps of itself in a folder, on engines that have one: output, and how it ended.
+
+    started       the engine's id of it, and when
+    ended         its exit code, and when
+    ROLE-N.log    what a task said
+    ROLE-N.exit   the exit code of a task
+    script.log    what the job's own script said
+
+An array has a folder of its own for each element; what the script of one said is in
+script.ELEMENT.log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsmith.errors import UsageError
+from torchsmith.jobs.client import Submitted, TaskStatus
+from torchsmith.jobs.states import State, of_exit
+
+# No role can be called so: its tasks have a number behind a dash.
+SCRIPT_LOG = "script.log"
+_LOG = re.compile(r"(?:(?P<role>[A-Za-z_]\w*)-(?P<index>\d+)|script(?:\.(?P<element>\d+))?)\.log")
+_CHUNK = 1 << 16
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line of a word and a time: the start or the end of a job."""
+
+    word: str
+    at: float
+
+
+def mark(folder: Path, name: str) -> Mark | None:
+    """What a job wrote at its start or end; `None` if it did not come to that."""
+    try:
+        word, at = (folder / name).read_text(encoding="utf-8").split()
+        return Mark(word, float(at))
+    except (OSError, ValueError):
+        return None
+
+
+def elements(folder: Path) -> list[str]:
+    """The elements of an array that have begun; none where there is no array."""
+    with contextlib.suppress(OSError):
+        found = (item.name for item in folder.iterdir() if item.name.isdigit() and item.is_dir())
+        return sorted(found, key=int)
+    return []
+
+
+def exit_code(folder: Path, task: str) -> int | None:
+    """How a task ended, if it did by itself."""
+    try:
+        return int((folder / f"{task}.exit").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def tasks(
+    folder: Path, roles: Mapping[str, int], state: State, *, element: str = ""
+) -> tuple[TaskStatus, ...]:
+    """Each task of a job that is in this state, by what it kept."""
+    place = folder / element if element else folder
+    names = [(role, index) for role, count in roles.items() for index in range(count)]
+    codes = {(role, index): exit_code(place, f"{role}-{index}") for role, index in names}
+    failed = any(codes.values())
+    found = []
+    for role, index in names:
+        code = codes[role, index]
+        if code is not None:
+            own = of_exit(code)
+            # 143: ended for another one that failed, or together with the whole job.
+            if code == 143 and (failed or state is State.CANCELLED):
+                own = State.CANCELLED
+        elif state is State.FAILED and failed:
+            own = State.CANCELLED
+        else:
+            own = state
+        found.append(TaskStatus(role, index, own, code, element=element))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Log:
+    path: Path
+    role: str
+    index: int
+    element: str
+
+    @property
+    def name(self) -> str:
+        own = f"{self.role}-{self.index}" if self.role else "script"
+        return f"{self.element}/{own}" if self.element else own
+
+
+def _logs(folder: Path, role: str, task: str) -> Iterator[_Log]:
+    """The logs there are by now, in order; only those of a role, or of a task."""
+    for element in ("", *elements(folder)):
+        place = folder / element
+        found = []
+        for path in place.iterdir() if place.is_dir() else ():
+            if match := _LOG.fullmatch(path.name):
+                at = element or match["element"] or ""
+                found.append(_Log(path, match["role"] or "", int(match["index"] or 0), at))
+        for log in sorted(found, key=lambda log: (bool(log.role), log.role, log.index)):
+            mine = (not role or log.role == role) and (
+                not task or task in (log.name, f"{log.role}-{log.index}", str(log.index))
+            )
+            # What the script itself said belongs to no task.
+            if mine and (log.role or not task):
+                yield log
+
+
+class _Tail:
+    """A log as it grows."""
+
+    def __init__(self, log: _Log) -> None:
+        self.log = log
+        self._read = 0
+        self._rest = b""
+
+    def lines(self, *, last: bool) -> Iterator[str]:
+        """The lines that came since; `last`: also one that has no end."""
+        try:
+            with self.log.path.open("rb") as file:
+                file.seek(self._read)
+                while chunk := file.read(_CHUNK):
+                    self._read += len(chunk)
+                    *whole, self._rest = (self._rest + chunk).split(b"\n")
+                    yield from (_shown(line) for line in whole)
+        except OSError:
+            return
+        if last and self._rest:
+            line, self._rest = self._rest, b""
+            yield _shown(line)
+
+
+def _shown(line: bytes) -> str:
+    # A progress bar writes over itself: what it said last is what is seen.
+    return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
+
+
+def lines(
+    job: Submitted,
+    *,
+    role: str = "",
+    task: str = "",
+    over: Callable[[], bool] | None = None,
+) -> Iterator[str]:
+    """The output of a job, until `over` says that it has ended; without it, until now.
+
+    Where a job has several tasks, each line says whose it is.
+    """
+    _check(job, role, task)
+    alone = sum(job.roles.values()) == 1
+    tails: dict[Path, _Tail] = {}
+    while True:
+        # Asked before reading: what is written before the end is read after it.
+        last = over is None or over()
+        for log in _logs(job.kept, role, task):
+            tail = tails.setdefault(log.path, _Tail(log))
+            named = not task and (log.element or (log.role and not alone))
+            for line in tail.lines(last=last):
+                yield f"{log.name} | {line}" if named else line
+        if last:
+            return
+        time.sleep(_POLL_S)
+
+
+def _check(job: Submitted, role: str, task: str) -> None:
+    if role and role not in job.roles:
+        raise UsageError(f"the job has no role {role!r}", f"It has {', '.join(job.roles)}.")
+    own = task.rpartition("/")[2]
+    known = {f"{name}-{index}" for name, count in job.roles.items() for index in range(count)}
+    if task and own not in known and not any(item.endswith(f"-{own}") for item in known):
+        first = next(iter(job.roles))
+        raise UsageError(f"the job has no task {task!r}", f"Tasks are called {first}-0.")
+
+
+def last_of_script(job: Submitted, count: int) -> list[str]:
+    """The end of what the job's own script said, which is that of no task."""
+    tail: deque[str] = deque(maxlen=count)
+    for log in _logs(job.kept, "", ""):
+        if not log.role:
+            tail.extend(_Tail(log).lines(last=True))
+    return list(tail)

@@ -1,0 +1,95 @@
+"""The job commands as a person calls them: each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.slurm_cluster import until
+
+COMMAND = [sys.executable, "-m", "torchsmith", "job"]
+
+
+@dataclass
+class Jobs:
+    """Jobs submitted from one folder, with a journal of their own."""
+
+    folder: Path
+    to: str
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What the commands are called with."""
+        return {**os.environ, "TORCHSMITH_STORE": str(self.folder / "store"), **self.env}
+
+    def write(self, command: str | list[str], more: str = "", name: str = "job") -> Path:
+        """A job file with one role."""
+        path = self.folder / f"{name}.toml"
+        role = f"[[role]]\nmemory_mb = 100\ncommand = {json.dumps(command)}\n"
+        path.write_text(f'name = "{name}"\n{more}\n{role}', encoding="utf-8")
+        return path
+
+    def call(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end."""
+        return subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=180,
+        )
+
+    def submit(self, job: Path, *arguments: str) -> str:
+        """Submit a job; its id."""
+        done = self.call("submit", job, "--to", self.to, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()[0]
+
+    def status(self, job: str) -> Any:
+        """What is known of a job."""
+        done = self.call("status", job, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def list(self) -> Any:
+        """What is known of all jobs."""
+        done = self.call("list", "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def until(self, job: str, *states: str, seconds: float = 60) -> Any:
+        """Wait until a job is in one of these states."""
+        end = time.monotonic() + seconds
+        while (found := self.status(job))["state"] not in states:
+            assert time.monotonic() < end, found
+            time.sleep(0.1)
+        return found
+
+    def says(self, job: str, words: str) -> None:
+        """Wait until the output of a job holds these words."""
+        until(lambda: words in self.call("logs", job).stdout)
+
+
+def command_lines() -> bytes:
+    """What any user of this machine sees of all its processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes())
+        except OSError:
+            continue
+    return b"\n".join(found)
+
+
+def kept_bytes(folder: Path) -> bytes:
+    """Everything in the files of a folder."""
+    return b"\n".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
