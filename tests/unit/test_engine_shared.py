@@ -15,17 +15,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from torchsmith.engine import Store
+from torchsmith.engine import Store, run_plan
 from torchsmith.engine.build import journal_of
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.leases import Lease, Pulse
 from torchsmith.engine.locks import Holder
 from torchsmith.engine.sharing import share
 from torchsmith.errors import UsageError
+from torchsmith.plan.build import with_keys
+from torchsmith.plan.models import Plan, Step
 
 pytestmark = pytest.mark.unit
 BEAT = 0.02
@@ -213,3 +216,45 @@ def test_a_store_in_use_is_not_shared_under_its_users(tmp_path: Path) -> None:
     journal.close()
     assert share(Store(tmp_path)).shared
     assert share(Store(tmp_path)).shared
+
+
+class Build:
+    """Plans that run into one store at the same time, each in a work folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = share(Store(folder / "store"))
+        self.folder = folder
+
+    def run(self, name: str, command: str) -> dict[str, str]:
+        step = Step("make", "environment", "Make it", commands=(command,), outputs=("out",))
+        plan = with_keys(Plan(name, (), (step,)), {})
+        journal = journal_of(self.store)
+        try:
+            done = run_plan(plan, self.store, journal, work=self.folder / name)
+        finally:
+            journal.close()
+        return dict(done.steps)
+
+    def all(self, command: str) -> list[dict[str, str]]:
+        with ThreadPoolExecutor(3) as pool:
+            return list(pool.map(lambda name: self.run(name, command), ("a", "b", "c")))
+
+
+def test_what_works_anywhere_is_made_once(tmp_path: Path) -> None:
+    build = Build(tmp_path)
+    done = build.all(f"sleep 0.3; echo x >out; echo made >>{tmp_path}/count")
+    assert sorted(item["make"] for item in done) == ["cached", "cached", "done"]
+    assert (tmp_path / "count").read_text() == "made\n"
+    assert all((tmp_path / name / "out").exists() for name in "abc")
+
+
+def test_what_works_in_one_place_is_made_in_each_and_at_once(tmp_path: Path) -> None:
+    build = Build(tmp_path)
+    command = f"pwd >out; date +%s.%N >>{tmp_path}/began; sleep 0.7; date +%s.%N >>{tmp_path}/ended"
+    done = build.all(command)
+    assert [item["make"] for item in done] == ["done"] * 3
+    began = sorted(map(float, (tmp_path / "began").read_text().split()))
+    ended = sorted(map(float, (tmp_path / "ended").read_text().split()))
+    # The first shows what it is; the others do not wait for each other.
+    assert began[1] > ended[0]
+    assert began[2] < ended[1]

@@ -9,7 +9,7 @@ from pathlib import Path
 from torchsmith.engine import events
 from torchsmith.engine.dates import build_date
 from torchsmith.engine.disk import free_bytes, room
-from torchsmith.engine.entry import Entry, MissingOutputError
+from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
 from torchsmith.engine.locks import Holder, Lock
@@ -94,14 +94,29 @@ class Executor:
     def execute(self, step: Step) -> None:
         """Run a step, unless another process does so first."""
         self.heed_stop()
-        lock = self.store.key_lock(step.key)
+        own = place(self.work.path, step.variant)
+        known = self.store.is_bound(step.key)
+        if not self._take_turn(step, own if known else ""):
+            # Only now was it learned that what others make of it is of no use here.
+            self._take_turn(step, own)
+
+    def _take_turn(self, step: Step, where: str) -> bool:
+        """Run a step when nobody else does; whether that is settled.
+
+        Whoever makes something that works in any place is waited for; what works only in the
+        place it is made for (an environment) is made in each, and several make theirs at once.
+        """
+        lock = self.store.key_lock(step.key, where)
         with room(self.store.root):
             self.wait(lock, step)
         try:
             if self.entry(step) is not None:
                 self._recorder.cached(step)
-                return
+                return True
+            if not where and self.store.is_bound(step.key):
+                return False
             self._run_step(step)
+            return True
         finally:
             lock.release()
 

@@ -100,9 +100,17 @@ class Store:
         """A lock that holds for whoever sees this store."""
         return Lock(path) if self.pulse is None else Lease(path, self.pulse)
 
-    def key_lock(self, key: str) -> Lock:
-        """The lock of one step's key: whoever holds it is the one who runs that step."""
-        return self.lock(self.root / "locks" / f"{key}.lock")
+    def key_lock(self, key: str, where: str = "") -> Lock:
+        """The lock of one step's key: whoever holds it is the one who runs that step.
+
+        With `where`, for one place, of a step whose results are bound to theirs.
+        """
+        return self.lock(self.root / "locks" / f"{key}{where and '-'}{where}.lock")
+
+    def is_bound(self, key: str) -> bool:
+        """Whether what is kept for a key works only in the places it was made for."""
+        found = self._named(key)
+        return bool(found) and all(folder.name != key for folder in found)
 
     def reporting(self, on_warning: Callable[[str], None]) -> Store:
         """The same store, its warnings sent elsewhere."""

@@ -50,7 +50,7 @@ def wanted(plan: Plan, loaded: LoadedRecipe, recipe: str, options: Sequence[str]
     """What the jobs of a plan need; `recipe` is the text of the recipe they are to read."""
     reads = sorted({name for step in plan.steps for name in step.reads})
     for name in reads:
-        if not _inside(name):
+        if ".." in PurePosixPath(name).parts:
             raise UsageError(
                 f"the recipe reads {name}, which is not in its folder",
                 "Move it there: what a farm builds from is copied to the store first.",
@@ -71,11 +71,6 @@ def wanted(plan: Plan, loaded: LoadedRecipe, recipe: str, options: Sequence[str]
         reads=tuple(reads),
         options=tuple(options),
     )
-
-
-def _inside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts
 
 
 def _digest(what: Wanted) -> str:
@@ -108,7 +103,9 @@ def snapshot(store: Store, what: Wanted) -> Path:
                 (partial / name).parent.mkdir(parents=True, exist_ok=True)
                 (partial / name).write_bytes(content)
             for name in what.reads:
-                _copy(what.project / name, partial / name)
+                # What is named absolutely (an installed torch) is where it is on every host.
+                if not PurePosixPath(name).is_absolute():
+                    _copy(what.project / name, partial / name)
             partial.rename(folder)
         except BaseException as error:
             remove(partial)
