@@ -197,6 +197,37 @@ def test_every_host_reads_what_all_of_them_built(
     assert not list(tmp_path.rglob("*-wal"))
 
 
+def test_a_host_that_died_writing_still_tells_what_it_had_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = share(Store(tmp_path))
+    program = (
+        "import os, platform, sys\nfrom pathlib import Path\n"
+        "from torchsmith.engine import Store\nfrom torchsmith.engine.build import journal_of\n"
+        "platform.node = lambda: 'n1'\n"
+        "journal = journal_of(Store(Path(sys.argv[1])))\nprint(journal.begin('plan'))\n"
+        "with journal._database.transaction() as database:\n"
+        # So little memory that what is changed goes to the file before it is committed.
+        "    database.execute('PRAGMA cache_size = 1')\n"
+        "    for number in range(2000):\n"
+        "        row = ('r', number, 'k' * 500, 't', 'done')\n"
+        "        database.execute('INSERT INTO steps (run, step, key, title, status)"
+        " VALUES (?, ?, ?, ?, ?)', row)\n"
+        "    sys.stdout.flush()\n    os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    assert (tmp_path / "journals/n1.db-journal").stat().st_size
+    monkeypatch.setattr(platform, "node", lambda: "n2")
+    journal = journal_of(store)
+    assert [run.id for run in journal.runs()] == [done.stdout.strip()]
+    assert journal.steps("r") == []
+    # It is the dead host's own to mend.
+    assert (tmp_path / "journals/n1.db-journal").stat().st_size
+
+
 def test_a_journal_that_cannot_be_read_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import platform
 import re
+import shutil
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,7 +23,6 @@ T = TypeVar("T")
 ONE_HOST = "journal.db"
 # A sign of life this old is none. Only for saying what became of a run; locks do not rest on it.
 _SILENT_S = 120.0
-_TRIES = 5
 
 
 def own_file(root: Path, kind: str) -> Path:
@@ -49,15 +50,34 @@ class SharedJournal(Journal):
     def _asked(self, question: Callable[[Journal], T]) -> Iterator[T]:
         """The answer of every other host's journal that can be read."""
         for path in self._others():
-            for _ in range(_TRIES):
+            for reading in (self._as_it_is, self._as_it_was, self._as_it_is):
                 try:
-                    with contextlib.closing(_Foreign(path, self._root / "alive")) as journal:
+                    with reading(path) as journal:
                         yield question(journal)
                     break
-                except sqlite3.DatabaseError:
-                    # Caught while it is written to, where locks do not reach between hosts; or
-                    # its host died writing: it will put it right when it is back.
+                except (sqlite3.DatabaseError, OSError):
+                    # Caught while it is written to, where locks do not reach between hosts.
                     time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def _as_it_is(self, path: Path) -> Iterator[Journal]:
+        with contextlib.closing(_Foreign(path, self._root / "alive")) as journal:
+            yield journal
+
+    @contextlib.contextmanager
+    def _as_it_was(self, path: Path) -> Iterator[Journal]:
+        """A journal whose host died writing, as it was before that: taken back in a copy.
+
+        In the file itself that is for the host to do when it is back: whether it has died is more
+        than a reader knows.
+        """
+        with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
+            for name in (f"{path.name}-journal", path.name):
+                shutil.copyfile(path.with_name(name), Path(folder) / name)
+            with contextlib.closing(sqlite3.connect(Path(folder) / path.name)) as copied:
+                copied.execute("SELECT count(*) FROM runs").fetchone()
+            with self._as_it_is(Path(folder) / path.name) as journal:
+                yield journal
 
     def runs(self, limit: int = 50) -> list[RunRecord]:
         """The latest runs of every host, newest first."""

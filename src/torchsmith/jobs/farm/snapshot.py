@@ -25,6 +25,7 @@ from torchsmith.errors import UsageError
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand
+from torchsmith.resolve.models import Resolution
 from torchsmith.sources.tree import tree_hash
 
 RECIPE = "recipe.toml"
@@ -66,11 +67,21 @@ def wanted(plan: Plan, loaded: LoadedRecipe, recipe: str, options: Sequence[str]
         plan=plan.name,
         recipe=recipe,
         project=Path(loaded.path).parent,
-        variants=tuple(item.variant for item in plan.variants),
+        variants=tuple(item.variant for item in _apart(plan.variants)),
         files=loaded.files,
         reads=tuple(reads),
         options=tuple(options),
     )
+
+
+def _apart(resolutions: Sequence[Resolution]) -> list[Resolution]:
+    """In the order they are best built: those that differ only in their Python far from each other.
+
+    All of torch but its bindings is the same for them. Built at the same time each would compile
+    it; built later, it is in the compiler cache (`benchmarks/farm.py` says how much that is).
+    """
+    pythons = list(dict.fromkeys(item.python for item in resolutions))
+    return sorted(resolutions, key=lambda item: pythons.index(item.python))
 
 
 def _digest(what: Wanted) -> str:
