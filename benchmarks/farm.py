@@ -344,24 +344,24 @@ def check(store: Path, cluster: Cluster, seed: int) -> tuple[float, float]:
     return took, made.hours * 3600
 
 
-def draw(matrix: Matrix, cluster: Cluster, seed: int) -> str:
-    """Hours against nodes, both orders and what cores alone would allow, as a small SVG."""
-    nodes = (5, 10, 20, 35, 50, 75, 100, 150, 200)
-    lines = {
-        "variants that share a compilation beside each other": [
-            simulate(replace(matrix, apart=False), replace(cluster, nodes=number), seed)
-            for number in nodes
-        ],
-        "far from each other, as the farm submits them": [
-            simulate(matrix, replace(cluster, nodes=number), seed) for number in nodes
-        ],
-    }
-    width, height, left, foot = 760, 330, 60, 270
-    top = max(made.hours for series in lines.values() for made in series)
+# What is drawn: a name, its colour, and how it differs from the usual.
+_LINES = (
+    ("side by side those that share a compilation", "#c0392b", False, 1),
+    ("far from each other, as the farm submits them", "#2471a3", True, 1),
+    ("the same, with a folder that answers five times as fast", "#1e8449", True, 5),
+)
+_NODES = (2, 5, 10, 15, 20, 30, 40, 50, 60, 80, 100)
 
-    def at(number: float, hours: float) -> str:
-        x = left + (width - left - 30) * number / nodes[-1]
-        return f"{x:.0f},{foot - (foot - 40) * hours / top:.0f}"
+
+def draw(matrix: Matrix, cluster: Cluster, seed: int) -> str:
+    """Hours against nodes, as a small SVG."""
+    width, height, left, foot, most = 760, 340, 60, 280, 16.0
+
+    def x(nodes: int) -> float:
+        return left + (width - left - 30) * nodes / _NODES[-1]
+
+    def y(hours: float) -> float:
+        return foot - (foot - 40) * min(hours, most) / most
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
@@ -369,23 +369,28 @@ def draw(matrix: Matrix, cluster: Cluster, seed: int) -> str:
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
         f'<path d="M{left},30 V{foot} H{width - 20}" fill="none" stroke="#888"/>',
         f'<text x="12" y="22">hours for {len(matrix.variants())} variants</text>',
-        f'<text x="{width - 130}" y="{foot + 38}">nodes of {cluster.cores} cores</text>',
+        f'<text x="{width - 20}" y="{foot + 40}" text-anchor="end">nodes of {cluster.cores} '
+        "cores</text>",
     ]
-    for number in nodes:
-        x = at(number, 0).partition(",")[0]
-        parts.append(f'<text x="{x}" y="{foot + 18}" text-anchor="middle">{number}</text>')
-    for tick in range(0, int(top) + 1, max(1, int(top / 4))):
-        y = at(0, tick).partition(",")[2]
-        parts.append(f'<text x="{left - 8}" y="{y}" text-anchor="end">{tick}</text>')
-    for (label, series), colour in zip(lines.items(), ("#c0392b", "#2471a3"), strict=True):
-        points = " ".join(
-            at(number, made.hours) for number, made in zip(nodes, series, strict=True)
-        )
-        row = 60 if colour == "#c0392b" else 82
+    parts += [
+        f'<text x="{x(nodes):.0f}" y="{foot + 18}" text-anchor="middle">{nodes}</text>'
+        for nodes in range(10, 110, 10)
+    ]
+    parts += [
+        f'<text x="{left - 8}" y="{y(hours) + 4:.0f}" text-anchor="end">{hours}</text>'
+        for hours in range(0, 20, 4)
+    ]
+    for row, (label, colour, apart, faster) in enumerate(_LINES):
+        points = []
+        for nodes in _NODES:
+            here = replace(cluster, nodes=nodes, calls_s=cluster.calls_s * faster)
+            made = simulate(replace(matrix, apart=apart), here, seed)
+            points.append(f"{x(nodes):.0f},{y(made.hours):.0f}")
         parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>'
+            f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" '
+            'stroke-width="2"/>'
         )
-        parts.append(f'<text x="330" y="{row}" fill="{colour}">{label}</text>')
+        parts.append(f'<text x="330" y="{60 + 22 * row}" fill="{colour}">{label}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -102,6 +102,11 @@ def build(
     from torchsmith.sources.reach import with_reachable_source
     from torchsmith.toolchain.packages import ensure_packages
 
+    if on is None and (partition or time_limit or image or claim or detach):
+        raise UsageError(
+            "--partition, --time-limit, --image, --claim and --detach go with --on",
+            "Name the cluster: --on slurm.",
+        )
     here = wishes.host_for(None, brief=True)
     loaded = wishes.loaded(recipe, preset, given)
     if bundle is None:
@@ -143,6 +148,7 @@ def build(
         farm.check(variant=variant, step=step, work=work, bundle=bundle, fresh=fresh)
         words = wishes.as_arguments(given) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
+        words += ["--install-deps"] * install_deps
         cluster = farm.Cluster(on, partition, time_limit, image, claim, detach)
         size = farm.Size(jobs or wanted.jobs, budget)
         built = farm.run(
@@ -160,6 +166,7 @@ def build(
         step = list(subset.shipping(plan))
         if not built or not step or build_only:
             return
+        root = Store(root.root)
         farm.check_built(plan, waiting(plan, root))
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run

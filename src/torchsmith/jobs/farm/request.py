@@ -21,6 +21,8 @@ from torchsmith.recipe import job as written
 
 # A C++ file of PyTorch takes up to this much to compile.
 _MB_A_COMPILER = 2500
+# As Slurm and Kubernetes count.
+_MB = 1 << 20
 _CPUS = 4
 ROLE = "main"
 
@@ -45,7 +47,7 @@ def cpus_and_memory(plan: Plan, cpus: int | None, memory: int | None) -> tuple[i
     """The cores and megabytes of a job: as asked for, or what its hungriest step takes."""
     cores = cpus or _CPUS
     if memory is not None:
-        return cores, max(1, memory // 1_000_000)
+        return cores, max(1, memory // _MB)
     hungriest = max((step.cost.memory_mb for step in plan.steps), default=0)
     return cores, max(hungriest, cores * _MB_A_COMPILER)
 
@@ -77,6 +79,7 @@ def variant_job(
     words = (
         *(resources.python, "-m", "torchsmith", "build", RECIPE, "--variant", variant),
         *("--build-only", "--json", "--store", str(store), "--jobs", str(resources.cpus)),
+        *("--memory", f"{resources.memory_mb}M"),
         *what.options,
     )
     place = shlex.quote(str(attempt_folder(farm, variant, number)))
