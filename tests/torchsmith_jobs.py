@@ -7,11 +7,16 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.slurm_cluster import until
+
+from torchsmith.jobs.client import Status
+from torchsmith.jobs.submissions import Submission, Submissions
+from torchsmith.jobs.watch import refreshed
 
 COMMAND = [sys.executable, "-m", "torchsmith", "job"]
 
@@ -54,11 +59,10 @@ class Jobs:
         assert done.returncode == 0, done.stderr
         return done.stdout.split()[0]
 
-    def status(self, job: str) -> Any:
-        """What is known of a job."""
-        done = self.call("status", job, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+    def status(self, job: str) -> Submission:
+        """What is known of a job, without the price of a command."""
+        with closing(Submissions(self.folder / "store")) as submissions:
+            return refreshed(submissions.get(job), submissions)
 
     def list(self) -> Any:
         """What is known of all jobs."""
@@ -66,17 +70,18 @@ class Jobs:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def until(self, job: str, *states: str, seconds: float = 60) -> Any:
+    def until(self, job: str, *states: str, seconds: float = 60) -> Status:
         """Wait until a job is in one of these states."""
         end = time.monotonic() + seconds
-        while (found := self.status(job))["state"] not in states:
+        while (found := self.status(job).status).state not in states:
             assert time.monotonic() < end, found
             time.sleep(0.1)
         return found
 
     def says(self, job: str, words: str) -> None:
         """Wait until the output of a job holds these words."""
-        until(lambda: words in self.call("logs", job).stdout)
+        kept = self.folder / "store/jobs" / job
+        until(lambda: any(words in path.read_text() for path in kept.rglob("*-*.log")))
 
 
 def command_lines() -> bytes:

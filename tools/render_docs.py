@@ -3,13 +3,14 @@
     python tools/render_docs.py            rewrite what is out of date
     python tools/render_docs.py --check    only say what is (exit 1)
 
-Four things are rendered:
+Five things are rendered:
 
 - ``docs/recipe-reference.md``, from the recipe's models and ``docs/recipe-keys.toml``;
 - the answers in ``console`` blocks of README.md and docs/*.md. A block that shows only
   commands is run and left as it is. A command must end with 0, unless ``$ echo $?`` follows;
 - the pictures of terminals in docs/pictures/;
-- the list of known failures in ``docs/diagnose.md``.
+- the list of known failures in ``docs/diagnose.md``;
+- the table of states in ``docs/jobs.md``.
 
 In ``bash`` blocks and in running text only the parts that call torchsmith are run: the rest
 needs a network, a container engine or hours. Commands of one page run in one scratch folder,
@@ -47,6 +48,7 @@ from pydantic_core import PydanticUndefined
 
 from torchsmith.diagnose.knowledge import shipped as shipped_failures
 from torchsmith.facts.files import shipped
+from torchsmith.jobs.states import WORDS, State
 from torchsmith.recipe import job, models, outcome, values
 from torchsmith.recipe.gpus import Gpus
 
@@ -57,6 +59,7 @@ PICTURES = DOCS / "pictures"
 REFERENCE = DOCS / "recipe-reference.md"
 KEYS = DOCS / "recipe-keys.toml"
 DIAGNOSE = DOCS / "diagnose.md"
+JOBS = DOCS / "jobs.md"
 WIDTH = 120
 _SHELL = frozenset("();<>|&")
 
@@ -256,7 +259,9 @@ def run_page(path: Path) -> Page:
             _must_work(page, command, ask(command, folder))
     page.text = "".join([*shown, text[done:]])
     if path == DIAGNOSE:
-        page.text = with_known_failures(page.text)
+        page.text = between(page.text, "known failures", known_failures())
+    if path == JOBS:
+        page.text = between(page.text, "states", states())
     return page
 
 
@@ -552,15 +557,31 @@ def reference() -> str:
     return "\n".join(lines) + "\n"
 
 
-# ------------------------------------------------------------------------ known failures
+# ------------------------------------------------------------------------ tables of pages
 
 
-def with_known_failures(text: str) -> str:
-    """A page with the list of failures that are known, between its two marks."""
-    before, start, rest = text.partition("<!-- known failures:")
+def between(text: str, what: str, content: str) -> str:
+    """A page with what is made of data between its two marks."""
+    before, start, rest = text.partition(f"<!-- {what}:")
     mark, arrow, _ = rest.partition("-->")
-    _, end, after = rest.partition("<!-- end of known failures -->")
-    return f"{before}{start}{mark}{arrow}\n{known_failures()}\n{end}{after}"
+    _, end, after = rest.partition(f"<!-- end of {what} -->")
+    return f"{before}{start}{mark}{arrow}\n{content}\n{end}{after}"
+
+
+def states() -> str:
+    """What can become of a job, and what each engine calls it."""
+    lines = [
+        "",
+        f"| state | meaning | {' | '.join(WORDS)} |",
+        f"| --- | --- |{' --- |' * len(WORDS)}",
+    ]
+    for state in State:
+        words = (
+            ", ".join(f"`{word}`" for word, meant in table.items() if meant is state)
+            for table in WORDS.values()
+        )
+        lines += [f"| `{state}` | {_cell(state.meaning)} | {' | '.join(words)} |"]
+    return "\n".join([*lines, ""])
 
 
 def known_failures() -> str:

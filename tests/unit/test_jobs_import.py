@@ -16,7 +16,7 @@ from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.importing import import_job
 from torchsmith.jobs.openpai_rules import problems
 from torchsmith.jobs.render import render
-from torchsmith.jobs.toml import job_file
+from torchsmith.recipe.job_file import job_file
 
 pytestmark = pytest.mark.unit
 

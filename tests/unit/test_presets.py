@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from torchsmith import __version__
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
+from torchsmith.jobs.files import load_jobs
+from torchsmith.jobs.render import render
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.conda import render_conda
@@ -300,8 +303,11 @@ def test_openpai_builds_base_and_run_image_and_pushes() -> None:
     ("name", "folder", "gpus"),
     [("pytorch-mnist", "mnist", 1), ("pytorch-regression", "regression", 0)],
 )
-def test_openpai_jobs_are_the_documents(name: str, folder: str, gpus: int) -> None:
-    request = json.loads(planned("openpai").files[f"jobs/openpai/{name}.json"])
+def test_openpai_jobs_are_the_documents(name: str, folder: str, gpus: int, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_bytes(planned("openpai").files[f"jobs/openpai/{name}.toml"])
+    (content,) = render(load_jobs(path), "openpai-v1").files.values()
+    request = json.loads(content)
     assert request == {
         "jobName": name,
         "image": "USER/pai.run.pytorch",

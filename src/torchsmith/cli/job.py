@@ -77,7 +77,7 @@ def import_(
     from torchsmith.cli.output import write_file
     from torchsmith.errors import OutputError
     from torchsmith.jobs.importing import import_job
-    from torchsmith.jobs.toml import job_file
+    from torchsmith.recipe.job_file import job_file
 
     made = import_job(file)
     text = job_file(made.job)

@@ -73,9 +73,10 @@ stop() {
 }
 trap 'stop; exit 130' INT
 trap 'stop; exit 143' TERM
-trap stop USR1
+# timeout, told to end before it knows its task, would not wait for the code of one that failed.
+trap 'sleep 0.2; stop' USR1
 # shellcheck disable=SC2016
-task='sh -c "$1" || { code=$?; kill -USR1 "$2"; exit "$code"; }'
+task='sh -c "$1" || { code=$?; trap "" TERM; kill -USR1 "$2" 2>/dev/null; exit "$code"; }'
 
 all_tasks() {
   pids="" stopping=""
@@ -87,10 +88,14 @@ _WAIT = """\
     pid=${each%%:*}
     code=0
     wait "$pid" || code=$?
-    # A signal ends the waiting, not the task.
-    while [ "$code" -gt 128 ] && kill -0 "$pid" 2>/dev/null; do
-      code=0
-      wait "$pid" || code=$?
+    # A signal ends the waiting, not the task, which may have ended meanwhile all the same.
+    while [ "$code" -gt 128 ]; do
+      running=yes again=0
+      kill -0 "$pid" 2>/dev/null || running=no
+      wait "$pid" 2>/dev/null || again=$?
+      # 127: it was told before.
+      [ "$again" -eq 127 ] || code=$again
+      [ "$running" = yes ] || break
     done""".splitlines()
 _SUM = """\
     # The first that failed says why; 143 are those that were ended for it.

@@ -20,7 +20,7 @@ from pathlib import Path
 from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.journal import born
 from torchsmith.engine.store import default_root, is_shared
-from torchsmith.errors import UsageError
+from torchsmith.errors import OutputError, UsageError
 from torchsmith.jobs.client import EngineId, Status, Submitted, TaskStatus
 from torchsmith.jobs.states import State
 
@@ -77,7 +77,14 @@ class Submissions:
     def __init__(self, root: Path | None = None) -> None:
         self.root = (root or default_root()).absolute()
         mode: Mode = "several hosts" if is_shared(self.root) else "one host"
-        self._database = Database(self.root / "jobs.db", _SCHEMA, _TABLES, mode)
+        try:
+            self._database = Database(self.root / "jobs.db", _SCHEMA, _TABLES, mode)
+        except (OSError, sqlite3.OperationalError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise OutputError(
+                f"the journal of jobs cannot be kept in {self.root}: {said}",
+                "Name another place: --store FOLDER.",
+            ) from None
 
     def close(self) -> None:
         """Let go of the file."""
@@ -126,6 +133,11 @@ class Submissions:
             )
         return self.get(job)
 
+    def unanswered(self, job: str) -> None:
+        """Leave an intent whose answer did not come to whoever looks it up next."""
+        with self._database.transaction() as database:
+            database.execute("UPDATE submissions SET pid = 0, born = '' WHERE id = ?", (job,))
+
     def withdraw(self, job: str) -> None:
         """Forget an intent the engine refused."""
         with self._database.transaction() as database:
@@ -171,14 +183,15 @@ class Submissions:
             *(row["name"], row["engine"], row["place"], row["digest"]),
             *(Path(row["folder"]), json.loads(row["roles"])),
         )
-        here = row["node"] == platform.node()
+        # Of another machine nothing is known: it may be at it. Of nobody, it is not.
+        elsewhere = row["born"] and row["node"] != platform.node()
+        at_it = elsewhere or (row["born"] and born(row["pid"]) == row["born"])
         status = _status(row["status"]) if row["status"] else Status(State(row["state"]))
         return Submission(
             *(row["id"], row["token"], intent, row["at"], row["engine_id"]),
             replace(status, state=State(row["state"])),
             self.root / "jobs" / row["id"],
-            # Of another machine nothing is known: it may be.
-            under_way=not row["engine_id"] and (not here or born(row["pid"]) == row["born"]),
+            under_way=bool(not row["engine_id"] and at_it),
         )
 
 

@@ -84,6 +84,7 @@ def _submit(
     try:
         answer = client.submit(Request(job, folder, mine.kept, after), mine.token)
     except UnansweredError:
+        submissions.unanswered(mine.id)
         raise
     except EngineError:
         submissions.withdraw(mine.id)

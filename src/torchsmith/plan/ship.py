@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from torchsmith.plan.models import Cost, Step
 from torchsmith.plan.shell import in_project, sh
 from torchsmith.recipe.job import Job
+from torchsmith.recipe.job_file import job_file
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Image
 from torchsmith.resolve.models import Resolution
@@ -122,24 +122,6 @@ def job_image(recipe: Recipe, job: Job, images: list[str]) -> str:
     return f"{registry}/{name}" if registry and not job.image and name else name
 
 
-def openpai_v1(job: Job, image: str) -> bytes:
-    """A job as OpenPAI's first protocol writes it."""
-    roles = [
-        {
-            "name": role.name,
-            "taskNumber": role.tasks,
-            "cpuNumber": role.cpus,
-            "memoryMB": role.memory_mb,
-            "gpuNumber": role.gpus,
-            **({"shmMB": role.shm_mb} if role.shm_mb else {}),
-            "command": role.script,
-        }
-        for role in job.role
-    ]
-    table = {"jobName": job.name, "image": image, "taskRoles": roles}
-    return (json.dumps(table, indent=2) + "\n").encode()
-
-
 def job_steps(
     recipe: Recipe,
     resolution: Resolution,
@@ -147,12 +129,13 @@ def job_steps(
     needs: tuple[str, ...],
     files: dict[str, bytes],
 ) -> list[Step]:
-    """One step for each job: its request, ready to be submitted."""
+    """One step for each job: its file, with the image of this variant, ready to be submitted."""
     steps: list[Step] = []
     for job in recipe.job:
         image = job_image(recipe, job, images)
-        name = f"jobs/{resolution.variant}/{job.name}.json"
-        files[name] = openpai_v1(job, image)
+        name = f"jobs/{resolution.variant}/{job.name}.toml"
+        boxed = {} if job.environment else {"image": image or None}
+        files[name] = job_file(job.model_copy(update=boxed)).encode()
         shm = recipe.image.shm_size if recipe.image else "8G"
         details = [("image", image), ("shared memory", shm)]
         for role in job.role:
@@ -171,7 +154,7 @@ def job_steps(
                 id=f"job-{job.name}-{resolution.variant}",
                 kind="job",
                 title=f"Job {job.name}",
-                why="its request is written, not submitted",
+                why=f"`torchsmith job submit {name}` takes it to an engine",
                 variant=resolution.variant,
                 needs=needs,
                 inputs=(name,),

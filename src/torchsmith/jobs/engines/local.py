@@ -95,11 +95,14 @@ class Local:
             code = int(ended.word)
             state = of_exit(code)
             reason = f"exit code {code}" if code else ""
-        elif not _lives(job.kept):
-            return None
-        else:
+        elif _lives(job.kept):
             state = State.WAITING if waits else State.RUNNING
             reason = "for the jobs before it" if waits else ""
+        elif _marked(_token(job.kept)):
+            state = State.RUNNING
+            reason = "what waited for it is gone: nobody will see how it ends"
+        else:
+            return None
         end = stopped or ended
         return Status(
             state,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -93,6 +94,11 @@ class Slurm:
         for job in self.list():
             if job.token == token:
                 return job.id
+        if pid := _submitting(token):
+            raise UnansweredError(
+                f"sbatch is still at it, as process {pid} of a torchsmith that is gone",
+                "Wait for its end, or end it; then try again.",
+            )
         for place in (kept, *(kept / element for element in record.elements(kept))):
             if began := record.mark(place, "started"):
                 return EngineId(began.word)
@@ -182,6 +188,15 @@ class Slurm:
             ) from None
 
 
+def _submitting(token: str) -> int:
+    """The sbatch that hands this job over right now: it outlives a torchsmith that is killed."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if f"--comment={_COMMENT}{token}".encode() in path.read_bytes().split(b"\0"):
+                return int(path.parent.name)
+    return 0
+
+
 def _pattern(folder: Path) -> str:
     """A folder in a file name of Slurm, where % begins a variable."""
     return str(folder).replace("%", "%%")
@@ -192,8 +207,7 @@ def _refusal(done: subprocess.CompletedProcess[str], what: str) -> EngineError:
     said = lines[-1] if lines else f"it ended with {done.returncode}"
     for prefix in ("sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "fatal: ", "error: "):
         said = said.removeprefix(prefix)
-    unheard = next((text for text in _UNHEARD if text in done.stderr), "")
-    if unheard or "slurm_load_jobs error: Unable to contact" in said:
+    if any(text in done.stderr for text in _UNHEARD):
         return EngineError(
             f"{what}: Slurm's controller cannot be reached ({said})",
             "`scontrol ping` tells whether it is up; SLURM_CONF names its cluster.",
@@ -218,6 +232,9 @@ def _status(found: tuple[Part, ...], job: Submitted) -> Status:
     starts = [part.started for part in found if part.started and part.state is not State.WAITING]
     ends = [part.ended for part in found if part.ended]
     reason = first.reason if state is not State.SUCCEEDED else ""
+    places = record.elements(job.kept) or [""]
+    if state is State.FAILED and not any(record.mark(job.kept / at, "started") for at in places):
+        reason = f"{reason}: it wrote nothing into {job.kept}; do its nodes see that folder?"
     return Status(
         state,
         said=first.said,

@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 
-from torchsmith.recipe import job as written
+from torchsmith.recipe.job import Job
 
 
-def job_file(job: written.Job) -> str:
+def job_file(job: Job) -> str:
     """The file that holds what was set of a job; what has its default is left out."""
     table = job.model_dump(by_alias=True, exclude_defaults=True)
     roles = table.pop("role")
