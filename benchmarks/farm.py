@@ -9,8 +9,8 @@ A discrete-event simulation, the same for the same seed. Steps cost what they we
 (docs/scale.md): torch 2.6.0, minimal, no CUDA. Variants of one release and setting that differ in
 their Python share all of a compilation but the bindings: what one of them has compiled the others
 take from the compiler cache, if they come to it later; two that come to it at once both compile
-it. The shared folder serves so many bytes and so many calls a second, which those who copy at the
-time divide. A lost node's variants are submitted again when its loss is noticed.
+it. The shared folder serves so many bytes and so many calls a second, in the order they come. A
+lost node's variants are submitted again when its loss is noticed.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class Cluster:
     # Measured: sbatch. Slurm's own default: a node is missed after 300 s.
     submit_s: float = 0.05
     noticed_s: float = 300.0
-    # Assumed: one loss in so many hours of a node; 0: never.
+    # Assumed: one loss in so many hours of a node; 0: never, but for the first node, if told when.
     hours_to_loss: float = 2_000.0
+    first_lost_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ class Simulation:
         slots = self.cluster.cores // self.cluster.job_cores
         self._free = dict.fromkeys(range(self.cluster.nodes), slots)
         self._where: dict[int, int] = {}
-        self._copying: set[int] = set()
+        # Until when the folder is busy with what it was asked for, in bytes and in calls.
+        self._busy_until: dict[str, float] = {}
         # Of each compilation that variants share: the parts in the cache, and those under way.
         self._cache: dict[tuple[int, int], set[int]] = {}
         self._under_way: dict[tuple[int, int, int], int] = {}
@@ -169,11 +171,10 @@ class Simulation:
         """Until every variant is built."""
         for run in self._runs:
             self._later(run.number * self.cluster.submit_s, "submitted", run.number)
-        if self.cluster.hours_to_loss:
-            for node in self._free:
-                self._later(
-                    self._random.expovariate(1 / (self.cluster.hours_to_loss * 3600)), "lost", node
-                )
+        if self.cluster.first_lost_s is not None:
+            self._later(self.cluster.first_lost_s, "lost", 0)
+        for node in self._free:
+            self._lose_later(node)
         left = len(self._runs)
         while left:
             self._now, _, what, subject, attempt = heapq.heappop(self._events)
@@ -210,12 +211,14 @@ class Simulation:
             del self._where[number]
             self._later(self.cluster.noticed_s, "submitted", number)
         self._later(3600, "back", node)
-        again = self._random.expovariate(1 / (self.cluster.hours_to_loss * 3600))
-        self._later(3600 + again, "lost", node)
+        self._lose_later(node, after=3600)
+
+    def _lose_later(self, node: int, after: float = 0.0) -> None:
+        if hours := self.cluster.hours_to_loss:
+            self._later(after + self._random.expovariate(1 / (hours * 3600)), "lost", node)
 
     def _leave(self, run: _Run) -> None:
         """What a lost job was doing is nobody's now."""
-        self._copying.discard(run.number)
         phase = self.matrix.phases[run.phase]
         for waiting in self._making.pop((run.variant[0], phase.name), []):
             if waiting != run.number and waiting in self._where:
@@ -236,23 +239,29 @@ class Simulation:
         if phase.wide:
             self._compile(run, phase)
             return
-        self._copying.add(run.number)
-        copying = self._copy_seconds(phase.files, phase.megabytes)
+        copying = self._copy_seconds(phase.files, phase.megabytes, queues=True)
         self.out.core_hours += phase.core_seconds / 3600
         self.out.copying_hours += copying / 3600
         self._later(max(copying, phase.core_seconds), "over", run.number, run.attempt)
 
-    def _copy_seconds(self, files: float, megabytes: float) -> float:
+    def _copy_seconds(self, files: float, megabytes: float, *, queues: bool) -> float:
+        """How long files take over the network: as long as alone, or until those before are done.
+
+        A compilation touches the folder now and then and does not queue; what it moves counts.
+        """
         cluster = self.cluster
-        # A compilation touches the folder now and then, and is not counted among those who copy.
-        sharing = max(1, len(self._copying))
         calls = files * cluster.calls_a_file
         self.out.terabytes += megabytes / 1e6
         self.out.calls += calls
-        return max(
-            megabytes / min(cluster.node_megabytes_s, cluster.megabytes_s / sharing),
-            calls / min(cluster.node_calls_s, cluster.calls_s / sharing),
-        )
+        seconds = 0.0
+        for what, amount, alone, together in (
+            ("bytes", megabytes, cluster.node_megabytes_s, cluster.megabytes_s),
+            ("calls", calls, cluster.node_calls_s, cluster.calls_s),
+        ):
+            busy = max(self._busy_until.get(what, 0.0), self._now) + amount / together
+            self._busy_until[what] = busy
+            seconds = max(seconds, amount / alone, busy - self._now if queues else 0.0)
+        return seconds
 
     def _compile(self, run: _Run, phase: Phase) -> None:
         """The next part of a compilation: found in the cache, or compiled."""
@@ -269,7 +278,7 @@ class Simulation:
                 self.out.twice_core_hours += core_seconds / 3600
             self._under_way[(*subject, run.chunk)] = 1
         self.out.core_hours += core_seconds / 3600
-        copying = self._copy_seconds(phase.files / CHUNKS, phase.megabytes / CHUNKS)
+        copying = self._copy_seconds(phase.files / CHUNKS, phase.megabytes / CHUNKS, queues=False)
         seconds = core_seconds / self.cluster.job_cores
         # No two nodes are quite as fast.
         seconds *= self._random.uniform(0.9, 1.1)
@@ -278,7 +287,6 @@ class Simulation:
     def _step_over(self, run: _Run) -> bool:
         """A step is over, or a part of a compilation; whether the variant is built."""
         phase = self.matrix.phases[run.phase]
-        self._copying.discard(run.number)
         if phase.wide:
             self._cache.setdefault(run.variant[:2], set()).add(run.chunk)
             run.chunk += 1
@@ -403,9 +411,12 @@ def main() -> None:
     parser.add_argument("--calls", type=float, default=20_000, help="the folder answers a second")
     parser.add_argument("--megabytes", type=float, default=1_200, help="it moves a second")
     parser.add_argument("--losses", type=float, default=2_000, help="node hours to a loss; 0: none")
+    parser.add_argument("--compile", type=float, default=6_930, help="core-seconds; CUDA: 107000")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--svg", type=Path)
     parser.add_argument("--check", type=Path, metavar="STORE")
+    parser.add_argument("--lost", type=float, metavar="S", help="the first node is lost then")
+    parser.add_argument("--noticed", type=float, default=300, metavar="S", help="its loss is seen")
     given = parser.parse_args()
     cluster = Cluster(
         cores=given.cores,
@@ -413,15 +424,20 @@ def main() -> None:
         calls_s=given.calls,
         megabytes_s=given.megabytes,
         hours_to_loss=given.losses,
+        first_lost_s=given.lost,
+        noticed_s=given.noticed,
+    )
+    phases = tuple(
+        replace(phase, core_seconds=given.compile) if phase.wide else phase for phase in TORCH
     )
     if given.check:
         here = replace(cluster, nodes=given.nodes[0], hours_to_loss=0)
         took, expected = check(given.check, here, given.seed)
         print(json.dumps({"took": round(took, 1), "simulated": round(expected, 1)}))
     elif given.svg:
-        given.svg.write_text(draw(Matrix(), cluster, given.seed), encoding="utf-8")
+        given.svg.write_text(draw(Matrix(phases=phases), cluster, given.seed), encoding="utf-8")
     else:
-        _print_table(Matrix(), cluster, given.nodes, given.seed)
+        _print_table(Matrix(phases=phases), cluster, given.nodes, given.seed)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
+import yaml
 from tests.conftest import PUBLISHED_TORCH
 from tests.slurm_cluster import Cluster, running_cluster, until
 
 from torchsmith.engine import Store
 from torchsmith.engine.build import journal_of
+from torchsmith.jobs.farm.request import Resources, variant_jobs
+from torchsmith.jobs.farm.snapshot import Wanted
+from torchsmith.jobs.render import render
 
 pytestmark = pytest.mark.integration
 
@@ -188,3 +193,16 @@ def test_a_farm_left_alone_is_found_again_and_a_failure_is_not_repeated(
     assert "the whole log: " in found.stderr
     jobs = cluster.ask("squeue", "--states=all", "--noheader", "--format=%A").split()
     assert len(jobs) == 1
+
+
+@pytest.mark.parametrize("release", ["1.25", "1.31", "1.37"])
+def test_manifests_of_a_farm_pass_a_strict_validation(release: str, tmp_path: Path) -> None:
+    what = Wanted("tiny", "", tmp_path, ("tiny_portable_release", f"tiny_{OTHER_CPU}_debug"))
+    image = "registry.example.org/torchsmith:1"
+    there = Resources(4, 8000, "python3", queue="builds", image=image, claim="store/torch")
+    jobs = variant_jobs(Path("/srv/store"), Path("/srv/store/farm/tiny-1"), what, there)
+    made = render(jobs, "kubernetes")
+    assert len(made.files) == 2
+    for content in made.files.values():
+        for document in yaml.safe_load_all(content):
+            kubernetes_validate.validate(document, release, strict=True)

@@ -120,10 +120,11 @@ def test_what_lies_outside_the_recipes_folder_is_refused(loaded: LoadedRecipe) -
 
 
 def test_names_fit_every_engine_and_stay_apart() -> None:
-    long = [job_name("farm", "lab_" + "x" * 100 + end) for end in ("a", "b")]
+    long = [job_name("farm", "lab_" + "x" * 100 + end, 1) for end in ("a", "b")]
     assert long[0] != long[1]
+    assert job_name("farm", "lab", 1) != job_name("farm", "lab", 2)
     assert all(len(name) <= 56 for name in long)
-    assert job_name("farm", "Lab_py3.11+x").startswith("lab-py3-11-x-")
+    assert job_name("farm", "Lab_py3.11+x", 1).startswith("lab-py3-11-x-")
 
 
 def test_a_job_asks_for_what_its_hungriest_step_takes(loaded: LoadedRecipe) -> None:

@@ -54,6 +54,7 @@ _FEW_FILES = 64
 _WRITABLE = 0o222
 # The mark of a store that several hosts build into.
 SHARED = "shared"
+_DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +364,16 @@ class Store:
                 if not dry_run:
                     remove(folder)
                 lock.release()
+        if not dry_run:
+            self._bury()
         return Collected(tuple(gone), leftovers, sum(entry.bytes for entry in gone))
+
+    def _bury(self) -> None:
+        """Remove the signs of life of processes that have shown none for a day."""
+        for sign in (self.root / "alive").glob("*"):
+            with contextlib.suppress(OSError):
+                if time.time() - sign.stat().st_mtime > _DAY_S:
+                    sign.unlink()
 
 
 def _link(source: str, target: str) -> bool:

@@ -52,10 +52,11 @@ def cpus_and_memory(plan: Plan, cpus: int | None, memory: int | None) -> tuple[i
     return cores, max(hungriest, cores * _MB_A_COMPILER)
 
 
-def job_name(farm: str, variant: str) -> str:
-    """A name every engine takes; told apart also where it had to be cut."""
+def job_name(farm: str, variant: str, number: int) -> str:
+    """A name every engine takes, and Kubernetes only once: each attempt has its own."""
     plain = re.sub(r"[^a-z0-9]+", "-", variant.lower()).strip("-0123456789")[:40].strip("-")
-    return f"{plain or 'variant'}-{sha256(f'{farm}/{variant}'.encode()).hexdigest()[:8]}"
+    mark = sha256(f"{farm}/{variant}/{number}".encode()).hexdigest()[:8]
+    return f"{plain or 'variant'}-{mark}"
 
 
 def attempt_folder(farm: Path, variant: str, number: int) -> Path:
@@ -93,7 +94,7 @@ def variant_job(
         'exit "$code"',
     )
     table: dict[str, object] = {
-        "name": job_name(farm.name, variant),
+        "name": job_name(farm.name, variant, number),
         "role": [
             {
                 "name": ROLE,
