@@ -208,7 +208,11 @@ def test_a_variant_without_its_results_is_not_built(tmp_path: Path) -> None:
     (folder / "events.jsonl").write_text(json.dumps(end) + "\n")
     (folder / "ended").write_text("0\n")
     assert Attempt(folder).proven() is None
+    assert not Attempt(folder).told
+    Attempt(folder).tell()
+    assert Attempt(folder).told
     wheel.touch()
+    assert Attempt(folder).proven() == 0
     (tmp_path / "a.whl.verify.json").write_text("{")
     assert Attempt(folder).proven() is None
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from torchsmith.cli.output import duration
-from torchsmith.engine.events import Event, as_json
+from torchsmith.engine.events import Event, Waiting, as_json
 from torchsmith.jobs.farm import events
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class _Lines:
             case events.VariantLost():
                 again = "; it is submitted again and goes on" if event.again else ""
                 self.line(f"!  {event.variant}: its job was lost ({event.reason}){again}")
+            case Waiting():
+                self.line(f"!  {event.message}")
             case _ if self.quiet:
                 return
             case events.FarmStarted():

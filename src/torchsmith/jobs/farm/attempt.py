@@ -22,6 +22,7 @@ EVENTS = "events.jsonl"
 SAID = "said.log"
 NODE = "node"
 ENDED = "ended"
+_TOLD = "told"
 # What a shell reports of a program ended by a signal.
 _SIGNALLED = 128
 
@@ -45,6 +46,7 @@ class Attempt:
         self.seconds = 0.0
         self.artifacts: tuple[Path, ...] = ()
         self.failure: Failure | None = None
+        self._finished = False
         self._error = ""
         self._offset = 0
 
@@ -65,6 +67,15 @@ class Attempt:
     def stopped(self) -> bool:
         """Whether it was ended from outside: nothing is said about what it builds."""
         return (self.exit_code or 0) > _SIGNALLED
+
+    @property
+    def told(self) -> bool:
+        """Whether somebody knows that it came to nothing, and may have mended the cause."""
+        return (self.folder / _TOLD).exists()
+
+    def tell(self) -> None:
+        """Note that somebody knows."""
+        (self.folder / _TOLD).touch()
 
     @property
     def node(self) -> str:
@@ -103,6 +114,7 @@ class Attempt:
                 lines = tuple(map(str, excerpt)) if isinstance(excerpt, list) else ()
                 self.failure = Failure(f"{title}: {reason}", lines, str(more.get("log", "")))
             case {"event": "run-finished", "artifacts": list(paths), **more}:
+                self._finished = True
                 self.artifacts = tuple(Path(str(path)) for path in paths)
                 self._error = str(more.get("error", ""))
                 seconds = more.get("seconds")
@@ -122,7 +134,7 @@ class Attempt:
     def proven(self) -> int | None:
         """How many checks prove its results; None if one is not there, or not proven."""
         self.look()
-        if not self.artifacts or not all(path.exists() for path in self.artifacts):
+        if not self._finished or not all(path.exists() for path in self.artifacts):
             return None
         checks = 0
         for path in self.artifacts:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torchsmith.engine.events import Event
+from torchsmith.engine.events import Event, Waiting
+from torchsmith.engine.locks import Holder
 from torchsmith.engine.process import Stop
 from torchsmith.engine.store import Store
 from torchsmith.errors import InterruptedRunError, ProofFailed, TorchsmithError
@@ -22,7 +23,6 @@ from torchsmith.jobs.farm import events
 from torchsmith.jobs.farm.attempt import Attempt, Failure
 from torchsmith.jobs.farm.request import Resources, attempt_folder, variant_job
 from torchsmith.jobs.farm.snapshot import Wanted
-from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Submission, Submissions
 from torchsmith.jobs.submit import submit
@@ -86,22 +86,15 @@ class Farm:
     _known: dict[Path, Submission] = field(default_factory=dict)
     _away_since: float | None = None
 
-    def job(self, variant: str, number: int = 1) -> Job:
-        """The job of an attempt at a variant."""
-        return variant_job(self.store.root, self.folder, self.what, variant, number, self.resources)
-
     def run(self, *, detach: bool = False, stop: Stop | None = None) -> FarmResult:
         """Submit what is not built and not under way, and wait for all; `detach` does not wait."""
         stop = stop or Stop()
         lock = self.store.lock(self.folder / ".lock")
 
-        def wait(holder: object) -> None:
+        def wait(holder: Holder) -> None:
             # Its jobs are the same ones: nothing is lost by waiting.
-            self.on_event(
-                events.VariantMoved(
-                    variant="", state=f"watched by another torchsmith, {holder}", node="", step=""
-                )
-            )
+            message = f"another torchsmith watches this farm, {holder}: waiting for it"
+            self.on_event(Waiting(step="", pid=holder.pid, message=message))
 
         with stop.on_signals():
             if not lock.acquire(wait, lambda: stop.signal is not None):
@@ -174,11 +167,11 @@ class Farm:
             return False
         attempt = Attempt(tried / str(max(numbers)))
         variant.attempt = attempt
-        code = attempt.exit_code
-        if code is not None:
-            # One that failed is tried again: whoever asks again has mended something.
-            return code == 0 and self._prove(variant, attempt)
-        variant.submission = self._known.get(attempt.folder)
+        if attempt.exit_code == 0:
+            return self._prove(variant, attempt)
+        # One that came to nothing is told of first; whoever asks again has mended something.
+        if not attempt.told:
+            variant.submission = self._known.get(attempt.folder)
         return False
 
     def _submit(self, variant: _Variant) -> None:
@@ -190,7 +183,9 @@ class Farm:
             folder.mkdir(parents=True)
             variant.attempt = attempt = Attempt(folder)
         variant.over_since = None
-        job = self.job(variant.name, attempt.number)
+        job = variant_job(
+            self.store.root, self.folder, self.what, variant.name, attempt.number, self.resources
+        )
         # From a folder of its own: by that its submission is found again.
         (made,) = submit([job], self.client, self.submissions, attempt.folder)
         self._known[attempt.folder] = variant.submission = made
@@ -291,6 +286,8 @@ class Farm:
 
     def _fail(self, variant: _Variant, failure: Failure) -> None:
         self._failed[variant.name] = failure
+        if variant.attempt:
+            variant.attempt.tell()
         self.on_event(
             events.VariantFailed(
                 variant=variant.name,
