@@ -96,7 +96,7 @@ class Project:
 
     def build(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=600)
+        out, err = process.communicate(timeout=1200)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def attempts(self) -> dict[str, Path]:
@@ -131,9 +131,9 @@ def test_a_matrix_is_built_though_a_node_dies(
         for profile in ("release", "debug")
     }
     process = project.start("--json")
-    until(lambda: project.compiles_on("n1"), 300)
+    until(lambda: project.compiles_on("n1"), 600)
     cluster.kill_node("n1")
-    out, err = process.communicate(timeout=600)
+    out, err = process.communicate(timeout=1200)
     assert process.returncode == 0, out + err
     done = subprocess.CompletedProcess(process.args, 0, out, err)
 
@@ -187,7 +187,7 @@ def test_a_farm_left_alone_is_found_again_and_a_failure_is_not_repeated(
     assert left.returncode == 0, left.stderr
     assert "1 jobs go on" in left.stderr
     (attempt,) = project.attempts().values()
-    until((attempt / "ended").exists, 300)
+    until((attempt / "ended").exists, 600)
 
     def jobs() -> int:
         return len(cluster.ask("squeue", "--states=all", "--noheader", "--format=%A").split())

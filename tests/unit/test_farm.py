@@ -184,7 +184,9 @@ def test_what_a_build_tells_is_read_as_it_comes(tmp_path: Path) -> None:
         {"event": "step-progress", "done": 1, "total": 9},
         {"event": "step-progress", "done": 2, "total": 9},
     ]
-    told.write_text("".join(json.dumps(event) + "\n" for event in events) + '{"event": "st')
+    # A refusal is one document of several lines.
+    text = '{\n  "refused": [\n' + "".join(json.dumps(event) + "\n" for event in events)
+    told.write_text(text + '{"event": "st', encoding="utf-8")
     attempt.look()
     assert attempt.step == "Compile torch [2/9]"
     failed = {"title": "Compile torch", "reason": "no", "excerpt": ["error: x"], "log": "/log"}

@@ -8,6 +8,7 @@ ended          its exit code; there when it is over, and only then
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,9 +98,10 @@ class Attempt:
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            # A line for every line of a compiler: only what matters here is read.
-            if not line.startswith(b'{"event": "step-line"'):
-                self._heed(json.loads(line))
+            # A line for every line of a compiler is passed over, and what is no event at all.
+            if line.startswith(b'{"event": ') and not line.startswith(b'{"event": "step-line"'):
+                with contextlib.suppress(ValueError):
+                    self._heed(json.loads(line))
 
     def _heed(self, event: dict[str, object]) -> None:
         match event:
