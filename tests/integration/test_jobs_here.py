@@ -14,7 +14,7 @@ import pytest
 from tests.slurm_cluster import until
 from tests.torchsmith_jobs import COMMAND, Jobs, command_lines, kept_bytes
 
-from torchsmith.jobs.engines.local import MARK
+from torchsmith.jobs.local import JOB
 
 pytestmark = pytest.mark.integration
 
@@ -124,7 +124,7 @@ def test_a_job_that_is_started_twice_runs_once(jobs: Jobs) -> None:
     kept = jobs.folder / "store/jobs" / job
     again = subprocess.run(
         [sys.executable, "-m", "torchsmith.jobs.engines.local_run", str(kept)],
-        env={**jobs.environ, MARK: "another"},
+        env={**jobs.environ, JOB: "another"},
         check=False,
     )
     assert again.returncode == 0

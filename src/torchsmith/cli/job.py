@@ -27,7 +27,8 @@ def render(
         str,
         typer.Option(
             "--to",
-            help="local, slurm, kubernetes, kubeflow, openpai, openpai-v1 or compose.",
+            help="local, podman, docker, slurm, kubernetes, kubeflow, openpai, openpai-v1 or "
+            "compose.",
         ),
     ],
     name: Annotated[

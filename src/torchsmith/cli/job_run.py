@@ -202,7 +202,7 @@ def _line(one: Submission) -> str:
 
 def _short(one: Submission) -> str:
     """What the engine calls it; this machine's jobs have no name but ours."""
-    return one.engine_id if one.intent.engine != "local" else ""
+    return one.engine_id if one.engine_id != str(one.kept) else ""
 
 
 def _report(one: Submission) -> Iterator[str]:

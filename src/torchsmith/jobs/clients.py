@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # Loaded when asked for: nobody pays for the libraries of an engine they do not use.
 _CLIENTS = {
     "local": "torchsmith.jobs.engines.local:Local",
+    "podman": "torchsmith.jobs.engines.local:Podman",
+    "docker": "torchsmith.jobs.engines.local:Docker",
     "slurm": "torchsmith.jobs.engines.slurm:Slurm",
 }
 

@@ -1,4 +1,4 @@
-"""A job as a shell script that runs it on this machine."""
+"""A job as a shell script that runs it on this machine: as processes, or in containers."""
 
 from __future__ import annotations
 
@@ -11,29 +11,35 @@ from torchsmith.jobs.launch import (
     exports,
     gpus_before,
     kept_out,
+    needs_image,
     only_folders,
     started,
 )
-from torchsmith.jobs.models import Job, Rendering
+from torchsmith.jobs.models import Job, Rendering, TaskRole
 from torchsmith.jobs.shell import end_of, environment_lines, secret_lines
 from torchsmith.jobs.states import TIMED_OUT
 
+# What every process of a job has in its environment, and hands on to those it starts.
+JOB = "TORCHSMITH_JOB"
+LABEL = "torchsmith.job"
 _MEET = Rendezvous("127.0.0.1", '"$MASTER_PORT"', "TASK_INDEX")
 
 
-def render(jobs: tuple[Job, ...]) -> Rendering:
-    """One script for each job."""
+def render(jobs: tuple[Job, ...], container: str = "") -> Rendering:
+    """One script for each job; with the program of a container engine each task runs in one."""
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for job in jobs:
-        files[f"{job.name}.sh"] = script(job).encode()
-        notes += [f"{job.name}: {note}" for note in _notes(job)]
+        files[f"{job.name}.sh"] = script(job, container=container).encode()
+        notes += [f"{job.name}: {note}" for note in _notes(job, container)]
     return Rendering(files, tuple(notes))
 
 
-def script(job: Job, record: str = "") -> str:
+def script(job: Job, record: str = "", container: str = "") -> str:
     """The script of one job; in the folder `record` it keeps the output and end of each task."""
     only_folders(job, "this machine")
+    if container:
+        needs_image(job, container)
     lines = ["#!/bin/sh", f"# Runs {job.name} on this machine.", "set -eu"]
     lines += secret_lines(job)
     lines += environment_lines(job)
@@ -43,7 +49,8 @@ def script(job: Job, record: str = "") -> str:
         lines += [f'{mount.variable}=$(realpath "{mount.source}")', f"export {mount.variable}"]
     if job.distributed and job.nodes > 1:
         lines += ["export MASTER_PORT=$((20000 + $$ % 20000))"]
-    known = {mount.variable for mount in job.mounts}
+    # In a container a folder is where the job says; here it is where it lies.
+    known = set() if container else {mount.variable for mount in job.mounts}
     for role in job.roles:
         env = environment(job, role)
         told = exports({name: value for name, value in env.items() if name not in known})
@@ -55,7 +62,7 @@ def script(job: Job, record: str = "") -> str:
     place = shlex.quote(record)
     lines += [f"  rm -f {place}/*.exit"] if record else []
     lines += ["  began=$(date +%s)"] if job.seconds else []
-    lines += [*_tasks(job, record), *_WAIT]
+    lines += [*_tasks(job, record, container), *_WAIT]
     lines += _limit(job.seconds) if job.seconds else []
     lines += [f'    echo "$code" >{place}/"${{each#*:}}.exit"'] if record else []
     lines += [*_SUM, "", *_again(job.retries), ""]
@@ -76,7 +83,8 @@ trap 'stop; exit 143' TERM
 # timeout, told to end before it knows its task, would not wait for the code of one that failed.
 trap 'sleep 0.2; stop' USR1
 # shellcheck disable=SC2016
-task='sh -c "$1" || { code=$?; trap "" TERM; kill -USR1 "$2" 2>/dev/null; exit "$code"; }'
+task='text=$1 all=$2; shift 2
+"$@" sh -c "$text" || { code=$?; trap "" TERM; kill -USR1 "$all" 2>/dev/null; exit "$code"; }'
 
 all_tasks() {
   pids="" stopping=""
@@ -129,7 +137,7 @@ def _again(retries: int) -> list[str]:
     ]
 
 
-def _tasks(job: Job, record: str) -> list[str]:
+def _tasks(job: Job, record: str, container: str) -> list[str]:
     lines: list[str] = []
     # A task that does not listen is not waited for longer than this.
     limit = f"--kill-after=10 {job.seconds}" if job.seconds else "0"
@@ -142,24 +150,46 @@ def _tasks(job: Job, record: str) -> list[str]:
                 variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, mine))}")
             name = f"{role.name}-{index}"
             kept = f" >>{shlex.quote(record)}/{name}.log 2>&1" if record else ""
+            box = _box(job, role, container) if container else ""
             lines += [
                 f"  {' '.join(variables)} timeout {limit} "
-                f'sh -c "$task" task "$role_{role.name}" "$$"{kept} &',
+                f'sh -c "$task" task "$role_{role.name}" "$$"{box}{kept} &',
                 f'  pids="$pids $!:{name}"',
             ]
     return lines
 
 
-def _notes(job: Job) -> list[str]:
+def _box(job: Job, role: TaskRole, container: str) -> str:
+    """The words that start a container; secrets are named there, their values inherited."""
+    names = ["TASK_INDEX", *(secret.variable for secret in job.secrets)]
+    if job.nodes > 1:
+        names += ["CUDA_VISIBLE_DEVICES"]
+        names += ["MASTER_PORT"] if job.distributed else []
+    options = ["--rm", "--init", "--network=host", f"--cpus={role.cpus}"]
+    options += [f"--memory={role.memory_mb}m"]
+    options += [f"--shm-size={role.shm_mb}m"] if role.shm_mb else []
+    if role.gpus:
+        options += ["--gpus=all" if container == "docker" else "--device=nvidia.com/gpu=all"]
+    # By its token everything a job started is found again.
+    options += [f'--env={JOB} --label="{LABEL}=${{{JOB}:-}}"']
+    options += [f"--env={name}" for name in names]
+    options += [
+        f'--volume="${mount.variable}:{mount.at}{":ro" if mount.read_only else ""}"'
+        for mount in job.mounts
+    ]
+    return f" {container} run {' '.join(options)} {shlex.quote(role.image)}"
+
+
+def _notes(job: Job, container: str) -> list[str]:
     notes = kept_out(job, "local")
     notes += [f"after {name}: run that script first" for name in job.after]
     for role in job.roles:
-        if role.image:
+        if role.image and not container:
             notes.append(
                 f"role {role.name}: {role.image} is not used, the torch on the PATH is; "
-                "compose runs images here"
+                "podman and docker run images here"
             )
-        if role.shm_asked:
+        if role.shm_asked and not container:
             notes.append(f"role {role.name}: shared memory is this machine's own /dev/shm")
         if role.retries or role.min_failed is not None or role.min_succeeded is not None:
             notes.append(f"role {role.name}: tasks are not counted or started again one by one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from torchsmith.errors import UsageError
 from torchsmith.jobs import compose, kubeflow, kubernetes, local, openpai, slurm
@@ -10,6 +11,8 @@ from torchsmith.jobs.models import Job, Rendering
 
 ENGINES: Mapping[str, Callable[[tuple[Job, ...]], Rendering]] = {
     "local": local.render,
+    "podman": partial(local.render, container="podman"),
+    "docker": partial(local.render, container="docker"),
     "slurm": slurm.render,
     "kubernetes": kubernetes.render,
     "kubeflow": kubeflow.render,

@@ -234,7 +234,12 @@ class Job(Section):
         default_factory=list, description="Folders that are written to."
     )
     time_limit: Duration | None = Field(None, description="It is stopped after so long.")
-    to: Literal["local", "slurm", "kubernetes", "kubeflow", "openpai", "openpai-v1"] | None = Field(
+    to: (
+        Literal[
+            "local", "podman", "docker", "slurm", "kubernetes", "kubeflow", "openpai", "openpai-v1"
+        ]
+        | None
+    ) = Field(
         None, description="Where `torchsmith job submit` takes it, unless `--to` says otherwise."
     )
     queue: Name | None = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,8 +21,6 @@ from torchsmith.jobs.client import EngineError, EngineId, Listed, Request, Statu
 from torchsmith.jobs.engines.environment import handed_on
 from torchsmith.jobs.states import State, of_exit
 
-# What every process of a job has in its environment, and hands on to those it starts.
-MARK = "TORCHSMITH_JOB"
 # Which process runs the job.
 PROCESS = "process.json"
 _START_S = 20.0
@@ -33,6 +32,8 @@ class Local:
     """Processes of this machine, each job under a small one that waits for it."""
 
     engine = "local"
+    # The program of a container engine; none: plain processes.
+    container = ""
 
     def __init__(self, place: str = "") -> None:
         self.place = place
@@ -46,19 +47,29 @@ class Local:
                 f"job {request.job.name}: this machine runs no arrays",
                 "Submit it once for each index, or to slurm.",
             )
-        return local.render((request.job,)).notes
+        if self.container and shutil.which(self.container) is None:
+            raise HostError(
+                f"{self.container} is not installed here: it is not on the PATH",
+                "Install it, or run the job without its image: --to local.",
+            )
+        return local.render((request.job,), self.container).notes
 
     def submit(self, request: Request, token: str) -> EngineId:
         """Start it; both that it began and that it ended are written by the job itself."""
         kept = request.kept
         kept.mkdir(parents=True, exist_ok=True)
-        write_whole(kept / "job.sh", local.script(request.job, str(kept)).encode())
-        told = {"folder": str(request.folder), "after": [str(one) for one in request.after]}
+        script = local.script(request.job, str(kept), self.container)
+        write_whole(kept / "job.sh", script.encode())
+        told = {
+            "folder": str(request.folder),
+            "after": [str(one) for one in request.after],
+            "container": self.container,
+        }
         write_whole(kept / "run.json", json.dumps(told).encode())
         with (kept / record.SCRIPT_LOG).open("ab") as said:
             process = subprocess.Popen(
                 [sys.executable, "-m", "torchsmith.jobs.engines.local_run", str(kept)],
-                env={**handed_on(request.job, os.environ), MARK: token},
+                env={**handed_on(request.job, os.environ), local.JOB: token},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -130,7 +141,7 @@ class Local:
         if record.mark(job.kept, "ended") or record.mark(job.kept, "cancelled"):
             return
         write_whole(job.kept / "cancelled", f"by_request {time.time()}".encode())
-        if left := end_all(_token(job.kept), _GRACE_S):
+        if left := end_all(_token(job.kept), _GRACE_S, self.container):
             raise EngineError(f"processes of the job do not end: {', '.join(map(str, left))}")
 
     def list(self) -> tuple[Listed, ...]:
@@ -154,8 +165,24 @@ def _lives(kept: Path) -> bool:
         return False
 
 
-def end_all(token: str, grace: float) -> list[int]:
+class Podman(Local):
+    """The same with each task in a container of podman."""
+
+    engine = "podman"
+    container = "podman"
+
+
+class Docker(Local):
+    """The same with each task in a container of docker."""
+
+    engine = "docker"
+    container = "docker"
+
+
+def end_all(token: str, grace: float, container: str) -> list[int]:
     """End the processes of a job but this one, and insist after a while; those that stay."""
+    if container:
+        _end_containers(token, grace, container)
     began = time.monotonic()
     while pids := _marked(token):
         waited = time.monotonic() - began
@@ -168,11 +195,25 @@ def end_all(token: str, grace: float) -> list[int]:
     return pids
 
 
+def _end_containers(token: str, grace: float, container: str) -> None:
+    """Stop the containers of a job: docker's are not among our processes."""
+
+    def ask(*words: str) -> list[str]:
+        command = [container, *words]
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        return done.stdout.split()
+
+    if running := ask("ps", "--quiet", "--filter", f"label={local.LABEL}={token}"):
+        ask("stop", "--time", f"{grace:.0f}", *running)
+
+
 def _marked(token: str) -> list[int]:
     """The processes that carry a job's token, whatever session or parent they have."""
     if not token:
         return []
-    mark = f"{MARK}={token}".encode()
+    mark = f"{local.JOB}={token}".encode()
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and folder.name != str(os.getpid()):

@@ -16,7 +16,8 @@ from pathlib import Path
 from torchsmith.engine.disk import write_whole
 from torchsmith.engine.journal import born
 from torchsmith.jobs.client import EngineId, Submitted
-from torchsmith.jobs.engines.local import MARK, PROCESS, Local, end_all
+from torchsmith.jobs.engines.local import PROCESS, Local, end_all
+from torchsmith.jobs.local import JOB
 from torchsmith.jobs.states import State
 
 _POLL_S = 0.5
@@ -29,7 +30,7 @@ def main(kept: Path) -> int:
     pid = os.getpid()
     mine = kept / f".process.{pid}"
     write_whole(
-        mine, json.dumps({"pid": pid, "born": born(pid), "token": os.environ[MARK]}).encode()
+        mine, json.dumps({"pid": pid, "born": born(pid), "token": os.environ[JOB]}).encode()
     )
     try:
         # Whoever gives this name runs the job.
@@ -56,7 +57,7 @@ def main(kept: Path) -> int:
         signal.signal(number, lambda heard, _: job.send_signal(heard))
     code = job.wait()
     # What it left behind, as a task that did not hear that its time is up, ends with it.
-    end_all(os.environ[MARK], _GRACE_S)
+    end_all(os.environ[JOB], _GRACE_S, told["container"])
     _mark(kept, "ended", str(code if code >= 0 else 128 - code))
     return 0
 

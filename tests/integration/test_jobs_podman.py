@@ -1,0 +1,111 @@
+"""Jobs in containers of this machine, in an image made of a few programs of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.slurm_cluster import until
+from tests.torchsmith_jobs import Jobs, command_lines, kept_bytes
+
+pytestmark = pytest.mark.integration
+
+# Hybrid cgroups and missing capabilities of test machines: see what each refuses without.
+CONTAINERS_CONF = """\
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[network]
+network_backend = "netavark"
+"""
+
+
+def _image(folder: Path) -> Path:
+    """A file system with a shell and what the jobs below call."""
+    path = folder / "image.tar"
+    (folder / "name").write_text("tiny\n")
+    found = {"etc/image": str(folder / "name")}
+    for name in ("sh", "cat", "sleep", "touch"):
+        program = shutil.which(name)
+        assert program is not None
+        found[f"bin/{name}"] = program
+        asked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True)
+        found |= {library[1:]: library for library in re.findall(r"(/\S+) \(0x", asked.stdout)}
+    with tarfile.open(path, "w", dereference=True) as archive:
+        for name, source in found.items():
+            archive.add(source, name)
+    return path
+
+
+@pytest.fixture(scope="module")
+def engine(
+    rendering_tools: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
+    """The environment of a podman with a place of its own, which has the image."""
+    folder = tmp_path_factory.mktemp("podman-jobs")
+    (folder / "containers.conf").write_text(CONTAINERS_CONF)
+    (folder / "storage.conf").write_text(
+        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
+    )
+    env = {
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+    }
+    full = {**os.environ, **env}
+    command = ["podman", "import", "--quiet", str(_image(folder)), "localhost/tiny:1"]
+    subprocess.run(command, env=full, check=True, capture_output=True)
+    yield env
+    subprocess.run(["podman", "system", "reset", "--force"], env=full, check=True)
+
+
+@pytest.fixture
+def jobs(engine: dict[str, str], tmp_path: Path) -> Jobs:
+    return Jobs(tmp_path, "podman", dict(engine))
+
+
+IMAGE = 'image = "localhost/tiny:1"\n'
+
+
+def test_a_task_runs_in_its_image_with_its_folders_and_secrets(jobs: Jobs) -> None:
+    jobs.env["HF_TOKEN"] = "hunter2-of-the-job"
+    path = jobs.write(
+        [
+            "cat /etc/image",
+            'test "$HF_TOKEN" = hunter2-of"-the-job"',
+            'touch "$OUTPUT_DIR/made"',
+            "exit 4",
+        ],
+        f'{IMAGE}secrets = {{ HF_TOKEN = "hub/token" }}\n'
+        'output = [{ name = "output", from = "results", at = "/output" }]',
+    )
+    done = jobs.call("submit", path, "--to", "podman", "--follow")
+    assert done.returncode == 12, done.stdout + done.stderr
+    assert "tiny\n" in done.stdout
+    assert "exit code 4" in done.stdout
+    assert (jobs.folder / "results/made").exists()
+    assert b"hunter2-of-the-job" not in kept_bytes(jobs.folder)
+
+
+def test_cancelling_ends_the_container(jobs: Jobs) -> None:
+    job = jobs.submit(jobs.write(["trap '' TERM", "echo begun; sleep 4715"], IMAGE))
+    jobs.says(job, "begun")
+    done = jobs.call("cancel", job)
+    assert done.returncode == 0, done.stderr
+    assert jobs.status(job).status.state == "cancelled"
+    until(lambda: b"sleep\x004715" not in command_lines())
+
+
+def test_a_job_without_an_image_is_refused(jobs: Jobs) -> None:
+    done = jobs.call("submit", jobs.write("true"), "--to", "podman")
+    assert done.returncode == 2
+    assert "podman runs images, and role main names none" in done.stderr
+    assert jobs.list() == []
