@@ -180,6 +180,7 @@ def test_a_farm_left_alone_is_found_again_and_a_failure_is_not_repeated(
     assert not project.store.exists()
     refused = project.build("--partition", "no such")
     assert refused.returncode == 2, refused.stderr
+    assert not project.store.exists()
     assert not cluster.ask("squeue", "--states=all", "--noheader").strip()
 
     project.source.write_text(CODE.replace("CPU)", "NONE)"), encoding="utf-8")

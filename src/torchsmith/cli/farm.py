@@ -104,8 +104,9 @@ def run(
         image=cluster.image,
         claim=cluster.claim,
     )
+    # Whatever cannot be asked for is refused before anything is written.
+    jobs = variant_jobs(store.root, farm_folder(store, what), what, resources)
     if dry_run:
-        jobs = variant_jobs(store.root, farm_folder(store, what), what, resources)
         print_files(render(jobs, cluster.engine).files)
         return False
     client = client_for(cluster.engine)
