@@ -157,7 +157,11 @@ def test_a_matrix_is_built_though_a_node_dies(
         f"compile-tiny-{variant}" for variant in variants
     }
     assert finished["fetch-extension-tiny"] == 1
-    assert any(step.status == "interrupted" for step in steps)
+    # The dead node's own could not say that it ended; until its silence is long enough it runs.
+    assert any(
+        step.step.startswith("compile-") and step.status in ("running", "interrupted")
+        for step in steps
+    )
 
     jobs = cluster.ask("squeue", "--states=all", "--noheader", "--format=%A").split()
     again = project.build()

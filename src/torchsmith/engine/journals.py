@@ -22,7 +22,7 @@ from torchsmith.engine.journal import Journal, RunRecord, StepRecord
 T = TypeVar("T")
 ONE_HOST = "journal.db"
 # A sign of life this old is none. Only for saying what became of a run; locks do not rest on it.
-_SILENT_S = 120.0
+_SILENT_S = 60.0
 
 
 def own_file(root: Path, kind: str) -> Path:
