@@ -15,6 +15,7 @@ lacks curl curl
 if [ "${1:-}" != --basic ]; then
   lacks shellcheck shellcheck
   lacks ccache ccache
+  lacks redis-server redis-server
   lacks gpgv gpgv
   lacks openssl openssl
   lacks kubectl kubernetes-client

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from tests.integration.conftest import ROOT
 
 from torchsmith.toolchain.build_paths import names_from_within
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
@@ -97,11 +101,32 @@ def web() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("kind", ["folder", "web"])
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[str]:
+    """A Redis server of our own, that keeps nothing on disk."""
+    subprocess.run([ROOT / "tools/install_test_tools.sh"], check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path))
+    with subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL) as server:
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.05)
+        yield f"redis://127.0.0.1:{port}"
+        server.terminate()
+
+
+@pytest.mark.parametrize("kind", ["folder", "web", "redis"])
 def test_machines_of_a_team_share_what_one_compiled(
-    kind: str, tmp_path: Path, web: str, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shared = web if kind == "web" else f"file:{tmp_path / 'shared'}"
+    shared = f"file:{tmp_path / 'shared'}" if kind == "folder" else request.getfixturevalue(kind)
     monkeypatch.setenv("CCACHE_REMOTE_STORAGE", shared)
     one = compiler_cache(tmp_path / "store-one", tmp_path / "one")
     build(tmp_path / "one", one)
@@ -110,6 +135,17 @@ def test_machines_of_a_team_share_what_one_compiled(
     other = compiler_cache(tmp_path / "store-other", tmp_path / "other")
     build(tmp_path / "other", other)
     assert other.used() == (compiled, 0)
+
+
+def test_hosts_that_share_a_store_keep_half_written_files_to_themselves(tmp_path: Path) -> None:
+    alone = compiler_cache(tmp_path / "store", tmp_path / "one").environment
+    shared = compiler_cache(tmp_path / "store", tmp_path / "one", shared=True)
+    assert alone is not None
+    assert "CCACHE_TEMPDIR" not in alone
+    assert shared.environment is not None
+    assert not Path(shared.environment["CCACHE_TEMPDIR"]).is_relative_to(tmp_path)
+    build(tmp_path / "one", shared)
+    assert shared.used()[1] > 0
 
 
 def test_what_the_caller_set_stays_in_force(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from torchsmith.engine.journal import Journal
-from torchsmith.engine.locks import Lock
+from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.store import Store
 
 pytestmark = pytest.mark.unit
@@ -205,7 +205,7 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     wait_for(holder, b"held")
     lock = Lock(path)
     assert not lock.try_acquire()
-    assert lock.holder() == holder.pid
+    assert lock.holder() == Holder(holder.pid)
     holder.kill()
     holder.communicate()
     assert lock.acquire()

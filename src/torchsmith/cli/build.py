@@ -46,6 +46,31 @@ def build(
         Path | None, typer.Option("--bundle", help="Take everything out of this file.")
     ] = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
+    variant: Annotated[
+        str, typer.Option("--variant", help="Only this one of the recipe's matrix.")
+    ] = "",
+    build_only: Annotated[
+        bool, typer.Option("--build-only", help="No images, no publishing, no jobs.")
+    ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", help="Build each variant as a job of a cluster: slurm, kubernetes."),
+    ] = None,
+    partition: Annotated[
+        str, typer.Option("--partition", help="With --on: the partition or queue of the jobs.")
+    ] = "",
+    time_limit: Annotated[
+        str, typer.Option("--time-limit", help="With --on: the most a variant may take, e.g. 12h.")
+    ] = "",
+    image: Annotated[
+        str, typer.Option("--image", help="With --on kubernetes: an image with torchsmith in it.")
+    ] = "",
+    claim: Annotated[
+        str, typer.Option("--claim", help="With --on kubernetes: the volume claim of the store.")
+    ] = "",
+    detach: Annotated[
+        bool, typer.Option("--detach", help="With --on: do not wait for the jobs.")
+    ] = False,
     *,
     given: dict[str, object],
 ) -> None:
@@ -73,10 +98,16 @@ def build(
     from torchsmith.errors import UsageError
     from torchsmith.facts.files import shipped
     from torchsmith.images.select import ensure_images
+    from torchsmith.plan import subset
     from torchsmith.recipe.values import size_bytes
     from torchsmith.sources.reach import with_reachable_source
     from torchsmith.toolchain.packages import ensure_packages
 
+    if on is None and (partition or time_limit or image or claim or detach):
+        raise UsageError(
+            "--partition, --time-limit, --image, --claim and --detach go with --on",
+            "Name the cluster: --on slurm.",
+        )
     here = wishes.host_for(None, brief=True)
     loaded = wishes.loaded(recipe, preset, given)
     if bundle is None:
@@ -86,13 +117,15 @@ def build(
             loaded = replace(loaded, recipe=chosen)
     here = wishes.with_torches(here, loaded)
     project = Path(loaded.path).parent
-    plan = planning.make(loaded, here, json=json)
+    plan = planning.make(loaded, here, json=json, variant=variant)
     ensure = partial(ensure_packages, install=install_deps)
-    if not dry_run and ensure_programs(plan, ensure):
+    if not dry_run and on is None and ensure_programs(plan, ensure):
         # With a compiler there now, the plan is another.
         here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
-        plan = planning.make(loaded, here, json=json)
-    if lacks_cache(plan):
+        plan = planning.make(loaded, here, json=json, variant=variant)
+    if build_only:
+        plan = subset.build_only(plan)
+    if on is None and lacks_cache(plan):
         if install_deps and not dry_run:
             ensure(["ccache"])
         else:
@@ -110,6 +143,32 @@ def build(
     except ValueError as error:
         raise UsageError(f"--memory: {error}") from None
     root = Store(store or default_root())
+    if on is not None:
+        from torchsmith.cli import farm
+
+        farm.check(variant=variant, step=step, work=work, bundle=bundle, fresh=fresh)
+        words = wishes.as_arguments(given) if Path(loaded.path).is_file() else []
+        words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
+        words += ["--install-deps"] * install_deps
+        cluster = farm.Cluster(on, partition, time_limit, image, claim, detach)
+        size = farm.Size(jobs or wanted.jobs, budget)
+        built = farm.run(
+            plan,
+            loaded,
+            root,
+            cluster,
+            size,
+            words,
+            given,
+            dry_run=dry_run,
+            json=json,
+            quiet=quiet,
+        )
+        step = list(subset.shipping(plan))
+        if not built or not step or build_only:
+            return
+        root = Store(root.root)
+        farm.check_built(plan, waiting(plan, root))
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
 

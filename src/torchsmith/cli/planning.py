@@ -14,19 +14,20 @@ if TYPE_CHECKING:
 
 
 def resolutions(
-    loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False
+    loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False, variant: str = ""
 ) -> list[Resolution]:
     """Resolve every variant; where one cannot exist, show why and end the command.
 
-    With `some`, the variants that can exist are enough.
+    With `some`, the variants that can exist are enough; with `variant`, only that one is looked at.
     """
     from torchsmith.facts.files import shipped
-    from torchsmith.recipe.matrix import expand
+    from torchsmith.recipe.matrix import expand, named
     from torchsmith.resolve.models import Refusal
     from torchsmith.resolve.resolve import resolve
 
     facts = shipped()
-    outcomes = [resolve(item, facts, host, loaded.files) for item in expand(loaded.recipe)]
+    variants = [named(loaded.recipe, variant)] if variant else expand(loaded.recipe)
+    outcomes = [resolve(item, facts, host, loaded.files) for item in variants]
     refused = [item for item in outcomes if isinstance(item, Refusal)]
     resolved = [item for item in outcomes if not isinstance(item, Refusal)]
     if refused and not (some and resolved):
@@ -34,14 +35,16 @@ def resolutions(
     return resolved
 
 
-def make(loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False) -> Plan:
-    """Plan every variant, or end the command as `resolutions` does."""
+def make(
+    loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False, variant: str = ""
+) -> Plan:
+    """Plan every variant, or one; or end the command as `resolutions` does."""
     from torchsmith import __version__
     from torchsmith.facts.files import shipped
     from torchsmith.plan.build import make_plan
 
-    resolved = resolutions(loaded, host, json=json, some=some)
-    return make_plan(loaded.recipe, resolved, shipped(), __version__)
+    resolved = resolutions(loaded, host, json=json, some=some, variant=variant)
+    return make_plan(loaded.recipe, resolved, shipped(), __version__, name=variant)
 
 
 def _refuse(refused: Sequence[Refusal], count: int, *, json: bool) -> NoReturn:

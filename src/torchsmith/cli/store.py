@@ -68,6 +68,15 @@ def verify(store: StoreFolder = None) -> None:
 
 
 @app.command()
+def share(store: StoreFolder = None) -> None:
+    """Have several hosts build into the store, which lies in a folder that all of them see."""
+    from torchsmith.engine.sharing import share as shared
+    from torchsmith.engine.store import Store
+
+    print(f"several hosts may build into {shared(Store(store)).root}")
+
+
+@app.command()
 def gc(
     store: StoreFolder = None,
     days: Annotated[

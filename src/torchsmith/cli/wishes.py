@@ -85,6 +85,16 @@ def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def as_arguments(given: dict[str, object]) -> list[str]:
+    """The flags again, as they are written."""
+    words: list[str] = []
+    for flag in FLAGS:
+        value = given.get(flag.key)
+        for one in value if isinstance(value, list) else [value] if value else []:
+            words += [flag.name, str(one)]
+    return words
+
+
 def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) -> LoadedRecipe:
     """The recipe a command is about: a file, a preset, or flags alone."""
     from torchsmith.errors import UsageError

@@ -15,6 +15,7 @@ from torchsmith.engine.compile_log import CompileLog
 from torchsmith.engine.events import CompilerCacheUsed, Event, OnEvent, RunFinished
 from torchsmith.engine.job_log import JobLog
 from torchsmith.engine.journal import Journal
+from torchsmith.engine.journals import ONE_HOST, own_file, shared_journal
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
@@ -62,7 +63,7 @@ def with_same_batches(plan: Plan) -> Plan:
 
 def journal_of(store: Store) -> Journal:
     """The record of what was built into a store."""
-    return Journal(store.root / "journal.db")
+    return shared_journal(store.root) if store.shared else Journal(store.root / ONE_HOST)
 
 
 def keyed(plan: Plan, project: Path) -> Plan:
@@ -193,8 +194,9 @@ def build(
     plan = keyed(plan, project)
     place = work or default_work(store, plan)
     journal = journal_of(store)
-    cache = compiler_cache(store.root, place)
-    book = MemoryBook(store.root / "memory.db", plan.name)
+    cache = compiler_cache(store.root, place, shared=store.shared)
+    learned = own_file(store.root, "memory") if store.shared else store.root / "memory.db"
+    book = MemoryBook(learned, plan.name)
     cores = jobs or read_cores()
     off = [(SWITCH, "off") in step.env for step in plan.steps if step.kind == "compile"]
     try:

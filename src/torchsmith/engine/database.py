@@ -1,4 +1,8 @@
-"""A SQLite file that several processes write to at once, and that a killed one leaves whole."""
+"""A SQLite file that several processes write to at once, and that a killed one leaves whole.
+
+SQLite's write-ahead log needs memory that all who open the file share, so it is for the processes
+of one host (https://sqlite.org/wal.html). A file that several hosts open has a rollback journal.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,40 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 from torchsmith.engine.disk import room
 from torchsmith.errors import TorchsmithError
 
 # Seconds to wait for another torchsmith that writes.
 _PATIENCE = 30.0
+Mode = Literal["one host", "several hosts", "read only"]
 
 
 class Database:
     """One file of tables, made on first use."""
 
-    def __init__(self, path: Path, schema: int, tables: str) -> None:
+    def __init__(self, path: Path, schema: int, tables: str, mode: Mode = "one host") -> None:
         self.path = path
         self._lock = threading.Lock()
+        # Without a write-ahead log less than all would not outlive a loss of power.
+        self._level = "NORMAL" if mode == "one host" else "FULL"
+        address = path.absolute().as_uri()
         with room(path.parent):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if mode == "read only":
+                address += "?mode=ro"
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(
-                path, timeout=_PATIENCE, isolation_level=None, check_same_thread=False
+                address, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=True
             )
             self._connection.row_factory = sqlite3.Row
-            self._prepare(schema, tables)
+            if mode != "read only":
+                self._log_as("WAL" if mode == "one host" else "TRUNCATE")
+                self._prepare(schema, tables)
 
     def _prepare(self, schema: int, tables: str) -> None:
-        self._write_ahead()
-        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute(f"PRAGMA synchronous = {self._level}")
         with self.transaction() as connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
@@ -45,12 +58,15 @@ class Database:
                     "Use that torchsmith, or name another store in TORCHSMITH_STORE.",
                 )
 
-    def _write_ahead(self) -> None:
-        """Have readers not wait for writers, and a killed writer leave nothing to mend."""
+    def _log_as(self, mode: str) -> None:
+        """Set how writing is made safe.
+
+        With WAL readers do not wait for writers, and a killed writer leaves nothing to mend.
+        """
         until = time.monotonic() + _PATIENCE
         while True:
             try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute(f"PRAGMA journal_mode = {mode}")
                 return
             except sqlite3.OperationalError as error:
                 # For this one SQLite does not wait itself while another does the same.
@@ -74,7 +90,7 @@ class Database:
                 raise
             self._connection.execute("COMMIT")
             if durable:
-                self._connection.execute("PRAGMA synchronous = NORMAL")
+                self._connection.execute(f"PRAGMA synchronous = {self._level}")
 
     def rows(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
         """What a query finds."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from torchsmith.engine import events
 from torchsmith.engine.dates import build_date
 from torchsmith.engine.disk import free_bytes, room
-from torchsmith.engine.entry import Entry, MissingOutputError
+from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
-from torchsmith.engine.locks import Lock, key_lock
+from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image
 from torchsmith.engine.process import GRACE_S, Guard, Outcome, Stop, run_script
 from torchsmith.engine.proof import Proof, read_proof
@@ -62,7 +62,7 @@ class Executor:
         self._recorder = recorder
         self._base = base
         self._secrets = secrets
-        self._stop = stop
+        self.stop = stop
         self._fresh = fresh
         self._fetches = fetches
         self._steps = steps
@@ -89,32 +89,47 @@ class Executor:
     def wait(self, lock: Lock, step: Step | None) -> None:
         """Wait for what another torchsmith holds."""
 
-        def tell(pid: int) -> None:
+        def tell(holder: Holder) -> None:
             if step is not None:
                 self._recorder.note(step, "waiting")
-            message = f"waiting for another torchsmith, pid {pid}"
+            message = f"waiting for another torchsmith, {holder}"
             name = step.id if step else ""
-            self._recorder.emit(events.Waiting(step=name, pid=pid, message=message))
+            self._recorder.emit(events.Waiting(step=name, pid=holder.pid, message=message))
 
-        if not lock.acquire(tell, lambda: self._stop.signal is not None):
+        if not lock.acquire(tell, lambda: self.stop.signal is not None):
             self.heed_stop()
 
     def heed_stop(self) -> None:
         """End here if that was asked for."""
-        if self._stop.signal is not None:
-            raise InterruptedRunError(self._stop.signal)
+        if self.stop.signal is not None:
+            raise InterruptedRunError(self.stop.signal)
 
     def execute(self, step: Step) -> None:
         """Run a step, unless another process does so first."""
         self.heed_stop()
-        lock = key_lock(self.store.root, step.key)
+        own = place(self.work.path, step.variant)
+        known = self.store.is_bound(step.key)
+        if not self._take_turn(step, own if known else ""):
+            # Only now was it learned that what others make of it is of no use here.
+            self._take_turn(step, own)
+
+    def _take_turn(self, step: Step, where: str) -> bool:
+        """Run a step when nobody else does; whether that is settled.
+
+        Whoever makes something that works in any place is waited for; what works only in the
+        place it is made for (an environment) is made in each, and several make theirs at once.
+        """
+        lock = self.store.key_lock(step.key, where)
         with room(self.store.root):
             self.wait(lock, step)
         try:
             if self.entry(step) is not None:
                 self._recorder.cached(step)
-                return
+                return True
+            if not where and self.store.is_bound(step.key):
+                return False
             self._run_step(step)
+            return True
         finally:
             lock.release()
 
@@ -209,7 +224,7 @@ class Executor:
             log,
             redactor=self.redactor,
             on_line=on_line,
-            stop=self._stop,
+            stop=self.stop,
             guard=self.guard,
             grace=_ENGINE_GRACE_S if step.kind == "image" else GRACE_S,
         )

@@ -2,6 +2,10 @@
 
 Several processes write to it at once. A run that was killed could not say so itself: whoever
 reads the journal sees that its process is gone, and calls it interrupted.
+
+Of a store that several hosts build into each has a file of its own, and reads those of the others
+(`journals.py`): a host that died in the middle of writing holds up nobody else, where on one
+common file its lock would, until the file server lets it go.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from torchsmith import __version__
-from torchsmith.engine.database import Database
+from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.events import Event, StepLine, StepProgress, as_json, event_name
 
 RunStatus = Literal["running", "done", "failed", "interrupted"]
@@ -89,12 +93,6 @@ def born(pid: int) -> str:
         return ""
 
 
-def _left(row: sqlite3.Row, status: str) -> bool:
-    """Whether a run that never ended has no process any more (on this machine)."""
-    here = status == "running" and row["node"] == platform.node()
-    return bool(here and born(row["pid"]) != row["born"])
-
-
 def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
     status = row["status"]
     if gone and status in ("running", "waiting"):
@@ -105,11 +103,11 @@ def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
 
 
 class Journal:
-    """The record of all runs."""
+    """The record of all runs; of those of one host where several build into a store."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mode: Mode = "one host") -> None:
         self.path = path
-        self._database = Database(path, _SCHEMA, _TABLES)
+        self._database = Database(path, _SCHEMA, _TABLES, mode)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -194,8 +192,10 @@ class Journal:
                 (run, event.at, event_name(event), json.dumps(as_json(event))),
             )
 
-    def _gone(self, row: sqlite3.Row) -> bool:
-        return _left(row, row["status"])
+    def _left(self, row: sqlite3.Row, status: str) -> bool:
+        """Whether a run that never ended has no process any more (on this machine)."""
+        here = status == "running" and row["node"] == platform.node()
+        return bool(here and born(row["pid"]) != row["born"])
 
     def runs(self, limit: int = 50) -> list[RunRecord]:
         """The latest runs, newest first."""
@@ -210,7 +210,7 @@ class Journal:
         return self._run(rows[0]) if rows else None
 
     def _run(self, row: sqlite3.Row) -> RunRecord:
-        status = "interrupted" if self._gone(row) else row["status"]
+        status = "interrupted" if self._left(row, row["status"]) else row["status"]
         times = (row["started"], row["ended"])
         about = (row["plan"], row["recipe"], row["host"], row["torchsmith"])
         return RunRecord(row["id"], *about, *times, status, row["error"])
@@ -219,7 +219,7 @@ class Journal:
         """The steps of a run, in the order they were come to."""
         owner = self._database.rows("SELECT * FROM runs WHERE id = ?", (run,))
         rows = self._database.rows("SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,))
-        gone = bool(owner) and self._gone(owner[0])
+        gone = bool(owner) and self._left(owner[0], owner[0]["status"])
         return [_step_record(row, gone=gone) for row in rows]
 
     def earlier(self, plan: str, step: str, key: str, limit: int = 20) -> list[StepRecord]:
@@ -231,7 +231,7 @@ class Journal:
             " ORDER BY steps.started DESC LIMIT ?",
             (key, step, plan, limit),
         )
-        return [_step_record(row, gone=_left(row, row["run_status"])) for row in rows]
+        return [_step_record(row, gone=self._left(row, row["run_status"])) for row in rows]
 
     def images(self, limit: int = 50) -> list[dict[str, object]]:
         """The latest images that were built, newest first."""

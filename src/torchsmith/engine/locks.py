@@ -11,14 +11,26 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-_POLL_S = 0.1
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds a lock: 0 if unknown; `host` only where it may be another."""
+
+    pid: int
+    host: str = ""
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host}" if self.host else f"pid {self.pid}"
 
 
 class Lock:
     """One lock, held by at most one holder at a time, threads of one process included."""
+
+    poll = 0.1
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,7 +67,7 @@ class Lock:
 
     def acquire(
         self,
-        on_wait: Callable[[int], None] | None = None,
+        on_wait: Callable[[Holder], None] | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Wait for the lock; `on_wait` hears once whose it is. False when told to stop."""
@@ -66,15 +78,15 @@ class Lock:
             if not told and on_wait is not None:
                 on_wait(self.holder())
                 told = True
-            time.sleep(_POLL_S)
+            time.sleep(self.poll)
         return True
 
-    def holder(self) -> int:
-        """The process that holds it, 0 if unknown."""
+    def holder(self) -> Holder:
+        """Who holds it."""
         try:
-            return int(self.path.read_text() or 0)
+            return Holder(int(self.path.read_text() or 0))
         except (OSError, ValueError):
-            return 0
+            return Holder(0)
 
     def release(self) -> None:
         """Let go; the file goes first, while nobody else can hold it."""
@@ -101,8 +113,3 @@ class Lock:
         trace: TracebackType | None,
     ) -> None:
         self.release()
-
-
-def key_lock(root: Path, key: str) -> Lock:
-    """The lock of one step's key: whoever holds it is the one who runs that step."""
-    return Lock(root / "locks" / f"{key}.lock")

@@ -79,7 +79,7 @@ def run_plan(
     """
     steps = choose(plan, only)
     base = inherited_environment() if environment is None else dict(environment)
-    folder = WorkFolder(work or default_work(store, plan))
+    folder = WorkFolder(work or default_work(store, plan), store.lock)
     stop = Stop() if stop is None else stop
     secrets = frozenset(name for step in plan.steps for name in step.secrets)
     recorder = Recorder(journal, journal.begin(plan.name, recipe, host), on_event)
@@ -95,6 +95,8 @@ def run_plan(
         steps={step.id: step for step in steps},
     )
     run = _Run(plan, steps, only, executor, recorder, base, cores or read_cores())
+    if store.pulse is not None:
+        store.pulse.on_lost = run.give_way
     began = time.monotonic()
     status: RunStatus = "failed"
     error = ""
@@ -160,6 +162,11 @@ class _Run:
         finally:
             guard.close()
             self.work.lock.release()
+
+    def give_way(self, lock: Path) -> None:
+        """Stop: another host took us for dead, and two must not write into one tree."""
+        self.recorder.warn(f"another host has taken over {lock}: this run stops")
+        self.executor.stop.request()
 
     def go(self) -> None:
         """Every step in its turn."""

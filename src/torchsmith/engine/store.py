@@ -44,6 +44,7 @@ from torchsmith.engine.entry import (
     write_files,
     write_manifest,
 )
+from torchsmith.engine.leases import Lease, Pulse
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk, with_hash
 from torchsmith.plan.models import Step
@@ -51,6 +52,9 @@ from torchsmith.plan.models import Step
 # Up to here each file is brought to the disk by itself; beyond, the whole filesystem is.
 _FEW_FILES = 64
 _WRITABLE = 0o222
+# The mark of a store that several hosts build into.
+SHARED = "shared"
+_DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,11 @@ def default_root() -> Path:
     return Path(data).expanduser().absolute() / "torchsmith" / "store"
 
 
+def is_shared(root: Path) -> bool:
+    """Whether several hosts build into the store at a place: see `sharing.py`."""
+    return (root / SHARED).exists()
+
+
 class Store:
     """Results by key."""
 
@@ -81,11 +90,34 @@ class Store:
         # Damage in a store we may not write to: known for as long as we run.
         self._damaged: set[Path] = set()
         self._links = os.geteuid() != 0
+        self.pulse = Pulse(self.root / "alive") if self.shared else None
+
+    @property
+    def shared(self) -> bool:
+        """Whether several hosts build into it."""
+        return is_shared(self.root)
+
+    def lock(self, path: Path) -> Lock:
+        """A lock that holds for whoever sees this store."""
+        return Lock(path) if self.pulse is None else Lease(path, self.pulse)
+
+    def key_lock(self, key: str, where: str = "") -> Lock:
+        """The lock of one step's key: whoever holds it is the one who runs that step.
+
+        With `where`, for one place, of a step whose results are bound to theirs.
+        """
+        return self.lock(self.root / "locks" / f"{key}{where and '-'}{where}.lock")
+
+    def is_bound(self, key: str) -> bool:
+        """Whether what is kept for a key works only in the places it was made for."""
+        found = self._named(key)
+        return bool(found) and all(folder.name != key for folder in found)
 
     def reporting(self, on_warning: Callable[[str], None]) -> Store:
         """The same store, its warnings sent elsewhere."""
         other = Store(self.root, on_warning)
         other._damaged = self._damaged
+        other.pulse = self.pulse
         return other
 
     def _folder(self, name: str) -> Path:
@@ -198,7 +230,7 @@ class Store:
     @contextlib.contextmanager
     def _incoming(self) -> Iterator[Path]:
         folder = self.root / "incoming" / uuid.uuid4().hex
-        with Lock(folder.with_suffix(".lock")):
+        with self.lock(folder.with_suffix(".lock")):
             try:
                 folder.mkdir()
                 yield folder
@@ -322,15 +354,26 @@ class Store:
                         self._drop(entry.folder, None)
                     gone.append(entry)
         leftovers = 0
-        for name in {path.stem for path in (self.root / "incoming").glob("*")}:
+        for name in {
+            path.name.partition(".")[0] for path in (self.root / "incoming").glob("[!.]*")
+        }:
             folder = self.root / "incoming" / name
-            lock = Lock(folder.with_suffix(".lock"))
+            lock = self.lock(folder.with_suffix(".lock"))
             if lock.try_acquire():
                 leftovers += folder.exists()
                 if not dry_run:
                     remove(folder)
                 lock.release()
+        if not dry_run:
+            self._bury()
         return Collected(tuple(gone), leftovers, sum(entry.bytes for entry in gone))
+
+    def _bury(self) -> None:
+        """Remove the signs of life of processes that have shown none for a day."""
+        for sign in (self.root / "alive").glob("*"):
+            with contextlib.suppress(OSError):
+                if time.time() - sign.stat().st_mtime > _DAY_S:
+                    sign.unlink()
 
 
 def _link(source: str, target: str) -> bool:

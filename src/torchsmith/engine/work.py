@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -39,11 +39,11 @@ class _Placed:
 class WorkFolder:
     """One plan's work folder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock: Callable[[Path], Lock] = Lock) -> None:
         # Without links: programs write the real path into what they make, and it is looked for.
         self.path = path.resolve()
         self._own = self.path / ".torchsmith"
-        self.lock = Lock(self._own / "lock")
+        self.lock = lock(self._own / "lock")
 
     def write_files(self, files: Mapping[str, bytes]) -> None:
         """Lay out the plan's own files; one that is there already keeps its time."""

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from torchsmith.engine.database import Database
+from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.journal import born
-from torchsmith.engine.store import default_root
+from torchsmith.engine.store import default_root, is_shared
 from torchsmith.errors import OutputError, UsageError
 from torchsmith.jobs.client import EngineId, Status, Submitted, TaskStatus
 from torchsmith.jobs.states import State
@@ -76,8 +76,9 @@ class Submissions:
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = (root or default_root()).absolute()
+        mode: Mode = "several hosts" if is_shared(self.root) else "one host"
         try:
-            self._database = Database(self.root / "jobs.db", _SCHEMA, _TABLES)
+            self._database = Database(self.root / "jobs.db", _SCHEMA, _TABLES, mode)
         except (OSError, sqlite3.OperationalError) as error:
             said = getattr(error, "strerror", None) or error
             raise OutputError(

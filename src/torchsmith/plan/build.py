@@ -230,14 +230,23 @@ def _variant(
 
 
 def make_plan(
-    recipe: Recipe, resolutions: Sequence[Resolution], facts: Facts, torchsmith: str
+    recipe: Recipe,
+    resolutions: Sequence[Resolution],
+    facts: Facts,
+    torchsmith: str,
+    *,
+    name: str = "",
 ) -> Plan:
-    """Plan every variant of a recipe; what several share is planned once."""
+    """Plan every variant of a recipe; what several share is planned once.
+
+    With `name` the resolution is that of this one variant of a matrix: its plan is called so.
+    """
     collector = _Collector()
+    only = len(resolutions) == 1 and name in ("", recipe.name)
     for resolution in resolutions:
-        _variant(facts, recipe, resolution, collector, torchsmith, only=len(resolutions) == 1)
+        _variant(facts, recipe, resolution, collector, torchsmith, only=only)
     steps = tuple(collector.steps.values())
-    return with_keys(Plan(recipe.name, tuple(resolutions), steps, collector.files), {})
+    return with_keys(Plan(name or recipe.name, tuple(resolutions), steps, collector.files), {})
 
 
 def with_keys(plan: Plan, read: Mapping[str, str]) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 import re
@@ -9,6 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torchsmith.errors import UsageError
 from torchsmith.recipe.models import Cuda, MatrixCell, Recipe, Torch
 
 MAX_VARIANTS = 10_000
@@ -132,6 +134,18 @@ def expand(recipe: Recipe) -> Iterator[Variant]:
         name = _free_name("_".join([recipe.name, *slugs])[:120], names)
         shown = tuple((axis, _label(value)) for axis, value in values.items())
         yield Variant(name, wanted, shown)
+
+
+def named(recipe: Recipe, name: str) -> Variant:
+    """One variant by its name."""
+    known: list[str] = []
+    for variant in expand(recipe):
+        if variant.name == name:
+            return variant
+        known.append(variant.name)
+    near = difflib.get_close_matches(name, known, 1)
+    meant = f"Did you mean {near[0]}?" if near else f"It has {', '.join(known[:10])}."
+    raise UsageError(f"the recipe has no variant {name!r}", meant)
 
 
 def _free_name(name: str, taken: dict[str, int]) -> str:

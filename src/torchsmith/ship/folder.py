@@ -189,7 +189,7 @@ def changing(
         with room(root):
             made = _make_folders(root)
             lock = Lock(root / _LOCK)
-            lock.acquire(lambda pid: say(f"waiting for another torchsmith, pid {pid}"))
+            lock.acquire(lambda holder: say(f"waiting for another torchsmith, {holder}"))
             marker = root / f".torchsmith-{kind}"
             try:
                 check_folder(root, kind)

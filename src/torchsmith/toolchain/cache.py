@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,10 +37,11 @@ class CompilerCache:
         return sum(counts[name] for name in _HITS), counts["cache_miss"]
 
 
-def compiler_cache(store: Path, work: Path) -> CompilerCache:
+def compiler_cache(store: Path, work: Path, *, shared: bool = False) -> CompilerCache:
     """ccache with its files in the store; nothing where there is no ccache.
 
-    The caller's own settings, of a remote storage for a team say, stay in force.
+    The caller's own settings, of a remote storage for a team say, stay in force. A store is
+    `shared` where several hosts build into it.
     """
     program = shutil.which("ccache")
     if program is None:
@@ -64,5 +66,8 @@ def compiler_cache(store: Path, work: Path) -> CompilerCache:
         # what it makes on the folder; what it makes depends on neither.
         "CCACHE_IGNOREOPTIONS": " ".join((f"{COLLECTION}*", *IGNORED)),
     }
+    if shared:
+        # What is not yet complete need not cross the network (ccache's manual, on NFS).
+        settings["CCACHE_TEMPDIR"] = str(Path(tempfile.gettempdir()) / f"ccache-{os.getuid()}")
     chosen = {name: os.environ.get(name, value) for name, value in settings.items()}
     return CompilerCache((program,), chosen, Path(chosen["CCACHE_STATSLOG"]))

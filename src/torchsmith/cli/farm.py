@@ -1,0 +1,129 @@
+"""`torchsmith build --on`: the variants of a matrix as jobs of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from torchsmith.engine.store import Store
+    from torchsmith.plan.models import Plan
+    from torchsmith.recipe.load import LoadedRecipe
+
+
+class Cluster(NamedTuple):
+    """Where the jobs go."""
+
+    engine: str
+    partition: str
+    time_limit: str
+    image: str
+    claim: str
+    detach: bool
+
+
+class Size(NamedTuple):
+    """What each of them gets; None: as the plan needs it."""
+
+    cpus: int | None
+    memory: int | None
+
+
+def check(**given: object) -> None:
+    """Refuse what only makes sense on this machine."""
+    from torchsmith.errors import UsageError
+
+    for name, value in given.items():
+        if value:
+            raise UsageError(
+                f"--{name} does not go with --on", "A farm builds every variant, all of it."
+            )
+
+
+def check_built(plan: Plan, waiting: Collection[str]) -> None:
+    """Refuse to ship from here what the nodes built in another way."""
+    from torchsmith.errors import HostError
+
+    for step in plan.steps:
+        if step.id in waiting and step.kind in ("compile", "package"):
+            raise HostError(
+                f"the nodes have built the variants, but not as this machine would: {step.title}",
+                "Compilers or Python differ. Ship from a node: run `torchsmith build` there with "
+                "the same store.",
+            )
+
+
+def run(
+    plan: Plan,
+    loaded: LoadedRecipe,
+    store: Store,
+    cluster: Cluster,
+    size: Size,
+    words: Sequence[str],
+    given: dict[str, object],
+    *,
+    dry_run: bool,
+    json: bool,
+    quiet: bool,
+) -> bool:
+    """Build every variant on the cluster; whether all of them are built."""
+    import sys
+    from pathlib import Path
+
+    from torchsmith.cli.output import print_files
+    from torchsmith.cli.show_farm import display
+    from torchsmith.engine.sharing import share
+    from torchsmith.errors import UsageError
+    from torchsmith.jobs.clients import client_for
+    from torchsmith.jobs.farm.farm import Farm
+    from torchsmith.jobs.farm.request import Resources, cpus_and_memory, variant_jobs
+    from torchsmith.jobs.farm.snapshot import farm_folder, snapshot, wanted
+    from torchsmith.jobs.render import render
+    from torchsmith.jobs.submissions import Submissions
+    from torchsmith.recipe.compose import compose
+
+    if cluster.engine not in ("local", "slurm", "kubernetes"):
+        raise UsageError(
+            f"{cluster.engine!r} builds no variants", "Known are: slurm, kubernetes, local."
+        )
+    if cluster.engine == "kubernetes" and not (cluster.image and cluster.claim):
+        raise UsageError(
+            "--on kubernetes needs --image and --claim",
+            "The image has torchsmith and compilers in it; the claim is a volume that every pod "
+            f"mounts at {store.root}.",
+        )
+    path = Path(loaded.path)
+    text = path.read_text(encoding="utf-8-sig") if path.is_file() else compose(given)
+    what = wanted(plan, loaded, text, words)
+    resources = Resources(
+        *cpus_and_memory(plan, size.cpus, size.memory),
+        # Of the cluster's image; where there is none, ours: the nodes see the same folders.
+        python="python3" if cluster.image else sys.executable,
+        queue=cluster.partition,
+        time_limit=cluster.time_limit,
+        image=cluster.image,
+        claim=cluster.claim,
+    )
+    # Whatever cannot be asked for is refused before anything is written.
+    jobs = variant_jobs(store.root, farm_folder(store, what), what, resources)
+    if dry_run:
+        print_files(render(jobs, cluster.engine).files)
+        return False
+    client = client_for(cluster.engine)
+    store = share(store)
+    with display(json=json, quiet=quiet) as shown:
+        farm = Farm(
+            store=store,
+            folder=snapshot(store, what),
+            what=what,
+            resources=resources,
+            client=client,
+            submissions=Submissions(store.root),
+            on_event=shown.event,
+        )
+        result = farm.run(detach=cluster.detach)
+    if not json:
+        for paths in result.artifacts.values():
+            for artifact in paths:
+                print(artifact)
+    return not result.left

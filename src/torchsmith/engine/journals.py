@@ -1,0 +1,129 @@
+"""The journals of the hosts that build into one store, read as one.
+
+journal.db           of the time before the store was shared
+journals/HOST.db     one for each host; only that host writes to it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import re
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from torchsmith.engine.journal import Journal, RunRecord, StepRecord
+
+T = TypeVar("T")
+ONE_HOST = "journal.db"
+# A sign of life this old is none. Only for saying what became of a run; locks do not rest on it.
+_SILENT_S = 60.0
+
+
+def own_file(root: Path, kind: str) -> Path:
+    """The database of a kind that only this host writes to."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node()) or "_"
+    return root / kind / f"{host}.db"
+
+
+def shared_journal(root: Path) -> SharedJournal:
+    """The journal of a store that several hosts build into."""
+    return SharedJournal(own_file(root, "journals"), root)
+
+
+class SharedJournal(Journal):
+    """Writes to this host's own file, reads everybody's."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        super().__init__(path, "several hosts")
+        self._root = root
+
+    def _others(self) -> Iterator[Path]:
+        yield from (path for path in (self._root / ONE_HOST,) if path.exists())
+        yield from (path for path in sorted(self.path.parent.glob("*.db")) if path != self.path)
+
+    def _asked(self, question: Callable[[Journal], T]) -> Iterator[T]:
+        """The answer of every other host's journal that can be read."""
+        for path in self._others():
+            for reading in (self._as_it_is, self._as_it_was, self._as_it_is):
+                try:
+                    with reading(path) as journal:
+                        yield question(journal)
+                    break
+                except (sqlite3.DatabaseError, OSError):
+                    # Caught while it is written to, where locks do not reach between hosts.
+                    time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def _as_it_is(self, path: Path) -> Iterator[Journal]:
+        with contextlib.closing(_Foreign(path, self._root / "alive")) as journal:
+            yield journal
+
+    @contextlib.contextmanager
+    def _as_it_was(self, path: Path) -> Iterator[Journal]:
+        """A journal whose host died writing, as it was before that: taken back in a copy.
+
+        In the file itself that is for the host to do when it is back: whether it has died is more
+        than a reader knows.
+        """
+        with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
+            for name in (f"{path.name}-journal", path.name):
+                shutil.copyfile(path.with_name(name), Path(folder) / name)
+            with contextlib.closing(sqlite3.connect(Path(folder) / path.name)) as copied:
+                copied.execute("SELECT count(*) FROM runs").fetchone()
+            with self._as_it_is(Path(folder) / path.name) as journal:
+                yield journal
+
+    def runs(self, limit: int = 50) -> list[RunRecord]:
+        """The latest runs of every host, newest first."""
+        found = _joined(super().runs(limit), self._asked(lambda journal: journal.runs(limit)))
+        return sorted(found, key=lambda run: run.started, reverse=True)[:limit]
+
+    def run(self, identity: str) -> RunRecord | None:
+        """One run by its id, wherever it ran."""
+        mine = super().run(identity)
+        return mine or next(filter(None, self._asked(lambda journal: journal.run(identity))), None)
+
+    def steps(self, run: str) -> list[StepRecord]:
+        """The steps of a run, wherever it ran."""
+        mine = super().steps(run)
+        return mine or next(filter(None, self._asked(lambda journal: journal.steps(run))), [])
+
+    def earlier(self, plan: str, step: str, key: str, limit: int = 20) -> list[StepRecord]:
+        """The times a step was begun on any host, newest first."""
+        mine = super().earlier(plan, step, key, limit)
+        found = _joined(mine, self._asked(lambda journal: journal.earlier(plan, step, key, limit)))
+        return sorted(found, key=lambda item: item.started or 0.0, reverse=True)[:limit]
+
+    def events(self, run: str) -> list[dict[str, object]]:
+        """What happened in a run, wherever it ran."""
+        mine = super().events(run)
+        return mine or next(filter(None, self._asked(lambda journal: journal.events(run))), [])
+
+
+class _Foreign(Journal):
+    """Another host's file, which is only read."""
+
+    def __init__(self, path: Path, alive: Path) -> None:
+        super().__init__(path, "read only")
+        self._alive = alive
+
+    def _left(self, row: sqlite3.Row, status: str) -> bool:
+        if status != "running":
+            return False
+        if row["node"] == platform.node():
+            return super()._left(row, status)
+        for sign in self._alive.glob(f"{row['node']}-{row['pid']}-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - sign.stat().st_mtime < _SILENT_S:
+                    return False
+        return True
+
+
+def _joined(mine: list[T], others: Iterable[list[T]]) -> list[T]:
+    return [*mine, *(item for found in others for item in found)]

@@ -1,0 +1,153 @@
+"""One attempt at a variant, read from the files its job writes.
+
+events.jsonl   what its build tells, as `--json` does
+said.log       what it tells people
+node           where it runs
+ended          its exit code; there when it is over, and only then
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from torchsmith.engine.failure import explain_log
+from torchsmith.errors import StepFailed
+from torchsmith.verify.report import beside, from_json
+
+EVENTS = "events.jsonl"
+SAID = "said.log"
+NODE = "node"
+ENDED = "ended"
+_TOLD = "told"
+# What a shell reports of a program ended by a signal.
+_SIGNALLED = 128
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a variant was not built."""
+
+    reason: str
+    excerpt: tuple[str, ...] = ()
+    log: str = ""
+    exit_code: int = StepFailed.exit_code
+
+
+class Attempt:
+    """What is known of one attempt; `look` reads what came since the last time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.step = ""
+        self.seconds = 0.0
+        self.artifacts: tuple[Path, ...] = ()
+        self.failure: Failure | None = None
+        self._finished = False
+        self._error = ""
+        self._offset = 0
+
+    @property
+    def number(self) -> int:
+        """The first attempt is one."""
+        return int(self.folder.name)
+
+    @property
+    def exit_code(self) -> int | None:
+        """How its build ended; None while it has not, or its machine died."""
+        try:
+            return int((self.folder / ENDED).read_text())
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was ended from outside: nothing is said about what it builds."""
+        return (self.exit_code or 0) > _SIGNALLED
+
+    @property
+    def told(self) -> bool:
+        """Whether somebody knows that it came to nothing, and may have mended the cause."""
+        return (self.folder / _TOLD).exists()
+
+    def tell(self) -> None:
+        """Note that somebody knows."""
+        (self.folder / _TOLD).touch()
+
+    @property
+    def node(self) -> str:
+        """Where it ran last."""
+        try:
+            return (self.folder / NODE).read_text().strip()
+        except OSError:
+            return ""
+
+    def look(self) -> None:
+        """Read on in its events."""
+        try:
+            with (self.folder / EVENTS).open("rb") as file:
+                file.seek(self._offset)
+                new = file.read()
+        except OSError:
+            return
+        # The last line may not be whole yet.
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            # A line for every line of a compiler is passed over, and what is no event at all.
+            if line.startswith(b'{"event": ') and not line.startswith(b'{"event": "step-line"'):
+                with contextlib.suppress(ValueError):
+                    self._heed(json.loads(line))
+
+    def _heed(self, event: dict[str, object]) -> None:
+        match event:
+            case {"event": "step-started", "title": str(title)}:
+                self.step = title
+            case {"event": "waiting", "message": str(message)}:
+                self.step = message
+            case {"event": "step-progress", "done": int(done), "total": int(total)}:
+                self.step = f"{self.step.partition(' [')[0]} [{done}/{total}]"
+            case {"event": "step-failed", "title": str(title), "reason": str(reason), **more}:
+                excerpt = more.get("excerpt")
+                lines = tuple(map(str, excerpt)) if isinstance(excerpt, list) else ()
+                self.failure = Failure(f"{title}: {reason}", lines, str(more.get("log", "")))
+            case {"event": "run-finished", "artifacts": list(paths), **more}:
+                self._finished = True
+                self.artifacts = tuple(Path(str(path)) for path in paths)
+                self._error = str(more.get("error", ""))
+                seconds = more.get("seconds")
+                self.seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
+
+    def why(self) -> Failure:
+        """Why it failed: what its step said, or what it said to people."""
+        self.look()
+        code = self.exit_code or StepFailed.exit_code
+        if self.failure is not None:
+            failure = self.failure
+            return Failure(failure.reason, failure.excerpt, failure.log, code)
+        log = self.folder / SAID
+        reason = self._error.partition("\n")[0] or f"its build ended with exit status {code}"
+        return Failure(reason, tuple(explain_log(log)), str(log), code)
+
+    def proven(self) -> int | None:
+        """How many checks prove its results; None if one is not there, or not proven."""
+        self.look()
+        if not self._finished or not all(path.exists() for path in self.artifacts):
+            return None
+        checks = 0
+        for path in self.artifacts:
+            try:
+                report = from_json(beside(path).read_bytes())
+            except OSError:
+                # Not everything that is built has a report: an archive's is its wheel's.
+                continue
+            except msgspec.MsgspecError:
+                return None
+            if report.failed:
+                return None
+            checks += len(report.checks)
+        return checks
