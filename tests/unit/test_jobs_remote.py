@@ -13,9 +13,10 @@ from torchsmith.jobs import patience
 from torchsmith.jobs.client import EngineError, EngineId, Submitted, TaskStatus
 from torchsmith.jobs.clients import client_for
 from torchsmith.jobs.engines import kubernetes_status, openpai_status
-from torchsmith.jobs.engines.follow import LineCutter, chooser
+from torchsmith.jobs.engines.follow import chooser
 from torchsmith.jobs.engines.openpai_account import address_of, token_for, user_of
 from torchsmith.jobs.kept_secrets import kept_value
+from torchsmith.jobs.lines import LineCutter
 from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
 from torchsmith.jobs.states import State
 

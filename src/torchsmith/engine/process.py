@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from torchsmith.engine.disk import room
 from torchsmith.engine.secrets import LineReader, Redactor
+from torchsmith.engine.signals import hearing
 
 GRACE_S = 10.0
 _POLL_S = 0.1
@@ -67,24 +67,8 @@ class Stop:
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
         """Take Ctrl-C and SIGTERM as the wish to stop, for as long as this lasts."""
-        if threading.current_thread() is not threading.main_thread():
-            # Python lets only the main thread listen.
+        with hearing(_STOPPING, self.request):
             yield
-            return
-
-        def heard(number: int, _: FrameType | None) -> None:
-            self.request(number)
-
-        before = {number: signal.getsignal(number) for number in _STOPPING}
-        try:
-            for number, handler in before.items():
-                # `nohup` and a shell's `&` have signals ignored, and mean it.
-                if handler != signal.SIG_IGN:
-                    signal.signal(number, heard)
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

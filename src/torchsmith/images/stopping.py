@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import threading
 from collections.abc import Iterator
-from types import FrameType
 
+from torchsmith.engine.signals import hearing
 from torchsmith.errors import InterruptedRunError
 
 # Ctrl-C is Python's own, and an error already.
@@ -17,19 +16,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 @contextlib.contextmanager
 def heeding_signals() -> Iterator[None]:
     """Raise where a signal would end us on the spot and leave a program behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def heard(number: int, _: FrameType | None) -> None:
+    def heard(number: int) -> None:
         raise InterruptedRunError(number)
 
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    try:
-        for number, handler in before.items():
-            if handler != signal.SIG_IGN:
-                signal.signal(number, heard)
+    with hearing(_SIGNALS, heard):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

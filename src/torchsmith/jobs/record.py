@@ -22,6 +22,7 @@ from pathlib import Path
 
 from torchsmith.errors import UsageError
 from torchsmith.jobs.client import Submitted, TaskStatus
+from torchsmith.jobs.lines import LineCutter
 from torchsmith.jobs.states import State, of_exit
 
 # No role can be called so: its tasks have a number behind a dash.
@@ -124,28 +125,19 @@ class _Tail:
 
     def __init__(self, log: _Log) -> None:
         self.log = log
-        self._read = 0
-        self._rest = b""
+        self._cutter = LineCutter()
 
     def lines(self, *, last: bool) -> Iterator[str]:
         """The lines that came since; `last`: also one that has no end."""
         try:
             with self.log.path.open("rb") as file:
-                file.seek(self._read)
+                file.seek(self._cutter.taken)
                 while chunk := file.read(_CHUNK):
-                    self._read += len(chunk)
-                    *whole, self._rest = (self._rest + chunk).split(b"\n")
-                    yield from (_shown(line) for line in whole)
+                    yield from self._cutter.feed(chunk)
         except OSError:
             return
-        if last and self._rest:
-            line, self._rest = self._rest, b""
-            yield _shown(line)
-
-
-def _shown(line: bytes) -> str:
-    # A progress bar writes over itself: what it said last is what is seen.
-    return line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
+        if last:
+            yield from self._cutter.finish()
 
 
 def lines(

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torchsmith.jobs.client import Submitted
-from torchsmith.jobs.engines.follow import LineCutter, chooser
+from torchsmith.jobs.engines.follow import chooser
 from torchsmith.jobs.engines.kubernetes_status import Pod
 from torchsmith.jobs.kubectl import Kubectl, ServerRefusedError
+from torchsmith.jobs.lines import LineCutter
 from torchsmith.jobs.patience import NoAnswerError
 
 _PIECE = 1 << 16

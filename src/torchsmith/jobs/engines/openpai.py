@@ -24,11 +24,12 @@ from torchsmith.jobs.client import (
     UnansweredError,
 )
 from torchsmith.jobs.engines.answers import table, tables
-from torchsmith.jobs.engines.follow import LineCutter, chooser, nothing_before
+from torchsmith.jobs.engines.follow import chooser, nothing_before
 from torchsmith.jobs.engines.openpai_account import address_of, server_at, token_for, user_of
 from torchsmith.jobs.engines.openpai_status import TaskLog, status_of, task_logs
 from torchsmith.jobs.kept_secrets import value_of
 from torchsmith.jobs.launch import pullable
+from torchsmith.jobs.lines import LineCutter
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.openpai import render, render_v1
 from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
