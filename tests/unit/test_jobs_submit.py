@@ -52,6 +52,19 @@ def test_a_wrong_job_is_refused_before_anything_is_kept(
     assert not (tmp_path / "store").exists()
 
 
+def test_a_secret_that_nobody_keeps_is_missed_before_the_job_waits_for_its_turn(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHSMITH_SECRETS", str(tmp_path / "secrets"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    wanted = f'secrets = {{ HF_TOKEN = "hub/token" }}\n{GOOD}'
+    code, _, err = run("job", "submit", write(tmp_path, wanted), "--to", "local")
+    assert code == 2
+    assert "hub/token has no value here" in err
+    assert "Set HF_TOKEN" in err
+    assert not (tmp_path / "store/jobs").exists()
+
+
 def test_an_engine_that_is_not_installed_is_named(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from torchsmith.errors import UsageError
+from torchsmith.jobs.models import Job
 
 _MOST_BYTES = 1 << 20
 
@@ -44,3 +45,9 @@ def value_of(variable: str, reference: str) -> str:
             "(chmod 600).",
         )
     return value
+
+
+def kept_here(job: Job) -> None:
+    """Refuse a job whose secrets have no value, before it waits its turn to fail."""
+    for secret in job.secrets:
+        value_of(secret.variable, secret.reference)

@@ -19,6 +19,7 @@ from torchsmith.errors import HostError, UsageError
 from torchsmith.jobs import local, record
 from torchsmith.jobs.client import EngineError, EngineId, Listed, Request, Status, Submitted
 from torchsmith.jobs.engines.environment import handed_on
+from torchsmith.jobs.kept_secrets import kept_here
 from torchsmith.jobs.states import State, of_exit
 
 # Which process runs the job.
@@ -53,6 +54,7 @@ class Local:
                 f"{self.container} is not installed here: it is not on the PATH",
                 "Install it, or run the job without its image: --to local.",
             )
+        kept_here(request.job)
         return local.render((request.job,), self.container).notes
 
     def submit(self, request: Request, token: str) -> EngineId:

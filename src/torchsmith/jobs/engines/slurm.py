@@ -24,6 +24,7 @@ from torchsmith.jobs.client import (
 )
 from torchsmith.jobs.engines.environment import handed_on
 from torchsmith.jobs.engines.slurm_answers import Part, accounted, marked, parts
+from torchsmith.jobs.kept_secrets import kept_here
 from torchsmith.jobs.states import State, of_exit, state_of, together
 
 _COMMENT = "torchsmith:"
@@ -61,6 +62,7 @@ class Slurm:
                 "Use apptainer: --set slurm.container=apptainer; or an environment of the "
                 "nodes: --set image= --set environment=FOLDER.",
             )
+        kept_here(job)
         return slurm.render((job,)).notes
 
     def submit(self, request: Request, token: str) -> EngineId:
