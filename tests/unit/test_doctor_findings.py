@@ -200,6 +200,18 @@ def test_a_slow_blas_is_warned_of() -> None:
     assert "one thread" in found(replaced(loaded=serial), "BLAS").found
 
 
+def test_an_openblas_that_does_not_know_the_cpu_is_warned_of() -> None:
+    path = f"{SITE}/torch.libs/libopenblas-1.so.0"
+    old = Loaded(libraries=(path,), pools=(ThreadPool(path, core="Prescott"),))
+    new = Loaded(libraries=(path,), pools=(ThreadPool(path, core="Haswell"),))
+    modern = frozenset(["avx2", "avx512f"])
+    warned = found(replaced(loaded=old, cpu_flags=modern), "BLAS")
+    assert warned.rating == "warn"
+    assert "OPENBLAS_CORETYPE=SKYLAKEX" in warned.cure
+    assert found(replaced(loaded=new, cpu_flags=modern), "BLAS").rating == "ok"
+    assert found(replaced(loaded=old, cpu_flags=frozenset(["sse3"])), "BLAS").rating == "ok"
+
+
 def test_the_blas_of_another_package_is_not_torchs() -> None:
     numpy = f"{SITE}/numpy.libs/libscipy_openblas64_-32a4b2a6.so"
     own = f"{SITE}/torch/lib/libopenblas.so.0"

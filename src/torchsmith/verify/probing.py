@@ -69,11 +69,12 @@ class Loading(Struct, frozen=True):
 
 
 class ThreadPool(Struct, frozen=True):
-    """What an OpenBLAS says of itself; None where it cannot be asked."""
+    """What an OpenBLAS says of itself, `core` the CPU it takes this one for."""
 
     path: str
     threads: int | None = None
     parallel: int | None = None
+    core: str = ""
 
 
 class Loaded(Struct, frozen=True):

@@ -8,6 +8,7 @@ from torchsmith.diagnose.environment.finding import Finding
 from torchsmith.diagnose.environment.seen import Seen
 from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import openmp_runtime
+from torchsmith.verify.probing import ThreadPool
 
 # By a part of the file's name or of its folder; the first that fits. Debian keeps its reference
 # BLAS in …/blas/libblas.so.3 and OpenBLAS in …/openblas-pthread/ or …/openblas-serial/.
@@ -23,6 +24,14 @@ _BLAS = (
     ("/atlas/", "ATLAS"),
     ("libblas.so", "reference BLAS"),
     ("liblapack.so", "reference LAPACK"),
+)
+
+# The kernels of OpenBLAS that use no AVX: for old CPUs, and for those it does not know.
+_BEFORE_AVX = frozenset(
+    (
+        "athlon atom banias barcelona bobcat coppermine core2 dunnington generic katmai nano "
+        "nehalem northwood opteron opteron_sse3 penryn prescott"
+    ).split()
 )
 
 
@@ -135,10 +144,26 @@ def _blas(seen: Seen) -> Iterator[Finding]:
             "Matrix products use one core.",
             "apt-get install libopenblas0-pthread and remove libopenblas0-serial.",
         )
+    elif mistaken := next((pool for pool in seen.loaded.pools if _mistaken(pool, seen)), None):
+        better = "SKYLAKEX" if "avx512f" in seen.cpu_flags else "HASWELL"
+        yield Finding(
+            "BLAS",
+            f"OpenBLAS takes this CPU for a {mistaken.core}: {mistaken.path}",
+            "warn",
+            "It does not know the CPU, which can do more: matrix products take several times as "
+            "long.",
+            f"OPENBLAS_CORETYPE={better} in the environment, or a newer OpenBLAS.",
+        )
     else:
         shown = ", ".join(f"{kind} ({path})" for path, kind in own.items())
         yield Finding("BLAS", shown or f"{name or 'one'} inside torch's own library", "ok")
     yield from _two(sorted(own), sorted(set(found) - set(own)))
+
+
+def _mistaken(pool: ThreadPool, seen: Seen) -> bool:
+    """Whether torch's OpenBLAS computes as if the CPU had no AVX."""
+    old = pool.core.lower() in _BEFORE_AVX
+    return old and "avx2" in seen.cpu_flags and not _another(pool.path)
 
 
 def _another(path: str) -> bool:

@@ -23,7 +23,7 @@ def mapped() -> "list[str]":
 
 
 def pool(path: str) -> "dict[str, Any]":
-    """Ask an OpenBLAS how many threads it uses, and whether it was built for any."""
+    """Ask an OpenBLAS how many threads it uses, if it was built for any, and for which CPU."""
     library = ctypes.CDLL(path)
     said = {"path": path}  # type: dict[str, Any]
     for key, name in (("threads", "get_num_threads"), ("parallel", "get_parallel")):
@@ -32,6 +32,12 @@ def pool(path: str) -> "dict[str, Any]":
             if function is not None:
                 said[key] = int(function())
                 break
+    for start, end in OPENBLAS:
+        function = getattr(library, "%sopenblas_get_corename%s" % (start, end), None)
+        if function is not None:
+            function.restype = ctypes.c_char_p
+            said["core"] = (function() or b"").decode("ascii", "replace")
+            break
     return said
 
 
