@@ -28,10 +28,25 @@ _BLAS = (
 
 # The kernels of OpenBLAS that use no AVX: for old CPUs, and for those it does not know.
 _BEFORE_AVX = frozenset(
-    (
-        "athlon atom banias barcelona bobcat coppermine core2 dunnington generic katmai nano "
-        "nehalem northwood opteron opteron_sse3 penryn prescott"
-    ).split()
+    [
+        "athlon",
+        "atom",
+        "banias",
+        "barcelona",
+        "bobcat",
+        "coppermine",
+        "core2",
+        "dunnington",
+        "generic",
+        "katmai",
+        "nano",
+        "nehalem",
+        "northwood",
+        "opteron",
+        "opteron_sse3",
+        "penryn",
+        "prescott",
+    ]
 )
 
 
