@@ -10,8 +10,8 @@ import pytest
 from tests.conftest import PUBLISHED_TORCH
 from tests.e2e.conftest import Torchsmith
 
-# 513 CPU-seconds on a Neoverse N1 file by file; in one batch, much less.
-pytestmark = pytest.mark.e2e
+# Five minutes and more: four extension modules, one file after the other, 2.6 GiB for one of them.
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 RECIPE = """
 name = "scatter"
