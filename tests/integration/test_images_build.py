@@ -201,7 +201,7 @@ def test_an_image_says_where_it_comes_from_and_keeps_no_secret(
 ) -> None:
     info = podman.engine.inspect("lab:alice")
     assert info.user == "alice"
-    assert info.labels["org.opencontainers.image.version"] == "2.13.0"
+    assert info.labels["org.opencontainers.image.version"] == "2.13.0+cpu"
     assert info.labels["dev.torchsmith.recipe"] == "lab"
     assert len(info.labels["dev.torchsmith.recipe-sha256"]) == 64
     told = podman("image", "inspect", "lab:alice") + podman("history", "--no-trunc", "lab:alice")
