@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from tests.conftest import PUBLISHED_TORCH
+from tests.kubernetes_server import Step, kubernetes_server
 from tests.slurm_cluster import Cluster, running_cluster, until
 
 from torchsmith.engine import Store
@@ -72,7 +74,16 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 class Project:
     """A recipe, the store its jobs share, and the command."""
 
-    def __init__(self, folder: Path, torch: Path, more: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        torch: Path,
+        more: str = "",
+        to: str = "slurm",
+        environ: dict[str, str] | None = None,
+    ) -> None:
+        self.to = to
+        self.environ = {**os.environ, **(environ or {})}
         self.folder = folder / "project"
         self.store = folder / "shared"
         self.source = self.folder / "tiny/tiny.cpp"
@@ -85,10 +96,11 @@ class Project:
         (self.folder / "recipe.toml").write_text(text, encoding="utf-8")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = (sys.executable, "-m", "torchsmith", "build", "--on", "slurm", *arguments)
+        command = (sys.executable, "-m", "torchsmith", "build", "--on", self.to, *arguments)
         return subprocess.Popen(
             [*command, "--jobs", "1", "--memory", "3G", "--store", str(self.store)],
             cwd=self.folder,
+            env=self.environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -221,3 +233,37 @@ def test_manifests_of_a_farm_pass_a_strict_validation(release: str, tmp_path: Pa
     for content in made.files.values():
         for document in yaml.safe_load_all(content):
             kubernetes_validate.validate(document, release, strict=True)
+
+
+@pytest.mark.usefixtures("rendering_tools")
+def test_kubernetes_is_asked_for_a_pod_that_builds_a_variant(
+    published_torch: Path, tmp_path: Path
+) -> None:
+    with kubernetes_server(tmp_path) as server:
+        server.steps = [Step("Running")]
+        way = {"KUBECONFIG": str(server.kubeconfig(tmp_path))}
+        project = Project(tmp_path, published_torch, to="kubernetes", environ=way)
+        alone = project.build()
+        assert alone.returncode == 2, alone.stderr
+        assert "needs --image and --claim" in alone.stderr
+        where = ("--image", "registry.example.org/torchsmith:1", "--claim", "store")
+        left = project.build(*where, "--detach")
+        assert left.returncode == 0, left.stderr
+        ((_, manifest),) = server.objects.items()
+        pod = manifest["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["image"] == "registry.example.org/torchsmith:1"
+        assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {str(project.store)}
+
+        # What the pod would do, done here: the volume it mounts is this very folder.
+        ours = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        words = [*container["command"], *container.get("args", [])]
+        done = subprocess.run(words, env={**os.environ, "PATH": ours}, check=False)
+        assert done.returncode == 0
+        ended = {"exitCode": 0, "reason": "Completed"}
+        server.steps = [Step("Succeeded", terminated=ended, condition=("Complete", ""))]
+        found = project.build(*where, "--json")
+        assert found.returncode == 0, found.stderr
+        (built,) = events(found, "variant-built")
+        assert built["checks"] > 10
+        assert len(server.objects) == 1
