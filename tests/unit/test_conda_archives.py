@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import io
 import json
 import os
 import random
 import resource
+import signal
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -236,24 +238,25 @@ def test_a_folder_that_is_a_file_is_told(tree: Path, tmp_path: Path) -> None:
         pack(spec(tree, tmp_path / "out"))
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """No file may grow past 100 kB, which is what a full disk does to one."""
-    import signal
+    """No file may grow past 100 kB, which is what a full disk does to one.
 
+    Not for longer than it takes: the log that pytest writes to may be larger.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 @pytest.mark.parametrize("archive", ["conda", "tar.bz2"])
-def test_a_disk_that_fills_leaves_nothing(
-    tree: Path, tmp_path: Path, archive: str, small_files: None
-) -> None:
-    with pytest.raises((OutputError, DiskFullError)):
+def test_a_disk_that_fills_leaves_nothing(tree: Path, tmp_path: Path, archive: str) -> None:
+    with small_files(), pytest.raises((OutputError, DiskFullError)):
         pack(spec(tree, tmp_path / "out", archive))
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
 
