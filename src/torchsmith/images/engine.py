@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -204,12 +204,12 @@ class Engine(ABC):
 
     # Registries
 
+    @abstractmethod
     def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by.
 
         `insecure` also takes plain HTTP, and any certificate.
         """
-        raise NotImplementedError
 
     def pull(
         self, name: str, on_line: OnLine | None = None, *, insecure: bool = False
