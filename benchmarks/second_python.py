@@ -1,6 +1,6 @@
 """CPU-seconds of torch for a second Python, as a ratio to those for the first.
 
-    python -m benchmarks.second_python RECIPE --work WORK [-- OPTIONS OF BUILD]
+    python -m benchmarks.second_python RECIPE --work WORK [OPTIONS OF BUILD]
 
 RECIPE has a matrix of Pythons. It is built through `torchsmith build` in a store of its own, with a
 compiler cache that is empty at first; WORK must be new. Of each variant it says what its steps
@@ -62,10 +62,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("options", nargs=argparse.REMAINDER, help="of torchsmith build, after --")
-    given = parser.parse_args()
+    given, options = parser.parse_known_args()
     given.work.mkdir(parents=True)
-    options = [option for option in given.options if option != "--"]
     print("\n".join(tell(build(given.recipe, given.work.absolute(), options))))
 
 
