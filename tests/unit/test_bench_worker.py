@@ -9,7 +9,7 @@ import pytest
 
 from torchsmith.bench import worker
 from torchsmith.bench.worker import dense, elements, whole
-from torchsmith.bench.worker.script import SETTINGS, apply, truth
+from torchsmith.bench.worker.script import LACKS, SETTINGS, apply, truth
 
 pytestmark = pytest.mark.unit
 
@@ -59,3 +59,11 @@ def test_every_setting_that_is_offered_is_known() -> None:
     assert not truth("0")
     with pytest.raises(ValueError, match="neither"):
         truth("maybe")
+
+
+def test_only_what_torch_itself_lacks_is_called_missing() -> None:
+    assert LACKS.search("module 'torch' has no attribute 'compile'")
+    assert LACKS.search("module 'torch.nn.functional' has no attribute 'scaled_dot'")
+    assert LACKS.search("'Tensor' object has no attribute 'bfloat8'")
+    assert not LACKS.search("'NoneType' object has no attribute 'shape'")
+    assert not LACKS.search("'Maker' object has no attribute 'whole'")

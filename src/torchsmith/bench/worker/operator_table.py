@@ -311,8 +311,12 @@ def _indexing(add: Any) -> None:
     add("unique", lambda t, m: t.unique(m.whole(20, 60)), "int64")
     add("bincount", lambda t, m: t.bincount(m.whole(20, 60)), "int64")
     add("nonzero", lambda t, m: t.nonzero(m.whole(3, 60)), "int64")
-    add("searchsorted", lambda t, m: t.searchsorted(t.arange(0, 50, 3), m.whole(50, 60)), "int64")
+    add("searchsorted", lambda t, m: t.searchsorted(_stairs(t, m), m.whole(50, 60)), "int64")
     add("histc", lambda t, m: t.histc(m(100).detach(), 10, -2.0, 2.0), EXACT)
+
+
+def _stairs(t: Any, m: Any) -> Any:
+    return t.arange(0, 50, 3, device=m.device)
 
 
 def _transforms(add: Any) -> None:
@@ -322,12 +326,14 @@ def _transforms(add: Any) -> None:
     add("fft.irfft", lambda t, m: t.fft.irfft(t.fft.rfft(m(5, 24))), EXACT, 50)
     add(
         "stft",
-        lambda t, m: t.view_as_real(
-            t.stft(m(1, 160), 32, window=t.ones(32, dtype=getattr(t, m.name)), return_complex=True)
-        ),
+        lambda t, m: t.view_as_real(t.stft(m(1, 160), 32, window=_ones(t, m), return_complex=True)),
         EXACT,
         50,
     )
+
+
+def _ones(t: Any, m: Any) -> Any:
+    return t.ones(32, dtype=getattr(t, m.name), device=m.device)
 
 
 def _fft(name: str) -> Any:

@@ -21,8 +21,9 @@ FILES = ("dense", "elements", "whole")
 # What a torch says of something it was built without, or that came with a later release.
 LACKS = re.compile(
     "not implemented for|not compiled with|compiled with(?:out)? (?:MKL|LAPACK)|LAPACK library not"
-    "|no attribute|unexpected keyword|not supported|is not available|not linked with"
-    "|No available kernel|compile with"
+    r"|(?:'torch[\w.]*'|'Tensor' object|'_OpNamespace' \S+ object) has no attribute"
+    "|unexpected keyword|not supported|is not available|not linked with|No available kernel"
+    "|compile with"
 )
 LIBRARIES = re.compile(
     r"/(lib(?:openblas|mkl_core|mkl_rt|blis|flexiblas|atlas|blas|gomp|iomp5|omp|tbb|nvpl_blas"
@@ -261,7 +262,7 @@ def answer(worker: Worker, wish: "dict[str, Any]") -> "dict[str, Any]":
         return dict(getattr(worker, wish["do"])(wish))
     except Exception as error:
         first = (str(error).strip().split("\n")[0] or type(error).__name__)[:300]
-        lacks = type(error).__name__ in ("Missing", "NotImplementedError", "AttributeError")
+        lacks = type(error).__name__ in ("Missing", "NotImplementedError")
         # A stop in the middle of using memory: what was half made goes, and the next case can try.
         attempt(lambda: worker.drop({}))
         if lacks or LACKS.search(str(error)):
