@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.containers import EngineHere
 from tests.registries import (
     RegistryHere,
@@ -25,6 +27,12 @@ from tests.registries import (
     password_file,
     serving,
 )
+
+from torchsmith.engine import Event, Store, run_plan
+from torchsmith.engine.build import journal_of
+from torchsmith.engine.events import ImagePushed
+from torchsmith.plan.models import Plan
+from torchsmith.recipe.models import Recipe
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
 
@@ -153,6 +161,37 @@ def test_a_recipe_pushes_its_images_to_its_registry(
         f"{registry.address}/lab/pushed:bob",
     ]
     assert registry.digest("lab/pushed", "bob") == json.loads(done.stdout)[1]["digest"]
+
+
+def test_a_build_that_pushes_its_images_keeps_their_digests(
+    podman: EngineHere,
+    registry: RegistryHere,
+    make: Making,
+    planned: Callable[[str], tuple[Plan, Recipe]],
+    tmp_path: Path,
+) -> None:
+    plan, _ = planned(
+        'name = "lab"\ntorch = { release = "2.13.0", use = "wheel" }\npython = "3.11"\n'
+        '[image]\nname = "kept"\n[[image.train]]\nname = "ann"\n[[image.train]]\nname = "bob"\n'
+        f'[publish]\nregistry = "{registry.address}/lab"\n'
+    )
+    # Images of a few MB instead of those with torch in them: the step's own work is the same.
+    for name in ("kept:ann", "kept:bob"):
+        make(podman, name)
+    (step,) = (step for step in plan.steps if step.id == "publish-images-lab")
+    alone = replace(plan, steps=(replace(step, needs=()),))
+    store = Store(tmp_path / "store")
+    seen: list[Event] = []
+    with contextlib.closing(journal_of(store)) as kept:
+        result = run_plan(alone, store, kept, on_event=seen.append, environment=podman.env)
+        noted = [item for item in kept.events(result.run) if item["event"] == "image-pushed"]
+    assert [(event.name, event.digest) for event in seen if isinstance(event, ImagePushed)] == [
+        (f"{registry.address}/lab/kept:{who}", registry.digest("lab/kept", who))
+        for who in ("ann", "bob")
+    ]
+    assert [item["digest"] for item in noted] == [
+        registry.digest("lab/kept", who) for who in ("ann", "bob")
+    ]
 
 
 def test_a_registry_that_wants_a_login_gets_the_engines_own(

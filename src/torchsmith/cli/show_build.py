@@ -83,6 +83,8 @@ class _Lines:
                 self.line(f"   {event.text[:100]}")
             case events.ImageBuilt():
                 self.line(f"   {event.name} is {event.id[:12]} in {event.engine}")
+            case events.ImagePushed():
+                self.line(f"   {event.name} is {event.digest} there")
             case events.StepCached():
                 self.line(f"=  {event.title} (in the store)")
             case events.StepFinished():

@@ -114,6 +114,15 @@ class ImageBuilt(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImagePushed(Event):
+    """A registry has an image now, which it calls by this digest."""
+
+    step: str
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepCached(Event):
     """What the step makes was in the store already."""
 

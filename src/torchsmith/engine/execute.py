@@ -13,7 +13,7 @@ from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
 from torchsmith.engine.locks import Holder, Lock
-from torchsmith.engine.made_images import made_image
+from torchsmith.engine.made_images import made_image, pushed_images
 from torchsmith.engine.process import GRACE_S, Guard, Outcome, Stop, run_script
 from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
@@ -172,6 +172,10 @@ class Executor:
                     digest=image.digest,
                     engine=image.engine,
                 )
+            )
+        for pushed in pushed_images(step, self.work.path):
+            self._recorder.emit(
+                events.ImagePushed(step=step.id, name=pushed.name, digest=pushed.digest)
             )
         self._recorder.note(step, "done", log=log, outcome=outcome)
         self._recorder.emit(

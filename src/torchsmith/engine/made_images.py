@@ -1,4 +1,4 @@
-"""What an image step leaves in the work folder: the name of what the engine has now.
+"""What image steps leave in the work folder: the names of what an engine or a registry has now.
 
 The image itself is the container engine's; that it was made, and as what, is for the journal.
 """
@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from torchsmith.engine.disk import room, write_whole
 from torchsmith.plan.images import task_of
 from torchsmith.plan.models import Step
+from torchsmith.plan.publish import PUSHING, Delivery
 
 
 class MadeImage(Struct, frozen=True):
@@ -25,6 +27,19 @@ class MadeImage(Struct, frozen=True):
     bytes: int = 0
 
 
+class PushedImage(Struct, frozen=True):
+    """An image a registry has, by the digest the registry gave it."""
+
+    name: str
+    digest: str
+
+
+def note(record: Path, images: MadeImage | tuple[PushedImage, ...]) -> None:
+    """Leave word of images in a file that is whole or not there."""
+    with room(record.parent):
+        write_whole(record, msgspec.json.encode(images))
+
+
 def made_image(step: Step, work: Path) -> MadeImage | None:
     """The image a step has made, if its task has noted one."""
     if step.kind != "image" or step.task is None:
@@ -33,3 +48,15 @@ def made_image(step: Step, work: Path) -> MadeImage | None:
         return msgspec.json.decode((work / task_of(step).record).read_bytes(), type=MadeImage)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def pushed_images(step: Step, work: Path) -> tuple[PushedImage, ...]:
+    """The images a step has pushed, as its task has noted them."""
+    if step.task is None or step.task.module != PUSHING:
+        return ()
+    delivery = msgspec.json.decode(step.task.given, type=Delivery)
+    try:
+        noted = (work / delivery.record).read_bytes()
+        return msgspec.json.decode(noted, type=tuple[PushedImage, ...])
+    except (OSError, msgspec.MsgspecError):
+        return ()

@@ -5,10 +5,7 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-import msgspec
-
-from torchsmith.engine.disk import room
-from torchsmith.engine.made_images import MadeImage
+from torchsmith.engine.made_images import MadeImage, note
 from torchsmith.errors import UsageError
 from torchsmith.images.caller import numbers_here
 from torchsmith.images.context import put_project_files, put_wheels
@@ -60,9 +57,5 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
     info = engine.inspect(identity)
     digest = next((text.partition("@")[2] for text in info.digests), "")
     made = MadeImage(task.name, info.id, digest, engine.name, info.layers, info.bytes)
-    record = Path(task.record)
-    part = record.with_suffix(".part")
-    with room(record.parent):
-        part.write_bytes(msgspec.json.encode(made))
-        part.rename(record)
+    note(Path(task.record), made)
     return made

@@ -39,11 +39,18 @@ class Shipment(Struct, frozen=True, omit_defaults=True):
     accounts: Accounts = Accounts()
 
 
+PUSHING = "torchsmith.images.publish"
+
+
 class Delivery(Struct, frozen=True):
-    """Images that go to a registry, each under its own name there."""
+    """Images that go to a registry, each under its own name there.
+
+    What the registry calls each is written to `record`, a file of the work folder.
+    """
 
     images: tuple[str, ...]
     registry: str
+    record: str
 
 
 def publish_steps(
@@ -251,7 +258,9 @@ def _registry(variant: str, registry: str, images: list[str], image_ids: tuple[s
             )
         ),
         task=Task(
-            "torchsmith.images.publish",
-            msgspec.json.encode(Delivery(tuple(images), registry)).decode(),
+            PUSHING,
+            msgspec.json.encode(
+                Delivery(tuple(images), registry, f"pushed/{variant}.json")
+            ).decode(),
         ),
     )
