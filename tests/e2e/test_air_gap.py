@@ -69,7 +69,7 @@ def test_an_extension_is_built_from_a_bundle_without_a_network(
     assert without.returncode == 6, without.stderr
 
     built = torchsmith(
-        tiny, "build", "--bundle", "all.bundle", store="away", before=alone, env=bare
+        tiny, "build", "--bundle", "all.bundle", store="far away", before=alone, env=bare
     )
     assert built.returncode == 0, built.stderr
     wheel = Path(built.stdout.strip())

@@ -71,11 +71,11 @@ def test_what_is_bundled_is_no_part_of_a_key() -> None:
 
 def test_pip_may_take_packages_from_the_folder_alone() -> None:
     before = {"PIP_INDEX_URL": "https://a/", "PIP_EXTRA_INDEX_URL": "https://b/", "HOME": "/h"}
-    found = offline(before, Path("/wheels"))
+    found = offline(before, Path("/the wheels"))
     assert found == {
         "HOME": "/h",
         "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": "/wheels",
+        "PIP_FIND_LINKS": "file:///the%20wheels",
         "PIP_CONFIG_FILE": "/dev/null",
     }
 

@@ -159,6 +159,7 @@ def offline(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     return {
         **kept,
         "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(folder),
+        # As an address: pip takes a space for the end of a path.
+        "PIP_FIND_LINKS": folder.absolute().as_uri(),
         "PIP_CONFIG_FILE": os.devnull,
     }
