@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.containers import EngineHere
 from tests.slurm_cluster import until
 from tests.torchsmith_jobs import Jobs, command_lines, kept_bytes
 
 pytestmark = pytest.mark.integration
 
-# Hybrid cgroups and missing capabilities of test machines: see what each refuses without.
-CONTAINERS_CONF = """\
-[containers]
-default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-[network]
-network_backend = "netavark"
-"""
+NAME = "localhost/tiny:1"
 
 
 def _image(folder: Path) -> Path:
@@ -46,33 +35,15 @@ def _image(folder: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def engine(
-    rendering_tools: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, str]]:
-    """The environment of a podman with a place of its own, which has the image."""
-    folder = tmp_path_factory.mktemp("podman-jobs")
-    (folder / "containers.conf").write_text(CONTAINERS_CONF)
-    (folder / "storage.conf").write_text(
-        f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/store"\nrunroot = "{folder}/run"\n'
-    )
-    env = {
-        "CONTAINERS_CONF": str(folder / "containers.conf"),
-        "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-    }
-    full = {**os.environ, **env}
-    command = ["podman", "import", "--quiet", str(_image(folder)), "localhost/tiny:1"]
-    subprocess.run(command, env=full, check=True, capture_output=True)
-    yield env
-    subprocess.run(["podman", "system", "reset", "--force"], env=full, check=True)
+@pytest.fixture(params=["podman", "docker"])
+def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> Jobs:
+    """Jobs of an engine that has the image."""
+    here: EngineHere = request.getfixturevalue(request.param)
+    here("import", _image(tmp_path), NAME)
+    return Jobs(tmp_path, request.param, dict(here.env))
 
 
-@pytest.fixture
-def jobs(engine: dict[str, str], tmp_path: Path) -> Jobs:
-    return Jobs(tmp_path, "podman", dict(engine))
-
-
-IMAGE = 'image = "localhost/tiny:1"\n'
+IMAGE = f'image = "{NAME}"\n'
 
 
 def test_a_task_runs_in_its_image_with_its_folders_and_secrets(jobs: Jobs) -> None:
@@ -87,7 +58,7 @@ def test_a_task_runs_in_its_image_with_its_folders_and_secrets(jobs: Jobs) -> No
         f'{IMAGE}secrets = {{ HF_TOKEN = "hub/token" }}\n'
         'output = [{ name = "output", from = "results", at = "/output" }]',
     )
-    done = jobs.call("submit", path, "--to", "podman", "--follow")
+    done = jobs.call("submit", path, "--to", jobs.to, "--follow")
     assert done.returncode == 12, done.stdout + done.stderr
     assert "tiny\n" in done.stdout
     assert "exit code 4" in done.stdout
@@ -105,7 +76,7 @@ def test_cancelling_ends_the_container(jobs: Jobs) -> None:
 
 
 def test_a_job_without_an_image_is_refused(jobs: Jobs) -> None:
-    done = jobs.call("submit", jobs.write("true"), "--to", "podman")
+    done = jobs.call("submit", jobs.write("true"), "--to", jobs.to)
     assert done.returncode == 2
-    assert "podman runs images, and role main names none" in done.stderr
+    assert f"{jobs.to} runs images, and role main names none" in done.stderr
     assert jobs.list() == []
