@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.side_by_side import Scheduling, made_once, turn
 from tests.slurm_cluster import Cluster, running_cluster
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and programs pass that on:
@@ -22,12 +23,24 @@ _REQUIREMENT = f"torch=={PUBLISHED_TORCH}+cpu"
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    """Who runs which tests, where several workers do."""
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """What measures the machine has it alone."""
+    with turn(item):
+        return (yield)
+
+
 def _pip(python: Path | str, *arguments: str) -> bool:
     """Run pip; whether the indexes it is set up with have what was asked for.
 
     Where they do not, PyTorch's own index is asked.
     """
-    command = [str(python), "-m", "pip", *arguments, "--quiet", _REQUIREMENT]
+    command = [str(python), "-m", "pip", *arguments, "--quiet"]
     first = subprocess.run(command, capture_output=True, text=True, check=False)
     if first.returncode == 0:
         return True
@@ -46,20 +59,28 @@ def _keys_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 
 @pytest.fixture(scope="session")
-def published_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def published_torch(published_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the published torch. Nobody writes into it."""
-    folder = tmp_path_factory.mktemp("published") / "env"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    _pip(folder / "bin/python", "install", "numpy", "setuptools<82", "wheel", "ninja")
-    return folder
+
+    def make(folder: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
+        python = folder / "env/bin/python"
+        found = ("--find-links", str(published_wheel.parent), _REQUIREMENT)
+        _pip(python, "install", *found, "numpy", "setuptools<82", "wheel", "ninja")
+
+    return made_once(tmp_path_factory, "published", make) / "env"
 
 
 @pytest.fixture(scope="session")
 def _downloaded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bool]:
-    folder = tmp_path_factory.mktemp("wheel")
-    configured = _pip(sys.executable, "download", "--no-deps", "--dest", str(folder))
-    (path,) = folder.glob("torch-*.whl")
-    return path, configured
+    def make(folder: Path) -> None:
+        dest = folder / "wheel"
+        if _pip(sys.executable, "download", "--no-deps", "--dest", str(dest), _REQUIREMENT):
+            (folder / "configured").touch()
+
+    folder = made_once(tmp_path_factory, "wheel", make)
+    (path,) = (folder / "wheel").glob("torch-*.whl")
+    return path, (folder / "configured").exists()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import PUBLISHED_TORCH
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.alone]
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,12 +95,14 @@ def plain_server() -> Iterator[int]:
 class Engine:
     """podman with a store of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, short: Path) -> None:
         self.folder = folder
+        # podman refuses a folder for this whose path is longer than 50 letters.
+        self.short = short
         conf = folder / "containers.conf"
         conf.write_text(CONTAINERS_CONF)
         self.env = {"CONTAINERS_CONF": str(conf)}
-        self.words = ["podman", "--root", str(folder / "root"), "--runroot", str(folder / "run")]
+        self.words = ["podman", "--root", str(folder / "root"), "--runroot", str(short / "run")]
 
     def fails(self, *words: object) -> str:
         return failing(*self.words, *words, env=self.env)
@@ -107,7 +111,8 @@ class Engine:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, rendering_tools: None) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("engine")
-    made = Engine(folder)
+    short = Path(tempfile.mkdtemp(prefix="podman-"))
+    made = Engine(folder, short)
     program = ["gcc", "-static", "-x", "c", "-", "-o", str(folder / "ok")]
     subprocess.run(program, input="int main(void) { return 0; }", text=True, check=True)
     (folder / "text").write_text("no program\n")
@@ -118,6 +123,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory, rendering_tools: None) -> I
     yield made
     # The store's overlay stays mounted onto itself.
     subprocess.run(["umount", str(folder / "root/overlay")], check=False, capture_output=True)
+    shutil.rmtree(short)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +151,7 @@ def test_a_store_without_room(engine: Engine, tmp_path: Path) -> None:
     try:
         (tmp_path / "big").write_bytes(os.urandom(3 << 20))
         subprocess.run(["tar", "-C", tmp_path, "-cf", tmp_path / "big.tar", "big"], check=True)
-        # A path of podman's that is longer than 50 letters is refused: not in this test's own.
-        store = ["podman", "--root", small / "root", "--runroot", engine.folder / "small"]
+        store = ["podman", "--root", small / "root", "--runroot", engine.short / "small"]
         said = failing(*store, "import", tmp_path / "big.tar", "big:1", env=engine.env)
     finally:
         subprocess.run(["umount", "--recursive", "--lazy", small], check=True)

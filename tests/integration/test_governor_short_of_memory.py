@@ -7,7 +7,7 @@ import re
 import pytest
 from benchmarks.governor_memory import GIB, Outcome, confined, governed, plain, write_project
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 LIMIT = 2 * GIB
 CORES = 4

@@ -1,0 +1,78 @@
+"""Tests that run side by side: what they make once for all, and who has the machine alone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+# Every worker of one test run has another.
+_WORKER = "PYTEST_XDIST_WORKER"
+
+
+# Files whose tests share more than a file does: engines and a registry, or the nodes of a cluster.
+_TOGETHER = {
+    "containers": (
+        *("test_diagnose_containers_and_jobs", "test_images_build", "test_images_registry"),
+        *("test_images_run", "test_images_runtimes", "test_images_vision", "test_jobs_podman"),
+        "test_render_image",
+    ),
+    "slurm": ("test_farm", "test_jobs_slurm"),
+}
+_GROUP_OF = {file: group for group, files in _TOGETHER.items() for file in files}
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """One worker runs all tests of a file, or of a group of files: they share what fixtures make.
+
+    pytest-xdist's own `loadgroup` does this by marks, which pytest 9.2 keeps from it.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return _GROUP_OF.get(Path(file).stem, file)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, kind: int) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, kind)
+        # Closed, it is given back.
+        yield
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that one worker fills and all of them read."""
+    own = factory.getbasetemp()
+    root = own.parent if _WORKER in os.environ else own
+    folder, done = root / name, root / f"{name}.done"
+    with _locked(root / f"{name}.lock", fcntl.LOCK_EX):
+        if not done.exists():
+            # What another worker failed at.
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
+@contextlib.contextmanager
+def turn(item: pytest.Item) -> Iterator[None]:
+    """Run a test beside others; one marked `alone` while no other runs."""
+    if _WORKER not in os.environ:
+        yield
+        return
+    assert item.config.cache is not None
+    folder = item.config.cache.mkdir("side-by-side")
+    alone = item.get_closest_marker("alone") is not None
+    with contextlib.ExitStack() as held:
+        # Who waits to be alone stands in the door: nobody begins another test before.
+        with _locked(folder / "door", fcntl.LOCK_EX):
+            held.enter_context(_locked(folder / "room", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        yield
