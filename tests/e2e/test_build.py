@@ -29,7 +29,7 @@ def test_a_build_gives_a_working_wheel_and_never_builds_twice(
     text = RECIPE.format(release=PUBLISHED_TORCH, environment=published_torch)
     (project / "recipe.toml").write_text(text, encoding="utf-8")
     broken = project / "tiny" / "tiny.cpp"
-    broken.write_text(CODE.replace("x * 2", "y * 2"), encoding="utf-8")
+    broken.write_text(CODE.replace("x.mul", "y.mul"), encoding="utf-8")
     failed = torchsmith(project, "build")
     assert failed.returncode == 6
     # The compiler's own words, and how to go on.
