@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.side_by_side import Scheduling, made_once, turn
+from tests.side_by_side import made_once
+from tests.side_by_side import pytest_runtest_protocol as pytest_runtest_protocol
+from tests.side_by_side import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.slurm_cluster import Cluster, running_cluster
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and programs pass that on:
@@ -21,18 +23,6 @@ PUBLISHED_TORCH = "2.13.0"
 # The CPU build on every platform: PyPI's own wheel brings gigabytes of CUDA on most.
 _REQUIREMENT = f"torch=={PUBLISHED_TORCH}+cpu"
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
-    """Who runs which tests, where several workers do."""
-    return Scheduling(config, log)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """What measures the machine has it alone."""
-    with turn(item):
-        return (yield)
 
 
 def _pip(python: Path | str, *arguments: str) -> bool:

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-# Every worker of one test run has another.
+# Where several run, a worker is told its name by this.
 _WORKER = "PYTEST_XDIST_WORKER"
-
-
 # Files whose tests share more than a file does: engines and a registry, or the nodes of a cluster.
 _TOGETHER = {
     "containers": (
@@ -62,12 +60,11 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-@contextlib.contextmanager
-def turn(item: pytest.Item) -> Iterator[None]:
-    """Run a test beside others; one marked `alone` while no other runs."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """A test runs beside others; one marked `alone`, with what it sets up, while no other does."""
     if _WORKER not in os.environ:
-        yield
-        return
+        return (yield)
     assert item.config.cache is not None
     folder = item.config.cache.mkdir("side-by-side")
     alone = item.get_closest_marker("alone") is not None
@@ -75,4 +72,9 @@ def turn(item: pytest.Item) -> Iterator[None]:
         # Who waits to be alone stands in the door: nobody begins another test before.
         with _locked(folder / "door", fcntl.LOCK_EX):
             held.enter_context(_locked(folder / "room", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
-        yield
+        return (yield)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
+    """Who runs which tests, where several workers do."""
+    return Scheduling(config, log)
