@@ -28,6 +28,12 @@ from torchsmith.images.podman import Podman
 
 BASE = "debian:12"
 _BASE_SECONDS = 86_400
+# As Debian's own image has them: a container that loses power is made again, and nobody reads
+# descriptions in it.
+_SETTINGS = {
+    "etc/dpkg/dpkg.cfg.d/docker-apt-speedup": b"force-unsafe-io\n",
+    "etc/apt/apt.conf.d/docker-no-languages": b'Acquire::Languages "none";\n',
+}
 
 # Podman as it runs inside a container: see each setting's own reason in containers.conf(5). Host
 # network: containers reach the server of packages, and need no right to make interfaces.
@@ -178,7 +184,7 @@ def base_archive(
     archive = folder / "base.tar"
     shutil.copy(_debian(pytestconfig.cache.mkdir("base-image")), archive)
     with _pip_conf(published_wheel) as conf:
-        files = {"etc/pip.conf": conf.encode()}
+        files = {"etc/pip.conf": conf.encode(), **_SETTINGS}
         if cert := _pip_settings().get("cert"):
             files["usr/local/share/host-ca.crt"] = Path(cert).read_bytes()
         with tarfile.open(archive, "a") as tar:
