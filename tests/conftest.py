@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.side_by_side import made_once
+from tests.side_by_side import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.side_by_side import pytest_runtest_protocol as pytest_runtest_protocol
 from tests.side_by_side import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.slurm_cluster import Cluster, running_cluster

@@ -24,6 +24,23 @@ _TOGETHER = {
     "slurm": ("test_farm", "test_jobs_slurm"),
 }
 _GROUP_OF = {file: group for group, files in _TOGETHER.items() for file in files}
+# What takes minutes is begun first, so that nobody waits for it in the end.
+_FIRST = ("containers", "test_companions", "slurm")
+
+
+def _group(file: str) -> str:
+    stem = Path(file).stem
+    return _GROUP_OF.get(stem, stem)
+
+
+def _turn(item: pytest.Item) -> int:
+    group = _group(item.path.name)
+    if group in _FIRST:
+        return _FIRST.index(group)
+    if item.get_closest_marker("alone") is not None:
+        # While the others are at short ones, which it has to wait for.
+        return len(_FIRST) + 1
+    return len(_FIRST) + (2 if item.get_closest_marker("unit") else 0)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -33,8 +50,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return _GROUP_OF.get(Path(file).stem, file)
+        return _group(nodeid.partition("::")[0])
 
 
 @contextlib.contextmanager
@@ -60,6 +76,12 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several workers run them, tests are begun in another order."""
+    if _WORKER in os.environ:
+        items.sort(key=_turn)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """A test runs beside others; one marked `alone`, with what it sets up, while no other does."""
@@ -76,5 +98,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling:
-    """Who runs which tests, where several workers do."""
+    """Who runs which tests, where several workers do; in the order they are collected in."""
+    config.option.loadscopereorder = False
     return Scheduling(config, log)

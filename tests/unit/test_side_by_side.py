@@ -13,7 +13,9 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = """
-from tests.side_by_side import pytest_runtest_protocol, pytest_xdist_make_scheduler
+from tests.side_by_side import (
+    pytest_collection_modifyitems, pytest_runtest_protocol, pytest_xdist_make_scheduler
+)
 """
 SHARING = """
 import os, time, pytest
@@ -57,7 +59,7 @@ def test_what_is_shared_is_made_once_and_nobody_is_beside_one_that_is_alone(tmp_
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), *sys.path])
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    words = ["-p", "xdist", "-n", "3", "--no-loadscope-reorder", "-q"]
+    words = ["-p", "xdist", "-n", "3", "-q"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, "--basetemp", tmp_path / "made", "."],
         cwd=tmp_path,
