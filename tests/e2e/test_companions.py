@@ -23,8 +23,7 @@ PRESET = ("--preset", "vision-quickstart")
 
 # Where GitHub cannot be reached, Debian's 0.21.0 is the newest source there is; it goes with newer
 # releases of torch, too. The preset itself brings the torch that belongs to it, with CUDA in it
-# where PyPI's wheel has that: gigabytes, which would show nothing more. Python's own flags ask for
-# debugging information, a third of the compiler's work, which a finished wheel has no more.
+# where PyPI's wheel has that: gigabytes, which would show nothing more.
 RECIPE = f"""
 name = "vision"
 torch = {{ release = "{PUBLISHED_TORCH}", use = "installed", environment = "ENVIRONMENT" }}
@@ -35,9 +34,6 @@ cuda = "none"
 vision = "0.21.0"
 vision_formats = ["jpeg", "png"]
 unmatched = true
-
-[build]
-env = {{ CFLAGS = "-g0", CXXFLAGS = "-g0" }}
 """
 
 

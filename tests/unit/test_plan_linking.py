@@ -1,4 +1,4 @@
-"""How an extension is linked: by what the plan says, not by how the interpreter was."""
+"""How an extension is compiled and linked: as the plan says, not as the interpreter was."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
+from torchsmith.plan.companions import companion_env
 from torchsmith.plan.torch import build_env
 from torchsmith.recipe.load import load_recipe
 from torchsmith.recipe.matrix import expand
@@ -40,12 +42,33 @@ def linked(env: dict[str, str]) -> list[str]:
     return run.stdout.splitlines()
 
 
-def test_the_folders_of_the_interpreter_are_not_linked_in() -> None:
-    assert all("/home/someone/lib" in line for line in linked({}))
-    loaded = load_recipe(find_preset("quickstart").path)
+def resolved(preset: str) -> Resolution:
+    loaded = load_recipe(find_preset(preset).path)
     host = Host(platform="linux-x86_64", system="debian-12")
     resolution = resolve(next(iter(expand(loaded.recipe))), shipped(), host, loaded.files)
     assert isinstance(resolution, Resolution)
+    return resolution
+
+
+def test_the_folders_of_the_interpreter_are_not_linked_in() -> None:
+    assert all("/home/someone/lib" in line for line in linked({}))
+    resolution = resolved("quickstart")
     compilers = {resolution.compiler.cc, resolution.compiler.cxx}
     for line in linked(dict(build_env(resolution))):
         assert line in {f"{compiler} -shared" for compiler in compilers}
+
+
+def test_companions_have_debugging_information_only_where_it_is_asked_for() -> None:
+    resolution = resolved("vision-quickstart")
+    (companion,) = resolution.companions
+
+    def flags(given: Resolution) -> dict[str, str]:
+        env = companion_env(given, companion)
+        return {name: value for name, value in env if name.endswith("FLAGS")}
+
+    assert flags(resolution) == {"CFLAGS": "-g0", "CXXFLAGS": "-g0"}
+    assert flags(replace(resolution, profile="debug")) == {}
+    tuned = replace(resolution, cpu_flags="-mcpu=neoverse-n1")
+    assert flags(tuned)["CXXFLAGS"] == "-mcpu=neoverse-n1 -g0"
+    own = replace(resolution, env=(*resolution.env, ("CFLAGS", "-g3")))
+    assert flags(own) == {"CFLAGS": "-g3", "CXXFLAGS": "-g0"}

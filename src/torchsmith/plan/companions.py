@@ -47,13 +47,24 @@ _CHECKS = {
 _REQUIRED = {"vision": ("numpy", "pillow>=5.3.0,!=8.3.*")}
 
 
+def _env(resolution: Resolution) -> dict[str, str]:
+    """torch's own build environment, for what is built against it."""
+    env = dict(build_env(resolution))
+    for name in ("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER"):
+        env.pop(name, None)
+    if resolution.profile != "debug":
+        # An interpreter has setuptools compile as it was compiled itself, with debugging
+        # information: a third of the compiler's work, for what most wheels are stripped of.
+        for name in sorted({"CFLAGS", "CXXFLAGS"} - dict(resolution.env).keys()):
+            env[name] = f"{env.get(name, '')} -g0".lstrip()
+    return env
+
+
 def companion_env(
     resolution: Resolution, companion: CompanionChoice
 ) -> tuple[tuple[str, str], ...]:
     """torch's own build environment, and what pins the companion to that torch."""
-    env = dict(build_env(resolution))
-    for name in ("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER"):
-        env.pop(name, None)
+    env = _env(resolution)
     label = resolution.version.partition("+")[2]
     if resolution.installed is not None and resolution.cuda is None:
         # The installed torch's label may promise a CUDA that this build has not.
@@ -205,9 +216,7 @@ def extension_steps(
     """Any other library: its sdist, repository or folder built against this torch."""
     variant = resolution.variant
     dist = f"dist/{variant}"
-    env = dict(build_env(resolution))
-    for name in ("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER"):
-        env.pop(name, None)
+    env = _env(resolution)
     if resolution.cuda is not None:
         env["FORCE_CUDA"] = "1"
     env.update(extension.env)
