@@ -20,6 +20,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.side_by_side import locked
 
 from torchsmith.images.buildah import Buildah
 from torchsmith.images.docker import Docker
@@ -182,7 +183,9 @@ def base_archive(
     assert pytestconfig.cache is not None
     folder = tmp_path_factory.mktemp("base")
     archive = folder / "base.tar"
-    shutil.copy(_debian(pytestconfig.cache.mkdir("base-image")), archive)
+    kept = pytestconfig.cache.mkdir("base-image")
+    with locked(kept / "lock"):
+        shutil.copy(_debian(kept), archive)
     with _pip_conf(published_wheel) as conf:
         files = {"etc/pip.conf": conf.encode(), **_SETTINGS}
         if cert := _pip_settings().get("cert"):

@@ -17,15 +17,14 @@ _WORKER = "PYTEST_XDIST_WORKER"
 # Files whose tests share more than a file does: engines and a registry, or the nodes of a cluster.
 _TOGETHER = {
     "containers": (
-        *("test_diagnose_containers_and_jobs", "test_images_build", "test_images_registry"),
-        *("test_images_run", "test_images_runtimes", "test_images_vision", "test_jobs_podman"),
-        "test_render_image",
+        *("test_images_registry", "test_images_run", "test_images_runtimes", "test_images_vision"),
+        *("test_diagnose_containers_and_jobs", "test_jobs_podman", "test_render_image"),
     ),
     "slurm": ("test_farm", "test_jobs_slurm"),
 }
 _GROUP_OF = {file: group for group, files in _TOGETHER.items() for file in files}
 # What takes minutes is begun first, so that nobody waits for it in the end.
-_FIRST = ("containers", "test_companions", "slurm")
+_FIRST = ("test_images_build", "containers", "test_companions", "slurm")
 
 
 def _group(file: str) -> str:
@@ -54,7 +53,8 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _locked(path: Path, kind: int) -> Iterator[None]:
+def locked(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Wait for a lock that other workers may hold."""
     with path.open("a") as file:
         fcntl.flock(file, kind)
         # Closed, it is given back.
@@ -66,7 +66,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     own = factory.getbasetemp()
     root = own.parent if _WORKER in os.environ else own
     folder, done = root / name, root / f"{name}.done"
-    with _locked(root / f"{name}.lock", fcntl.LOCK_EX):
+    with locked(root / f"{name}.lock"):
         if not done.exists():
             # What another worker failed at.
             shutil.rmtree(folder, ignore_errors=True)
@@ -92,8 +92,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     alone = item.get_closest_marker("alone") is not None
     with contextlib.ExitStack() as held:
         # Who waits to be alone stands in the door: nobody begins another test before.
-        with _locked(folder / "door", fcntl.LOCK_EX):
-            held.enter_context(_locked(folder / "room", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        with locked(folder / "door"):
+            held.enter_context(locked(folder / "room", fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
         return (yield)
 
 

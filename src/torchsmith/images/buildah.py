@@ -20,6 +20,7 @@ class Buildah(Engine):
     name = "buildah"
     runs = False
     _listed = "{{.Name}}:{{.Tag}}"
+    _discard = ("rm",)
 
     def build_options(self, wanted: Build) -> list[str]:
         """The options of `build`; unlike podman it keeps no layers unless told to."""

@@ -6,6 +6,7 @@ Engines are found with `find.py`. What a program calls differently its own modul
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ from torchsmith.images.process import (
     follow,
     interrupt,
 )
+
+# What podman and buildah say of a container they could not remove after a build.
+_LEFT = re.compile(r'deleting build container "([0-9a-f]+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Engine(ABC):
     _absent: ClassVar[tuple[str, ...]] = ("no such image", "image not known", "no such object")
     # How a list of images is asked for.
     _listed: ClassVar[str] = "{{.Repository}}:{{.Tag}}"
+    # How a container that a failed build left behind is removed.
+    _discard: ClassVar[tuple[str, ...]] = ("rm", "--force")
     # Whether it starts containers for people; buildah only builds.
     runs: ClassVar[bool] = True
     # How a build or a transfer is stopped that was interrupted.
@@ -126,7 +132,11 @@ class Engine(ABC):
             # Always followed: whoever stops it must find nothing left of it.
             said = self._build([*words, str(wanted.context)], on_line or (lambda _: None))
             if said.code != 0:
-                raise self.refused("build", said)
+                refusal = self.refused("build", said)
+                # Without room it could not write down that they are gone; now there is some again.
+                for container in _LEFT.findall("\n".join(refusal.said)):
+                    self.try_(*self._discard, container)
+                raise refusal
             return bare_id(note.read_text().strip())
 
     def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
