@@ -4,8 +4,8 @@
 
 RECIPE has one companion, torchvision say, and a torch that need not be built. Environment and
 source are prepared first. Then the companion is built both ways, one after the other, in the same
-environment, with the same variables and without a compiler cache: by `torchsmith build`, and by
-its own setup.py. Both use every core.
+environment and without a compiler cache: by `torchsmith build`, and by its own setup.py with the
+same variables but for CFLAGS and CXXFLAGS, which are Python's own there. Both use every core.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+FLAGS = ("CFLAGS", "CXXFLAGS")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def main() -> int:
     shutil.rmtree(tree, ignore_errors=True)
     shutil.copytree(source, tree, symlinks=True)
     folders = [str(work / name) for name in compiling["path"]]
-    variables = {**quiet, **compiling["env"], "PATH": ":".join([*folders, os.environ["PATH"]])}
+    plans = {name: text for name, text in compiling["env"].items() if name not in FLAGS}
+    variables = {**quiet, **plans, "PATH": ":".join([*folders, os.environ["PATH"]])}
     stock = run(["python", "setup.py", "bdist_wheel"], log, variables, tree)
     print(f"setup.py: {stock.wall:.0f} s, {stock.cpu:.0f} CPU-s")
     print(
