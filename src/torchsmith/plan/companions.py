@@ -54,7 +54,7 @@ def _env(resolution: Resolution) -> dict[str, str]:
         env.pop(name, None)
     if resolution.profile != "debug":
         # An interpreter has setuptools compile as it was compiled itself, with debugging
-        # information: a third of the compiler's work, for what most wheels are stripped of.
+        # information: up to a third of the compiler's work, for what most wheels are stripped of.
         for name in sorted({"CFLAGS", "CXXFLAGS"} - dict(resolution.env).keys()):
             env[name] = f"{env.get(name, '')} -g0".lstrip()
     return env
