@@ -18,7 +18,7 @@ _WORKER = "PYTEST_XDIST_WORKER"
 _TOGETHER = {
     "containers": (
         *("test_images_registry", "test_images_run", "test_images_runtimes", "test_images_vision"),
-        *("test_diagnose_containers_and_jobs", "test_jobs_podman", "test_render_image"),
+        *("test_diagnose_containers_and_jobs", "test_jobs_containers", "test_render_image"),
     ),
     "slurm": ("test_farm", "test_jobs_slurm"),
 }

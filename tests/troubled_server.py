@@ -6,6 +6,7 @@ import re
 import ssl
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -66,15 +67,15 @@ class Record:
         return None
 
 
-class TroubledHandler(BaseHTTPRequestHandler):
+class TroubledHandler(ABC, BaseHTTPRequestHandler):
     """Reads a request, answers it or goes wrong."""
 
     protocol_version = "HTTP/1.1"
     record: ClassVar[Record]
 
+    @abstractmethod
     def answered(self, path: str, query: str, body: bytes) -> Answer | None:
         """What is said to a request; `None` if it was said already."""
-        raise NotImplementedError
 
     def _go(self) -> None:
         body = self._body()
