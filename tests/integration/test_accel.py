@@ -3,109 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sysconfig
-import time
 from pathlib import Path
 
 import pytest
 from benchmarks.edit_one_file import Bench, BenchmarkError, run
+from tests.integration.accel_project import COUNT, EXPECTED, Project, text_of
 
-from torchsmith.toolchain.accel import acceleration
 from torchsmith.toolchain.accel.lessons import Lessons, read_lessons
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.governor import launcher
 
 pytestmark = pytest.mark.integration
-
-COUNT = 16
-
-
-class Project:
-    """A program of many small files, among them some that cannot be compiled together."""
-
-    def __init__(self, folder: Path, cache: CompilerCache | None = None) -> None:
-        self.cache = cache or CompilerCache()
-        self.cores = 1
-        self.source = folder / "source"
-        self.build = folder / "build"
-        self.lessons = folder / "lessons" / "others.jsonl"
-        self.source.mkdir(parents=True)
-        (self.source / "unguarded.h").write_text("struct Unguarded { int value; };\n")
-        (self.source / "common.h").write_text(COMMON)
-        for number in range(COUNT):
-            self.file(number).write_text(_text(number))
-        calls = "".join(f"int f{number}();\n" for number in range(COUNT))
-        total = " + ".join(f"f{number}()" for number in range(COUNT))
-        (self.source / "main.cpp").write_text(
-            f'{calls}int main() {{ __builtin_printf("%d\\n", {total}); }}\n'
-        )
-        (self.source / "CMakeLists.txt").write_text(
-            "cmake_minimum_required(VERSION 3.18)\nproject(batches CXX)\n"
-            "file(GLOB files *.cpp)\nadd_executable(program ${files})\n"
-        )
-
-    def file(self, number: int) -> Path:
-        return self.source / f"f{number:02}.cpp"
-
-    def environment(self, accel: str = "on") -> dict[str, str]:
-        variables = {**os.environ, **acceleration(self.lessons.parent, cores=self.cores)}
-        variables["TORCHSMITH_ACCEL"] = accel
-        # As the environment of a release's own build would say: lessons are kept by release.
-        variables.pop("PYTORCH_BUILD_VERSION", None)
-        variables |= self.cache.environment or {}
-        if self.cache.command:
-            variables["CMAKE_CXX_COMPILER_LAUNCHER"] = ";".join(self.cache.command)
-        folders = [variables["TORCHSMITH_SHIMS"], sysconfig.get_path("scripts")]
-        variables["PATH"] = ":".join([*folders, variables["PATH"]])
-        return variables
-
-    def configure(self, accel: str = "on") -> None:
-        self._run(["cmake", "-G", "Ninja", "-S", str(self.source), "-B", str(self.build)], accel)
-
-    def make(self, accel: str = "on") -> str:
-        return self._run(["cmake", "--build", str(self.build)], accel)
-
-    def _run(self, command: list[str], accel: str) -> str:
-        done = subprocess.run(
-            command, env=self.environment(accel), capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise RuntimeError(done.stdout + done.stderr)
-        return done.stdout
-
-    def result(self) -> str:
-        return subprocess.check_output([self.build / "program"], text=True).strip()
-
-    def compiles(self) -> list[list[str]]:
-        """The files of every part that was compiled, in all batches."""
-        states = (self.build / "torchsmith-batches").glob("*.state")
-        return [
-            [Path(name).name for name in part["names"]]
-            for state in states
-            for part in json.loads(state.read_text())["parts"]
-        ]
-
-
-COMMON = "#pragma once\ninline int common() { return 0; }\n"
-
-
-def _text(number: int) -> str:
-    lines = ['#include "common.h"', "#define LOCAL 1", f"#define OWN {number}"]
-    lines += ["#ifdef LEAKED", "#error a macro of another file", "#endif", "#define LEAKED"]
-    if number % 2 == 0:
-        lines.append("static int helper() { return OWN; }")
-    else:
-        lines.append("#define helper() OWN")
-    if number in (1, 3):
-        lines.append('#include "unguarded.h"')
-    lines.append(f"int f{number}() {{ return helper() + LOCAL + common(); }}")
-    return "\n".join(lines) + "\n"
-
-
-EXPECTED = str(sum(range(COUNT)) + COUNT)
 
 
 @pytest.fixture
@@ -226,154 +134,12 @@ def test_a_changed_header_has_its_users_compiled_again(project: Project) -> None
     assert project.result() == str(int(EXPECTED) - 4 + 2000)
 
 
-class Watched(Project):
-    """A project whose compiles are counted, and can be held or cut short.
-
-    A file `kill` has the batch killed that compiles several files as one; `hold` has it wait;
-    `save` becomes common.h as soon as a compile has ended, as if saved while it ran.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        launcher = folder / "launcher.sh"
-        launcher.write_text(
-            f"""#!/bin/sh
-cd_to={folder}
-echo "$*" >> $cd_to/log
-case "$*" in *"-c "*torchsmith-batches/*)
-  [ -e $cd_to/kill ] && kill -KILL $PPID
-  while [ -e $cd_to/hold ]; do echo held >> $cd_to/holding; sleep 0.1; done ;;
-esac
-"$@"
-status=$?
-[ -e $cd_to/save ] && cat $cd_to/save > $cd_to/source/common.h && rm $cd_to/save
-exit $status
-"""
-        )
-        launcher.chmod(0o755)
-        super().__init__(folder, CompilerCache((str(launcher),)))
-        self.folder = folder
-
-    def made(self) -> list[str]:
-        """Build; what was compiled for it, a unit of several files by the name `unit`."""
-        log = self.folder / "log"
-        log.unlink(missing_ok=True)
-        self.make()
-        lines = log.read_text().splitlines() if log.exists() else []
-        sources = [line.rpartition("-c ")[2].split()[0] for line in lines if " -c " in line]
-        return sorted(
-            "unit" if "torchsmith-batches" in source else Path(source).name for source in sources
-        )
-
-    def edit(self, number: int, more: int) -> None:
-        """Have a file's function return so much more."""
-        self.file(number).write_text(_text(number).replace("+ LOCAL", f"+ LOCAL + {more}"))
-
-
-@pytest.fixture
-def watched(tmp_path: Path) -> Watched:
-    made = Watched(tmp_path)
-    made.configure()
-    made.make()
-    return made
-
-
-def test_a_second_edit_compiles_one_file(watched: Watched) -> None:
-    watched.edit(5, 100)
-    assert watched.made() == ["f05.cpp", "unit"]
-    for more in (200, 300):
-        watched.edit(5, more)
-        assert watched.made() == ["f05.cpp"]
-        assert watched.result() == str(int(EXPECTED) + more)
-    assert watched.made() == []
-
-
-def test_a_header_has_every_part_compiled_and_none_divided(watched: Watched) -> None:
-    watched.edit(5, 100)
-    watched.make()
-    before = sorted(watched.compiles())
-    (watched.source / "common.h").write_text(COMMON.replace("0", "1"))
-    # A file edited with it changes nothing about that.
-    watched.edit(6, 10)
-    readers = [part for part in before if part != ["main.cpp"]]
-    assert len(watched.made()) == len(readers)
-    assert sorted(watched.compiles()) == before
-    assert watched.result() == str(int(EXPECTED) + 110 + COUNT)
-
-
-def test_many_files_that_change_at_once_stay_together(watched: Watched) -> None:
-    before = sorted(watched.compiles())
-    part = max(before, key=len)
-    assert len(part) > 2
-    for name in part:
-        watched.edit(int(name[1:3]), 10)
-    assert watched.made() == ["unit"]
-    assert sorted(watched.compiles()) == before
-    assert watched.result() == str(int(EXPECTED) + 10 * len(part))
-
-
-def test_a_kill_between_an_edited_file_and_the_rest_loses_neither(watched: Watched) -> None:
-    watched.edit(5, 100)
-    (watched.folder / "kill").touch()
-    with pytest.raises(RuntimeError):
-        watched.made()
-    (watched.folder / "kill").unlink()
-    assert watched.made() == ["unit"]
-    assert watched.result() == str(int(EXPECTED) + 100)
-    watched.edit(5, 200)
-    assert watched.made() == ["f05.cpp"]
-
-
-def test_a_file_put_back_with_its_date_after_a_kill_is_compiled_again(watched: Watched) -> None:
-    date = watched.file(5).stat()
-    watched.edit(5, 100)
-    (watched.folder / "kill").touch()
-    with pytest.raises(RuntimeError):
-        watched.made()
-    (watched.folder / "kill").unlink()
-    watched.file(5).write_text(_text(5))
-    os.utime(watched.file(5), ns=(date.st_atime_ns, date.st_mtime_ns))
-    assert watched.made() == ["f05.cpp", "unit"]
-    assert watched.result() == EXPECTED
-
-
-def test_what_was_compiled_is_there_after_ninja_was_interrupted(watched: Watched) -> None:
-    watched.edit(5, 100)
-    (watched.folder / "hold").touch()
-    building = subprocess.Popen(
-        ["ninja"],
-        cwd=watched.build,
-        env=watched.environment(),
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
-    while not (watched.folder / "holding").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    os.killpg(building.pid, signal.SIGINT)
-    assert building.wait(60) != 0
-    # Ninja takes away what it was making.
-    assert not (watched.build / "CMakeFiles/program.dir/f05.cpp.o").exists()
-    (watched.folder / "hold").unlink()
-    assert watched.made() == ["unit"]
-    assert watched.result() == str(int(EXPECTED) + 100)
-
-
-def test_a_header_saved_while_files_are_compiled_is_compiled_next(tmp_path: Path) -> None:
-    project = Watched(tmp_path)
-    project.configure()
-    (tmp_path / "save").write_text(COMMON.replace("0", "1"))
-    project.make()
-    project.make()
-    assert project.result() == str(int(EXPECTED) + COUNT)
-
-
 def test_a_real_error_is_shown_once_with_its_file(project: Project) -> None:
     project.file(7).write_text("int f7() { return missing; }\n")
     with pytest.raises(RuntimeError, match=r"f07\.cpp:1:\d+: error: .missing. was not declared"):
         project.make()
     assert not any("f07" in line for line in _lines(project.lessons))
-    project.file(7).write_text(_text(7))
+    project.file(7).write_text(text_of(7))
     project.make()
     assert project.result() == EXPECTED
 
@@ -442,7 +208,7 @@ def test_the_benchmark_of_an_edit_leaves_the_folder_as_it_was(
     assert file.stat().st_mtime_ns == date
     assert project.result() == EXPECTED
     # A file that compiles, and does not with the line that the benchmark adds.
-    text = _text(5) + "#define torchsmith_edit 1 +\n"
+    text = text_of(5) + "#define torchsmith_edit 1 +\n"
     file.write_text(text)
     with pytest.raises(BenchmarkError, match="the build failed"):
         run(Bench(project.build, "all", 1, tmp_path), file)

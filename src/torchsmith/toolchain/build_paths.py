@@ -29,26 +29,39 @@ def names_from_within(work: Path) -> Callable[[Compile], Sequence[str]]:
 
     def options(unit: Compile) -> Sequence[str]:
         if unit.language in ("c", "c++") and understands(unit.compiler, _OPTION):
-            return [f"{_OPTION}{name}" for name in _names(root, unit.cwd)]
+            return [f"{_OPTION}{name}" for name in _names(root, unit)]
         plain = "," not in root + unit.cwd
         if unit.language == "cuda" and plain and understands(unit.compiler, _FOR_NVCC):
-            return [f"{_FOR_NVCC}{name}" for name in _names(root, unit.cwd)]
+            return [f"{_FOR_NVCC}{name}" for name in _names(root, unit)]
         return ()
 
     return options
 
 
-def _names(root: str, cwd: str) -> Iterator[str]:
+def _names(root: str, unit: Compile) -> Iterator[str]:
     """What is to be written for each folder from the root down to where a compiler runs.
 
     Of those that fit a name, gcc takes the last.
     """
-    here = PurePath(cwd if PurePath(cwd).is_relative_to(root) else root)
+    here = PurePath(unit.cwd if PurePath(unit.cwd).is_relative_to(root) else root)
     parts = here.relative_to(root).parts
     yield f"{here}=."
     for depth in range(len(parts)):
         yield f"{PurePath(root, *parts[:depth])}/={'../' * (len(parts) - depth)}"
     yield f"{here}/="
+    yield from _out_of(here, PurePath(unit.source).parent)
+
+
+def _out_of(here: PurePath, folder: PurePath) -> Iterator[str]:
+    """How names are written that lead from a file's folder out of where the compiler runs.
+
+    Generated files and batches include others so. A cache hands on the shorter of the two names.
+    """
+    inside = (here / folder).relative_to(here) if (here / folder).is_relative_to(here) else None
+    if inside is not None and inside.parts:
+        up = "../" * (len(inside.parts) + 1)
+        yield f"{here / inside}/{up}=../"
+        yield f"{inside}/{up}=../"
 
 
 def setuptools_flags(work: Path, compiler: str) -> str:

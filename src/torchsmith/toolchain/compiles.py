@@ -55,7 +55,7 @@ class Compile:
 
     `file` is what is compiled, or what is linked; relative to the source or build folder it
     lies in. `flags` is a digest of the options that can change how much memory it takes. `cwd` is
-    the folder the command runs in.
+    the folder the command runs in, `source` the file as it is named there.
     """
 
     file: str
@@ -65,6 +65,7 @@ class Compile:
     cached: bool = False
     compiler: str = ""
     cwd: str = ""
+    source: str = ""
 
     @property
     def folder(self) -> str:
@@ -103,6 +104,7 @@ def read_compile(cwd: str, argv: Sequence[str], roots: Sequence[str] = ()) -> Co
         cached=cached,
         compiler=compiler,
         cwd=cwd,
+        source=source,
     )
 
 

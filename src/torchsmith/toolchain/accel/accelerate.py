@@ -18,6 +18,8 @@ from torchsmith.toolchain.accel.batches import (
     form_batches,
     limits_for,
 )
+from torchsmith.toolchain.accel.files import write_if_changed
+from torchsmith.toolchain.accel.generated import include_relatively
 from torchsmith.toolchain.accel.lessons import Lessons
 from torchsmith.toolchain.accel.ninja_file import (
     Command,
@@ -100,6 +102,7 @@ def accelerate(
     ]
     if len(candidates) < _FEWEST:
         return None
+    include_relatively((folder / plain(item.inputs[0]) for item in candidates), folder)
     formed = Formed.read(folder / FOLDER / "formed.json", lessons)
     commands = read_commands(ninja, folder)
     groups: dict[tuple[str, ...], list[_Compile]] = {}
@@ -225,15 +228,3 @@ def _edge(place: Path, statements: list[Statement], members: tuple[Member, ...])
 def _without(lines: list[str], statements: Iterable[Statement]) -> list[str]:
     gone = {number for item in statements for number in range(item.first, item.last + 1)}
     return [line for number, line in enumerate(lines) if number not in gone]
-
-
-def write_if_changed(path: Path, text: str) -> None:
-    """Write a file whole or not at all, and leave one alone that says the same."""
-    try:
-        if path.read_text(encoding="utf-8") == text:
-            return
-    except OSError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

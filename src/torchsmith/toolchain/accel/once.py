@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from torchsmith.toolchain.accel.clash import absolute
+from torchsmith.toolchain.accel.files import write_if_changed
 
 _FOLDERS = ("-isystem", "-iquote")
 
@@ -20,13 +21,7 @@ def guard(headers: Iterable[str], command: Sequence[str], folder: str, place: Pa
     searched = [absolute(name, folder) for name in _searched(command)]
     for header in headers:
         for name in _included_as(header, searched):
-            path = place / name
-            text = f"#pragma once\n#include_next <{name}>\n"
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                part = path.with_name(f"{path.name}.{os.getpid()}")
-                part.write_text(text, encoding="utf-8")
-                part.replace(path)
+            write_if_changed(place / name, f"#pragma once\n#include_next <{name}>\n")
     # A launcher before the compiler may have an option -I of its own, a word by itself.
     first = next((at for at, word in enumerate(command) if _names_folder(word)), len(command))
     return [*command[:first], f"-I{os.path.relpath(place, folder)}", *command[first:]]

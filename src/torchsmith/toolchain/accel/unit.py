@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
-_INCLUDED_SOURCE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+\.(?:cpp|cc|cxx))[">]', re.M)
+INCLUDED_SOURCE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+\.(?:cpp|cc|cxx))[">]', re.M)
 
 
 def included_sources(path: Path) -> tuple[str, ...]:
     """The C++ files that a C++ file includes: PyTorch's for one CPU capability do only that."""
     return tuple(
         str(found)
-        for name in _INCLUDED_SOURCE.findall(_text(path))
+        for name in INCLUDED_SOURCE.findall(_text(path))
         for found in (path.parent / name,)
         if found.is_file()
     )
