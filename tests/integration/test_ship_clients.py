@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,22 @@ def installed(
         check=False,
         timeout=120,
     )
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="these pips do not run on this Python")
+def test_the_pip_of_debian_12_takes_it(shop: Shop, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    subprocess.run([*PIP[:3], "install", "-q", "--target", old, "pip==23.0.1"], check=True)
+    done = subprocess.run(
+        [*PIP, "install", "--index-url", shop.index, "--target", tmp_path / "site", "tiny-lib"],
+        env={**os.environ, "PYTHONPATH": str(old)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert version(tmp_path / "site") == "2.0"
+    assert any(accept.startswith(JSON_TYPE) for _, accept in shop.asked)
 
 
 def version(target: Path) -> str:

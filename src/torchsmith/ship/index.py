@@ -167,7 +167,6 @@ def _entry(wheel: _Wheel, metadata: bytes) -> IndexFile:
         size=wheel.source.stat().st_size,
         upload_time=_now(),
         core_metadata=digest,
-        dist_info_metadata=digest,
         requires_python=said.get("Requires-Python"),
     )
 

@@ -33,7 +33,6 @@ class IndexFile(Struct, frozen=True, rename="kebab", omit_defaults=True):
     size: int
     upload_time: str
     core_metadata: dict[str, str]
-    dist_info_metadata: dict[str, str]
     requires_python: str | None = None
     yanked: bool | str = False
 
