@@ -264,3 +264,11 @@ def test_bad_wishes_are_explained_and_nothing_is_started(podman: EngineHere) -> 
         done = torchsmith(podman, "run", *words)
         assert (done.returncode, said in done.stderr) == (code, True), done.stderr
     assert podman.containers() == []
+
+
+def test_an_image_without_python_is_no_side_of_a_comparison(podman: EngineHere) -> None:
+    done = torchsmith(podman, "bench", f"a=image:{BASE}", f"b={sys.prefix}")
+    assert done.returncode == 4
+    assert "a: " in done.stderr
+    assert "there is no Python in the image" in done.stderr
+    assert podman.containers() == []

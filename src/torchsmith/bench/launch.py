@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,16 +17,25 @@ from torchsmith.errors import HostError, UsageError
 
 _WORKER = Path(script.__file__).parent
 _NUMBERS = itertools.count(1)
+_NO_PYTHON = 127
+_FIND_PYTHON = (
+    f"python=$(command -v python || command -v python3) || exit {_NO_PYTHON}; "
+    'exec "$python" -I /torchsmith-bench/script.py'
+)
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command line and its variables; `stop` are commands that end what it leaves running."""
+    """A command line and its variables.
+
+    `stop` are commands that end what it leaves running, `codes` what it means by ending with one.
+    """
 
     argv: tuple[str, ...]
     environ: dict[str, str] = field(default_factory=dict)
     stop: tuple[tuple[str, ...], ...] = ()
+    codes: Mapping[int, str] = field(default_factory=dict)
 
 
 Launcher = Callable[[], Launch]
@@ -120,9 +129,9 @@ def _image(side: Side, *, gpu: bool) -> Launcher:
         argv += ["--volume", f"{_WORKER}:/torchsmith-bench:ro", "--shm-size", "1g"]
         argv += gpus if gpu else []
         argv += [f"--env={key}={value}" for key, value in side.environ.items()]
-        find = 'exec "$(command -v python || command -v python3)" -I /torchsmith-bench/script.py'
-        argv += ["--entrypoint", "/bin/sh", side.image, "-c", find]
-        return Launch(tuple(argv), stop=((program, "rm", "--force", name),))
+        argv += ["--entrypoint", "/bin/sh", side.image, "-c", _FIND_PYTHON]
+        codes = {_NO_PYTHON: "there is no Python in the image"}
+        return Launch(tuple(argv), stop=((program, "rm", "--force", name),), codes=codes)
 
     return make
 

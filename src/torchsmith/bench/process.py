@@ -125,7 +125,8 @@ class Worker:
         self._said.seek(max(0, self._said.tell() - _TAIL))
         lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
         self.end()
-        return WorkerLost(f"{ended}: {lines[-1]}" if lines else ended)
+        words = lines[-1] if lines else self._launch.codes.get(code or 0)
+        return WorkerLost(f"{ended}: {words}" if words else ended)
 
 
 def pick_cpus(wanted: int) -> tuple[int, ...]:
