@@ -12,6 +12,7 @@ import io
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -113,7 +114,7 @@ def served(folders: list[Path]) -> Iterator[str]:
 
 def _pip_settings() -> dict[str, str]:
     listed = subprocess.run(
-        ["python3", "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
     )
     found: dict[str, str] = {}
     for line in listed.stdout.splitlines():

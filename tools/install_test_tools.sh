@@ -18,6 +18,7 @@ if [ "${1:-}" != --basic ]; then
   lacks redis-server redis-server
   lacks gpgv gpgv
   lacks openssl openssl
+  lacks pkg-config pkg-config
   lacks kubectl kubernetes-client
   lacks gpg gnupg
   lacks dpkg-source dpkg-dev
@@ -30,6 +31,13 @@ if [ "${1:-}" != --basic ]; then
   lacks dockerd docker.io
   lacks docker-registry docker-registry
   lacks htpasswd apache2-utils
+  # For torchvision.
+  pkg-config --exists libjpeg libpng 2>/dev/null || missing+=(libjpeg-dev libpng-dev)
+  # The headers of the Python that runs the tests, if it is the system's.
+  python="${TORCHSMITH_VENV:-$(dirname "$0")/../.venv}/bin/python"
+  command -v "$python" >/dev/null || python=python3
+  "$python" -c 'import pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' || missing+=(python3-dev)
   [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
 fi
 [ "${#missing[@]}" -gt 0 ] || exit 0

@@ -45,6 +45,10 @@ def pack_python(channel: Path, folder: Path) -> None:
         ignore=shutil.ignore_patterns(*_LEFT_OUT),
     )
     (tree / f"lib/python{PYTHON}/site-packages").mkdir()
+    # Debian's own Python looks for modules elsewhere.
+    elsewhere = tree / f"lib/python{PYTHON}/dist-packages"
+    elsewhere.mkdir()
+    (elsewhere / "conda.pth").write_text("../site-packages\n")
     library = sysconfig.get_config_var("INSTSONAME")
     shared = Path(sysconfig.get_config_var("LIBDIR") or "/", library or "")
     if library and library.endswith(".so.1.0") and shared.is_file():
