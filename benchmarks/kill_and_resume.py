@@ -239,7 +239,7 @@ class Kill:
 
 
 def disturbed(bench: Bench, moments: list[tuple[int, float]]) -> list[Kill]:
-    """Build with a kill at each moment: so many files finished, then so many seconds later."""
+    """Build, killed at each moment: so many files finished, then at most so many seconds later."""
     kills: list[Kill] = []
     for number, (count, delay) in enumerate(moments, 1):
         before = len(bench.begun())
@@ -249,7 +249,11 @@ def disturbed(bench: Bench, moments: list[tuple[int, float]]) -> list[Kill]:
             if process.poll() is not None:
                 raise BenchmarkError(f"the build ended before kill {number}")
             time.sleep(0.05)
-        time.sleep(delay)
+        end = time.monotonic() + delay
+        # Compilers take longer or less long than last time: those of the last files are killed
+        # at once, or nothing is left for the next kill.
+        while time.monotonic() < end and len(bench.finished()) < FILES - JOBS:
+            time.sleep(0.05)
         if process.poll() is not None:
             raise BenchmarkError(f"the build ended before kill {number}")
         killed = kill_all(process)
