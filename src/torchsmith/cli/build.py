@@ -91,6 +91,7 @@ def build(
         waiting,
         with_same_batches,
         without_acceleration,
+        without_cache,
     )
     from torchsmith.engine.preflight import ensure_formats, ensure_programs, lacks_cache
     from torchsmith.engine.store import Store, default_root
@@ -130,6 +131,7 @@ def build(
             ensure(["ccache"])
         else:
             print("!  without ccache each of these compiles all of torch", file=sys.stderr)
+            plan = without_cache(plan)
     if no_accel:
         plan = without_acceleration(plan)
     elif reproducible:

@@ -25,7 +25,7 @@ from torchsmith.host.limits import read_cores
 from torchsmith.host.models import Host
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.in_place import in_place
-from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.models import Cost, Plan, Step
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
 from torchsmith.sources.required import required
@@ -50,6 +50,17 @@ def _apart(step: Step) -> Step:
     seconds = step.cost.apart_core_seconds or step.cost.core_seconds
     cost = replace(step.cost, core_seconds=seconds)
     return replace(step, env=(*step.env, (SWITCH, "off")), cost=cost)
+
+
+def without_cache(plan: Plan) -> Plan:
+    """The plan with what it costs where no compiler cache keeps what one variant compiled."""
+
+    def uncached(cost: Cost) -> Cost:
+        return replace(cost, core_seconds=cost.uncached_core_seconds or cost.core_seconds)
+
+    return replace(
+        plan, steps=tuple(replace(step, cost=uncached(step.cost)) for step in plan.steps)
+    )
 
 
 def with_same_batches(plan: Plan) -> Plan:

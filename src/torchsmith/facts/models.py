@@ -378,6 +378,8 @@ class CompileCost(Fact, frozen=True, kw_only=True):
     # Every file by itself, and in batches where that has been measured.
     core_seconds: float
     batched_core_seconds: float = 0
+    # For another Python, where the compiler cache has everything but its bindings.
+    python_core_seconds: float = 0
     # More with CUDA, whatever the GPUs.
     cuda_core_seconds: float = 0
     # More for each architecture.

@@ -10,6 +10,7 @@ from torchsmith.facts.files import Facts
 from torchsmith.plan.attest import attest_step
 from torchsmith.plan.companions import companion_steps, extension_steps
 from torchsmith.plan.conda import conda_library
+from torchsmith.plan.costs import another_python
 from torchsmith.plan.finishing import finished
 from torchsmith.plan.images import image_names, image_steps
 from torchsmith.plan.libtorch import libtorch_step
@@ -245,7 +246,7 @@ def make_plan(
     only = len(resolutions) == 1 and name in ("", recipe.name)
     for resolution in resolutions:
         _variant(facts, recipe, resolution, collector, torchsmith, only=only)
-    steps = tuple(collector.steps.values())
+    steps = another_python(facts, resolutions, collector.steps.values())
     return with_keys(Plan(name or recipe.name, tuple(resolutions), steps, collector.files), {})
 
 

@@ -78,9 +78,13 @@ def _join(
 
 
 def _sum(one: Cost, other: Cost) -> Cost:
+    def with_one(seconds: float) -> float:
+        return seconds and one.core_seconds + seconds
+
     return replace(
         other,
         core_seconds=one.core_seconds + other.core_seconds,
-        apart_core_seconds=other.apart_core_seconds and one.core_seconds + other.apart_core_seconds,
+        apart_core_seconds=with_one(other.apart_core_seconds),
+        uncached_core_seconds=with_one(other.uncached_core_seconds),
         disk_mb=one.disk_mb + other.disk_mb,
     )

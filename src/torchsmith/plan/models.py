@@ -31,11 +31,13 @@ Kind = Literal[
 class Cost(Struct, frozen=True):
     """What a step is expected to take: an estimate, its origin beside it.
 
-    `apart_core_seconds` is what it takes where every file is compiled by itself, if that is more.
+    `apart_core_seconds` is what it takes where every file is compiled by itself, if that is more;
+    `uncached_core_seconds` where nothing keeps what another variant has compiled, likewise.
     """
 
     core_seconds: float = 0.0
     apart_core_seconds: float = 0.0
+    uncached_core_seconds: float = 0.0
     memory_mb: int = 0
     disk_mb: int = 0
     basis: str = ""
