@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import subprocess
 import sys
@@ -181,7 +182,9 @@ def test_a_version_of_a_library_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_an_instruction_the_cpu_does_not_have(tmp_path: Path) -> None:
-    source = write(tmp_path / "x.c", "int main(void) { __builtin_trap(); }\n")
+    # What gcc has for this, __builtin_trap, is a breakpoint on AArch64.
+    word = ".inst 0" if platform.machine() == "aarch64" else "ud2"
+    source = write(tmp_path / "x.c", f'int main(void) {{ __asm__("{word}"); }}\n')
     subprocess.run(["gcc", "-o", "x", source], cwd=tmp_path, check=True)
     found = failing("bash", "-c", "ulimit -c 0; ./x; exit 1", cwd=tmp_path)
     assert found.named[0].id == "illegal-instruction"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -23,6 +24,7 @@ from torchsmith.verify.binary import read_bytes
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("build_tools")]
 
+MACHINE = platform.machine()
 PROJECT = """
 cmake_minimum_required(VERSION 3.18)
 project(program CXX)
@@ -113,20 +115,20 @@ def repaired(tmp_path: Path) -> Path:
     files["torch/lib/libtorch.so"] = library(folder, "libtorch.so", c10, blas, search=away)
     files["torch/lib/libtorch_python.so"] = library(folder, "libtorch_python.so", py)
     files["torch/bin/tool"] = library(folder, "tool", folder / "libtorch.so", main=True)
-    files["torch/_C.cpython-311-x86_64-linux-gnu.so"] = files["torch/lib/libc10.so"]
+    files[f"torch/_C.cpython-311-{MACHINE}-linux-gnu.so"] = files["torch/lib/libc10.so"]
     files["torch/bin/test_api"] = b"a test"
     files["torch/include/torch/torch.h"] = b"// torch\n"
     files["torch/version.py"] = b"__version__ = '2.6.0'\ngit_version: str = 'abc123'\n"
     files["torch/share/cmake/Torch/TorchConfig.cmake"] = b"# nothing to change\n"
     files["torch/share/cmake/Caffe2/Caffe2Targets.cmake"] = TARGETS.encode()
-    return wheel(tmp_path, files)
+    return wheel(tmp_path, files, machine=MACHINE)
 
 
 def test_libraries_brought_along_are_found_and_those_for_python_left_out(
     repaired: Path, tmp_path: Path
 ) -> None:
     made, archive = pack_libtorch(repaired, tmp_path / "out")
-    assert archive.name == "libtorch-2.6.0-linux-x86_64.zip"
+    assert archive.name == f"libtorch-2.6.0-linux-{MACHINE}.zip"
     assert made.vendored == ("lib/libblas-1a2b.so.0",)
     assert made.missing == ()
     with zipfile.ZipFile(archive) as opened:
@@ -196,9 +198,9 @@ def test_as_a_step_it_reads_what_to_do_from_its_input(repaired: Path, tmp_path: 
         )
 
     assert repaired.parent == tmp_path
-    assert step("dist/libtorch-2.6.0-linux-x86_64.zip").returncode == 0
-    assert (tmp_path / "dist/libtorch-2.6.0-linux-x86_64.zip").is_file()
-    wrong = step("other/libtorch-2.5.0-linux-x86_64.zip")
+    assert step(f"dist/libtorch-2.6.0-linux-{MACHINE}.zip").returncode == 0
+    assert (tmp_path / f"dist/libtorch-2.6.0-linux-{MACHINE}.zip").is_file()
+    wrong = step(f"other/libtorch-2.5.0-linux-{MACHINE}.zip")
     assert wrong.returncode == 2
     assert b"was planned" in wrong.stderr
     assert list((tmp_path / "other").iterdir()) == []

@@ -91,13 +91,16 @@ def test_what_has_to_be_on_the_machine_is_known() -> None:
     assert list(looked_for(text)) == ["glog", "a CUDA toolkit"]
 
 
-def wheel(folder: Path, files: Mapping[str, bytes], name: str = "torch") -> Path:
+def wheel(
+    folder: Path, files: Mapping[str, bytes], name: str = "torch", machine: str = "x86_64"
+) -> Path:
     """A wheel that pip would take."""
-    path = folder / f"{name}-2.6.0-cp311-cp311-linux_x86_64.whl"
+    tag = f"cp311-cp311-linux_{machine}"
+    path = folder / f"{name}-2.6.0-{tag}.whl"
     info = f"{name}-2.6.0.dist-info"
     metadata = {
         f"{info}/METADATA": f"Name: {name}\nVersion: 2.6.0\n".encode(),
-        f"{info}/WHEEL": b"Tag: cp311-cp311-linux_x86_64\n",
+        f"{info}/WHEEL": f"Tag: {tag}\n".encode(),
         f"{info}/RECORD": b"",
     }
     members = [
