@@ -280,6 +280,12 @@ def test_distributed_in_a_minimal_build_brings_what_it_cannot_do_without() -> No
     assert resolved(torch="2.6.0", python="3.11", profile="minimal").feature("tensorpipe") == "off"
 
 
+def test_a_minimal_torch_has_what_torch_compile_imports() -> None:
+    made = resolved(torch="2.6.0", python="3.11", profile="minimal")
+    assert made.feature("functorch") == "on"
+    assert dict(made.feature_env).get("BUILD_FUNCTORCH") != "0"
+
+
 def test_gold_and_mpi_do_not_go_together_and_the_default_gives_way() -> None:
     made = resolved(torch="2.6.0", python="3.11", features={"gold": "on"})
     assert made.feature("mpi") == "off"
