@@ -152,6 +152,37 @@ def tracing() -> None:
     assert traced(t.tensor([-1.0, 0.0, 1.0])).tolist() == [0.0, 1.0, 3.0]
 
 
+def compiling() -> None:
+    """torch.compile captures a function with its gradient; what it made is run as it stands."""
+    t = torch()
+    if not hasattr(t, "compile"):
+        raise Absent("torch.compile came with 2.0")
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        registry = importlib.import_module("torch._dynamo.backends.registry")
+        return registry.lookup_backend("aot_eager")(graph, inputs)
+
+    x = t.tensor([-1.0, 0.5, 1.0], requires_grad=True)
+    try:
+        made = t.compile(lambda y: (y * 2 + 1).relu(), backend=backend)
+        found = made(x)
+    except RuntimeError as error:
+        # As torch itself says of a Python that came after it.
+        if "Python 3" in str(error) and "supported" in str(error):
+            raise Absent(str(error).split("\n")[0])
+        raise
+    except ImportError as error:
+        if error.name != "functorch":
+            raise
+        raise Absent("built without functorch")
+    found.sum().backward()
+    assert graphs, "nothing was captured"
+    assert found.tolist() == [0.0, 2.0, 3.0], found
+    assert x.grad.tolist() == [0.0, 2.0, 2.0], x.grad
+
+
 def solve(t: Any, a: Any, b: Any) -> Any:
     """Solve linear equations, under each name this had."""
     linalg = getattr(t, "linalg", None)  # type: Any
@@ -255,6 +286,7 @@ def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
         ("serialization", serialization),
         ("data loader", data_loader),
         ("tracing", tracing),
+        ("torch.compile", compiling),
         ("numpy bridge", numpy_bridge),
         ("threads", threads),
         ("gloo", gloo),
