@@ -94,6 +94,7 @@ def build(
         without_cache,
     )
     from torchsmith.engine.preflight import ensure_formats, ensure_programs, lacks_cache
+    from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
@@ -171,13 +172,14 @@ def build(
             return
         root = Store(root.root)
         farm.check_built(plan, waiting(plan, root))
+    asked = choose(plan, step)
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
 
-        show_dry_run(plan, waiting(plan, root, work), here.cores)
+        show_dry_run(asked, waiting(plan, root, work), here.cores)
         return
     # Known before hours of compiling, not after them.
-    ensure_images([item for item in plan.steps if step is None or item.id in step])
+    ensure_images(asked)
     here_built = [item for item in plan.variants if not item.container]
     ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
     ensure_formats(here_built, ensure)

@@ -76,7 +76,7 @@ def build(
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
 
-        show_dry_run(plan, waiting(plan, root, work), here.cores)
+        show_dry_run(plan.steps, waiting(plan, root, work), here.cores)
         return
     ensure_images(images)
     ensure_programs(plan, partial(ensure_packages, install=False))

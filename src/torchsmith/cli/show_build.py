@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from torchsmith.cli.output import duration
@@ -19,7 +19,7 @@ from torchsmith.toolchain import governor_events
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from torchsmith.plan.models import Plan
+    from torchsmith.plan.models import Plan, Step
 
 # A log wants a sign of life, not a line for every file.
 _EVERY_SECONDS = 15.0
@@ -196,10 +196,10 @@ def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
         yield _Live(progress)
 
 
-def show_dry_run(plan: Plan, waiting: Collection[str], cores: int) -> None:
+def show_dry_run(steps: Iterable[Step], waiting: Collection[str], cores: int) -> None:
     """What is in the store, what would be run, and how long that is expected to take."""
     seconds = 0.0
-    for step in plan.steps:
+    for step in steps:
         kept = step.id not in waiting
         seconds += 0.0 if kept else step.cost.core_seconds
         mark = style("green", "=  in the store") if kept else style("bold", ">  to be run   ")
