@@ -6,9 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
+from packaging.utils import parse_wheel_filename
+
+from torchsmith.host.system import read_platform
 
 pytestmark = pytest.mark.integration
 
@@ -77,6 +81,29 @@ def test_a_bundle_without_the_source_says_what_it_holds(project: Path) -> None:
     refused = torchsmith(project, "there", "build", "--dry-run", "--bundle", "all.bundle")
     assert refused.returncode == 2
     assert "torch-main" in refused.stderr
+
+
+def test_for_another_platform_it_holds_that_platforms_packages(project: Path) -> None:
+    (other,) = {"linux-x86_64", "linux-aarch64"} - {read_platform()}
+    words = ("bundle", "--platform", other, "--output", "all.bundle")
+    written = torchsmith(project, "here", *words)
+    assert written.returncode == 0, written.stderr
+    with tarfile.open(project / "all.bundle") as bundle:
+        names = [name.rpartition("/")[2] for name in bundle.getnames() if name.endswith(".whl")]
+    wheels = [parse_wheel_filename(name) for name in names]
+    machines = {tag.platform for *_, tags in wheels for tag in tags} - {"any"}
+    assert machines
+    assert {name for name in machines if not name.endswith(other.removeprefix("linux-"))} == set()
+
+
+def test_a_dry_run_shows_the_steps_asked_for_and_what_they_need(project: Path) -> None:
+    shown = torchsmith(project, "here", "build", "--dry-run", "--step", "fetch-torch-main")
+    assert shown.returncode == 0, shown.stderr
+    assert "Fetch torch" in shown.stdout
+    assert "Compile" not in shown.stdout
+    refused = torchsmith(project, "here", "build", "--dry-run", "--step", "fetch-torch-man")
+    assert refused.returncode == 2
+    assert "fetch-torch-main" in refused.stderr
 
 
 def test_a_damaged_bundle_is_refused(project: Path) -> None:

@@ -17,6 +17,7 @@ from torchsmith.engine.store import Store
 from torchsmith.errors import HostError
 from torchsmith.facts.ranges import release
 from torchsmith.host.models import Host
+from torchsmith.host.system import read_platform
 from torchsmith.plan.models import Plan
 from torchsmith.plan.torch import fresh_venv
 from torchsmith.resolve.models import Resolution
@@ -38,40 +39,46 @@ def gather(
 
     Each variant's own Python chooses them, since wheels are made for one; what has no wheel is
     built into one here. `more` are requirements of libraries that are yet to be built. For a
-    machine `elsewhere` they must all exist as wheels, and what it has beside its torch stays out.
+    machine `elsewhere`, and for a variant of another platform than this one's, they must all exist
+    as wheels; what that machine has beside its torch stays out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = tuple(dict.fromkeys(more))
-    if elsewhere is not None:
-        _download(plan, folder, own, elsewhere)
-        return len(list(folder.iterdir()))
-    for resolution in plan.variants:
-        asked = requirements(plan, resolution)
-        if resolution.container or not asked:
-            continue
-        with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
-            python = _environment(resolution, Path(place) / "env")
+    here = read_platform()
+    with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
+        for number, resolution in enumerate(plan.variants):
+            asked = requirements(plan, resolution)
+            if elsewhere is not None:
+                _download(resolution, [*asked, own], folder, platform_tags(elsewhere))
+                continue
+            if resolution.container or not asked:
+                continue
+            if resolution.platform != here:
+                other = Host(platform=resolution.platform)
+                _download(resolution, [*asked, own], folder, platform_tags(other))
+                continue
+            python = _environment(resolution, Path(place) / str(number))
             for packages in dict.fromkeys((*asked, *([own] if own else []))):
                 _run([python, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder, *packages])
     return len(list(folder.iterdir()))
 
 
-def _download(plan: Plan, folder: Path, more: tuple[str, ...], elsewhere: Host) -> None:
+def _download(
+    resolution: Resolution, asked: Iterable[tuple[str, ...]], folder: Path, platforms: Iterable[str]
+) -> None:
     """Take wheels for another machine: its Python cannot be asked, so pip is told about it."""
-    platforms = [word for name in platform_tags(elsewhere) for word in ("--platform", name)]
+    missing = [
+        tuple(text for text in packages if not _is_there(text, resolution)) for packages in asked
+    ]
+    words = ["-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
+    words += ["--python-version", resolution.python]
+    words += [word for name in platforms for word in ("--platform", name)]
     with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
         python = Path(place) / "bin/python"
-        for resolution in plan.variants:
-            asked = [
-                tuple(text for text in packages if not _is_there(text, resolution))
-                for packages in (*requirements(plan, resolution), more)
-            ]
-            for packages in dict.fromkeys(filter(None, asked)):
-                if not python.exists():
-                    _run([sys.executable, "-m", "venv", place])
-                words = ["-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
-                words += ["--python-version", resolution.python, *platforms]
-                _run([python, *words, "--dest", folder, *packages])
+        for packages in dict.fromkeys(filter(None, missing)):
+            if not python.exists():
+                _run([sys.executable, "-m", "venv", place])
+            _run([python, *words, "--dest", folder, *packages])
 
 
 def platform_tags(host: Host) -> list[str]:
