@@ -45,26 +45,24 @@ def gather(
     folder.mkdir(parents=True, exist_ok=True)
     own = tuple(dict.fromkeys(more))
     here = read_platform()
-    with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
-        for number, resolution in enumerate(plan.variants):
-            asked = requirements(plan, resolution)
-            if elsewhere is not None:
-                _download(resolution, [*asked, own], folder, platform_tags(elsewhere))
-                continue
-            if resolution.container or not asked:
-                continue
-            if resolution.platform != here:
-                other = Host(platform=resolution.platform)
-                _download(resolution, [*asked, own], folder, platform_tags(other))
-                continue
-            python = _environment(resolution, Path(place) / str(number))
+    for resolution in plan.variants:
+        asked = requirements(plan, resolution)
+        if elsewhere is None and (resolution.container or not asked):
+            continue
+        foreign = resolution.platform != here
+        other = elsewhere or (Host(platform=resolution.platform) if foreign else None)
+        if other is not None:
+            _download(resolution, [*asked, own], folder, other)
+            continue
+        with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
+            python = _environment(resolution, Path(place) / "env")
             for packages in dict.fromkeys((*asked, *([own] if own else []))):
                 _run([python, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder, *packages])
     return len(list(folder.iterdir()))
 
 
 def _download(
-    resolution: Resolution, asked: Iterable[tuple[str, ...]], folder: Path, platforms: Iterable[str]
+    resolution: Resolution, asked: Iterable[tuple[str, ...]], folder: Path, other: Host
 ) -> None:
     """Take wheels for another machine: its Python cannot be asked, so pip is told about it."""
     missing = [
@@ -72,7 +70,7 @@ def _download(
     ]
     words = ["-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
     words += ["--python-version", resolution.python]
-    words += [word for name in platforms for word in ("--platform", name)]
+    words += [word for name in platform_tags(other) for word in ("--platform", name)]
     with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
         python = Path(place) / "bin/python"
         for packages in dict.fromkeys(filter(None, missing)):
