@@ -83,10 +83,15 @@ def test_a_bundle_without_the_source_says_what_it_holds(project: Path) -> None:
     assert "torch-main" in refused.stderr
 
 
-def test_for_another_platform_it_holds_that_platforms_packages(project: Path) -> None:
+@pytest.mark.parametrize("said", ["by its name", "by what it is"])
+def test_for_another_platform_it_holds_that_platforms_packages(project: Path, said: str) -> None:
     (other,) = {"linux-x86_64", "linux-aarch64"} - {read_platform()}
-    words = ("bundle", "--platform", other, "--output", "all.bundle")
-    written = torchsmith(project, "here", *words)
+    words = ["--platform", other]
+    if said == "by what it is":
+        there = torchsmith(project, "here", "doctor", "--json").stdout
+        (project / "there.json").write_text(there.replace(read_platform(), other))
+        words = ["--host", "there.json"]
+    written = torchsmith(project, "here", "bundle", *words, "--output", "all.bundle")
     assert written.returncode == 0, written.stderr
     with tarfile.open(project / "all.bundle") as bundle:
         names = [name.rpartition("/")[2] for name in bundle.getnames() if name.endswith(".whl")]
