@@ -5,8 +5,9 @@
 BUILD_FOLDER is a configured CMake and Ninja build, PyTorch's say, as `torchsmith build` leaves it
 in its work folder. Batches and files outside any batch are drawn in the proportion in which the
 build has them, and each is compiled both ways, one after the other, without a compiler cache;
-with --jobs several at once, stock's and ours mixed, so that both have the same neighbours.
-Nothing in the folder is changed but what its code generators write.
+with --jobs several at once, stock's and ours mixed, so that both have the same neighbours. Ours
+begin with headers that are compiled beforehand: what that takes is counted in the proportion of
+the files drawn. Nothing in the folder is changed but what its code generators write.
 """
 
 from __future__ import annotations
@@ -15,21 +16,26 @@ import argparse
 import json
 import os
 import random
+import resource
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.host.limits import read_cores
+from torchsmith.toolchain.accel import PREFIX, acceleration
 from torchsmith.toolchain.accel.accelerate import FOLDER, accelerate
 from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch, Member
+from torchsmith.toolchain.accel.gcc_command import Compile, find_compile
 from torchsmith.toolchain.accel.lessons import shipped_lessons
 from torchsmith.toolchain.accel.ninja_file import Statement, plain, read_statements
+from torchsmith.toolchain.accel.precompiled import place_of, prepare_all
+from torchsmith.toolchain.accel.with_headers import LIST
 
 
 @dataclass(frozen=True)
@@ -45,16 +51,19 @@ class Took:
         return f"{self.files:3} {noun} {self.stock:7.1f} -> {self.ours:6.1f} CPU-s"
 
 
-def cpu_seconds(command: Sequence[str], folder: Path) -> float:
+def cpu_seconds(
+    command: Sequence[str], folder: Path, headers: Mapping[str, str] | None = None
+) -> float:
     """What a command and everything it starts takes."""
-    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
+    environment = {**os.environ, **(headers or {})}
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL, env=environment)
     _, status, used = os.wait4(process.pid, 0)
     if status:
         sys.exit(f"error: a compile failed: {shlex.join(command)}")
     return used.ru_utime + used.ru_stime
 
 
-def together(batch: Batch, folder: Path) -> float:
+def together(batch: Batch, folder: Path, headers: Mapping[str, str]) -> float:
     """Compile a batch as a build does."""
     with tempfile.TemporaryDirectory() as scratch:
         members = tuple(
@@ -64,18 +73,43 @@ def together(batch: Batch, folder: Path) -> float:
         place = Path(scratch) / "batch.json"
         place.write_text(Batch(batch.command, members, once=batch.once).text())
         program = "torchsmith.toolchain.accel.compile_batch"
-        return cpu_seconds([sys.executable, "-P", "-m", program, str(place)], folder)
+        return cpu_seconds([sys.executable, "-P", "-m", program, str(place)], folder, headers)
 
 
-def apart(command: Sequence[str], changed: Mapping[str, str], folder: Path) -> float:
+def apart(
+    command: Sequence[str],
+    changed: Mapping[str, str],
+    folder: Path,
+    headers: Mapping[str, str] | None = None,
+) -> float:
     """Compile a file by itself, its object elsewhere."""
     with tempfile.TemporaryDirectory() as scratch:
         values = {name: value.format(scratch=scratch) for name, value in changed.items()}
-        return cpu_seconds([values.get(word, word) for word in command], folder)
+        return cpu_seconds([values.get(word, word) for word in command], folder, headers)
+
+
+def ready_headers(commands: Iterable[str], folder: Path, place: Path) -> float:
+    """Have every set of headers compiled that a build has use for; CPU-seconds it took."""
+    listed = json.loads((folder / LIST).read_text())
+    compiles: dict[str, Compile] = {}
+    os.chdir(folder)
+    for command in commands:
+        found = find_compile(shlex.split(command))
+        if found is not None and found.kind in listed:
+            compiles.setdefault(found.kind, found)
+    before = _used()
+    for kind, compile_ in compiles.items():
+        prepare_all(place_of(place, kind), compile_, listed[kind])
+    return _used() - before
+
+
+def _used() -> float:
+    kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(use.ru_utime + use.ru_stime for use in map(resource.getrusage, kinds))
 
 
 class Comparison:
-    """The compiles of a batch both ways, or of a file outside any, which is compiled once."""
+    """The compiles of a batch, or of a file outside any, both ways."""
 
     def __init__(self, ours: Future[float], stock: Sequence[Future[float]]) -> None:
         self.files = len(stock)
@@ -87,11 +121,13 @@ class Comparison:
         return Took(self.files, sum(each.result() for each in self._stock), self._ours.result())
 
 
-def compare_batch(edge: Statement, folder: Path, pool: Executor) -> Comparison:
+def compare_batch(
+    edge: Statement, folder: Path, pool: Executor, headers: Mapping[str, str]
+) -> Comparison:
     """Begin to compile a batch, and its files one by one."""
     name = next(plain(item) for item in edge.implicit if f"{FOLDER}/" in item)
     batch = Batch.read(Path(name))
-    ours = pool.submit(together, batch, folder)
+    ours = pool.submit(together, batch, folder, headers)
     elsewhere = {OUT: "{scratch}/one.o", DEPS: "{scratch}/one.d"}
     stock = [
         pool.submit(apart, batch.command, {**elsewhere, IN: member.path}, folder)
@@ -100,10 +136,15 @@ def compare_batch(edge: Statement, folder: Path, pool: Executor) -> Comparison:
     return Comparison(ours, stock)
 
 
-def compare_file(output: str, command: str, folder: Path, pool: Executor) -> Comparison:
-    """Begin to compile a file that both ways compile alike."""
-    once = pool.submit(apart, shlex.split(command), {output: "{scratch}/one.o"}, folder)
-    return Comparison(once, [once])
+def compare_file(
+    output: str, command: str, folder: Path, pool: Executor, headers: Mapping[str, str]
+) -> Comparison:
+    """Begin to compile a file that is in no batch."""
+    words = shlex.split(command)
+    deps = words[words.index("-MF") + 1] if "-MF" in words else ""
+    elsewhere = {output: "{scratch}/one.o", deps: "{scratch}/one.d"}
+    ours = pool.submit(apart, words, elsewhere, folder, headers)
+    return Comparison(ours, [pool.submit(apart, words, elsewhere, folder)])
 
 
 def main() -> None:
@@ -120,7 +161,7 @@ def main() -> None:
     os.environ["CCACHE_DISABLE"] = "1"
     ninja = shutil.which("ninja") or sys.exit("error: ninja is not on PATH")
     lessons = shipped_lessons("torch", given.release)
-    made = accelerate(folder, ninja, lessons, cores=given.cores, lessons_file="")
+    made = accelerate(folder, ninja, lessons, cores=given.cores, lessons_file="", anew=True)
     if made is None:
         sys.exit(f"error: {folder} has nothing to put into batches")
     asked = subprocess.check_output([ninja, "-f", made, "-t", "compdb"], cwd=folder, text=True)
@@ -147,17 +188,25 @@ def main() -> None:
         subprocess.run([ninja, *sorted(made_by_build)], cwd=folder, check=True)
     # The longest first, as in a build.
     chosen.sort(key=lambda edge: -len(edge.inputs))
-    with ThreadPoolExecutor(given.jobs) as pool:
-        begun = [compare_batch(edge, folder, pool) for edge in chosen]
+    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(given.jobs) as pool:
+        headers = {
+            **acceleration(Path(place), given.cores, Path(place)),
+            "CCACHE_PREFIX": str(PREFIX),
+        }
+        making = ready_headers(commands.values(), folder, Path(place))
+        print(f"headers compiled for all files: {making:7.1f} CPU-s", flush=True)
+        begun = [compare_batch(edge, folder, pool, headers) for edge in chosen]
         for edge in drawn_lone:
             output = plain(edge.outputs[0])
-            begun.append(compare_file(output, commands[output], folder, pool))
+            begun.append(compare_file(output, commands[output], folder, pool, headers))
         took = []
         for each in begun:
             took.append(each.took())
             print(took[-1], flush=True)
+    files = sum(item.files for item in took)
     stock, ours = sum(item.stock for item in took), sum(item.ours for item in took)
-    print(f"{sum(item.files for item in took)} of {total} files: ", end="")
+    ours += making * files / total
+    print(f"{files} of {total} files: ", end="")
     print(f"stock {stock:.0f}, ours {ours:.0f} CPU-s")
     print(f"ours / stock = {ours / stock:.2f}")
 

@@ -20,6 +20,7 @@ class Project:
     def __init__(self, folder: Path, cache: CompilerCache | None = None) -> None:
         self.cache = cache or CompilerCache()
         self.cores = 1
+        self.headers: Path | None = None
         self.source = folder / "source"
         self.build = folder / "build"
         self.lessons = folder / "lessons" / "others.jsonl"
@@ -42,7 +43,8 @@ class Project:
         return self.source / f"f{number:02}.cpp"
 
     def environment(self, accel: str = "on") -> dict[str, str]:
-        variables = {**os.environ, **acceleration(self.lessons.parent, cores=self.cores)}
+        more = acceleration(self.lessons.parent, self.cores, self.headers)
+        variables = {**os.environ, **more}
         variables["TORCHSMITH_ACCEL"] = accel
         # As the environment of a release's own build would say: lessons are kept by release.
         variables.pop("PYTORCH_BUILD_VERSION", None)

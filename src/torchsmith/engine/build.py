@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,7 +50,8 @@ def without_acceleration(plan: Plan) -> Plan:
 def _apart(step: Step) -> Step:
     seconds = step.cost.apart_core_seconds or step.cost.core_seconds
     cost = replace(step.cost, core_seconds=seconds)
-    return replace(step, env=(*step.env, (SWITCH, "off")), cost=cost)
+    env = (*step.env, (SWITCH, "off"), ("CCACHE_NAMESPACE", "torchsmith-apart"))
+    return replace(step, env=env, cost=cost)
 
 
 def without_cache(plan: Plan) -> Plan:
@@ -180,6 +182,16 @@ def _with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
     return told
 
 
+@contextmanager
+def _emptied(folder: Path) -> Iterator[None]:
+    """A folder with nothing in it before and after; what a killed run left there goes, too."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def build(
     plan: Plan,
     store: Store,
@@ -209,9 +221,11 @@ def build(
     learned = own_file(store.root, "memory") if store.shared else store.root / "memory.db"
     book = MemoryBook(learned, plan.name)
     cores = jobs or read_cores()
+    headers = place.absolute() / ".torchsmith" / "headers"
     off = [(SWITCH, "off") in step.env for step in plan.steps if step.kind == "compile"]
     try:
         with (
+            _emptied(headers),
             closing(CompileLog(store.root / "logs", cores)) as compiles,
             Governor(
                 budget=memory,
@@ -227,7 +241,7 @@ def build(
                 **inherited_environment(),
                 **governor.environment(cache.command),
                 **(cache.environment or {}),
-                **acceleration(store.root / "lessons", cores),
+                **acceleration(store.root / "lessons", cores, headers),
                 "PROJECT": str(project.resolve()),
                 # PyTorch's setup.py hands it to CMake: a library's search path in the build tree
                 # takes room in it, which would be as long as the name of that tree.

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchsmith.toolchain.accel import PREFIX
 from torchsmith.toolchain.build_paths import IGNORED
 from torchsmith.toolchain.collection import COLLECTION
 
 _MOST = "20G"
+NAMESPACE = "torchsmith-headers"
 # As ccache counts: found by the headers' contents, or by what the preprocessor made of them.
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 
@@ -66,6 +68,10 @@ def compiler_cache(store: Path, work: Path, *, shared: bool = False) -> Compiler
         # what it makes on the folder; what it makes depends on neither.
         "CCACHE_IGNOREOPTIONS": " ".join((f"{COLLECTION}*", *IGNORED)),
     }
+    if " " not in str(PREFIX):
+        # What it has not is compiled with headers ready. That can change which of two functions
+        # of the same worth is inlined: it is kept apart from what is compiled otherwise.
+        settings |= {"CCACHE_PREFIX": str(PREFIX), "CCACHE_NAMESPACE": NAMESPACE}
     if shared:
         # What is not yet complete need not cross the network (ccache's manual, on NFS).
         settings["CCACHE_TEMPDIR"] = str(Path(tempfile.gettempdir()) / f"ccache-{os.getuid()}")

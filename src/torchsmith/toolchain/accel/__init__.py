@@ -15,6 +15,15 @@ code, the others are empty, so linking stays as it was.
     compile_batch.py what ninja runs for a batch: compiles, and splits one that clashes or is edited
     once.py          headers that must be read once, and do not say so
     objects.py       which object of a batch holds the code
+
+What is left to read, by batches and by files that are in none, is read once for many of them:
+
+    compiler         what ccache runs in a compiler's place; hands over to
+    with_headers.py  which compiles with them
+    precompiled.py   has them compiled, when they are first needed
+    gcc_command.py   what a compiler's command says
+    headers.py       which headers are worth it
+    includes.py      which headers a file reads
 """
 
 from __future__ import annotations
@@ -24,14 +33,18 @@ from pathlib import Path
 
 # "on", "off" or the word below; a step's own environment may say another than torchsmith's.
 SWITCH = "TORCHSMITH_ACCEL"
+HEADERS = "TORCHSMITH_HEADERS"
+# What ccache runs in a compiler's place, for what it has not.
+PREFIX = Path(__file__).parent / "compiler"
 # The same batches on every machine: of a fixed size, and divided by what is known to all.
 SAME = "same"
 
 
-def acceleration(lessons: Path, cores: int) -> dict[str, str]:
+def acceleration(lessons: Path, cores: int, headers: Path | None = None) -> dict[str, str]:
     """The variables under which a build's ninja compiles in batches.
 
-    `lessons` is the folder where what builds learn is kept.
+    `lessons` is the folder where what builds learn is kept, `headers` one for headers that are
+    compiled, which are large and of use to this build alone.
     """
     return {
         SWITCH: "on",
@@ -39,4 +52,5 @@ def acceleration(lessons: Path, cores: int) -> dict[str, str]:
         "TORCHSMITH_PYTHON": sys.executable,
         "TORCHSMITH_LESSONS": str(lessons),
         "TORCHSMITH_CORES": str(cores),
+        **({HEADERS: str(headers)} if headers else {}),
     }

@@ -19,7 +19,9 @@ from torchsmith.toolchain.accel.batches import (
     limits_for,
 )
 from torchsmith.toolchain.accel.files import write_if_changed
+from torchsmith.toolchain.accel.gcc_command import kind_of
 from torchsmith.toolchain.accel.generated import include_relatively
+from torchsmith.toolchain.accel.headers import FEWEST
 from torchsmith.toolchain.accel.lessons import Lessons
 from torchsmith.toolchain.accel.ninja_file import (
     Command,
@@ -30,6 +32,7 @@ from torchsmith.toolchain.accel.ninja_file import (
     read_statements,
 )
 from torchsmith.toolchain.accel.unit import included_sources
+from torchsmith.toolchain.accel.with_headers import LIST
 
 FILE = "torchsmith.ninja"
 FOLDER = "torchsmith-batches"
@@ -90,9 +93,18 @@ class Formed:
 
 
 def accelerate(
-    folder: Path, ninja: str, lessons: Lessons, *, cores: int, lessons_file: str
+    folder: Path,
+    ninja: str,
+    lessons: Lessons,
+    *,
+    cores: int,
+    lessons_file: str,
+    anew: bool = False,
 ) -> Path | None:
-    """Write the file to build from; None if there is nothing to put together."""
+    """Write the file to build from; None if there is nothing to put together.
+
+    With `anew`, as if nothing were compiled yet.
+    """
     lines = (folder / "build.ninja").read_text(encoding="utf-8").splitlines()
     candidates = [
         statement
@@ -120,7 +132,10 @@ def accelerate(
     once = tuple(sorted(formed.lessons.once))
     taken: list[Statement] = []
     added: list[tuple[int, list[str]]] = []
+    units: dict[str, list[list[str]]] = {}
     for group in groups.values():
+        batched: set[str] = set()
+        together: list[list[str]] = []
         by_output = {item.output: item for item in group}
         grouped = [files[item.output] for item in group]
         for batch in form_batches(grouped, formed.lessons, limits):
@@ -135,8 +150,17 @@ def accelerate(
             taken += [item.statement for item in chosen]
             edge = _edge(place, [item.statement for item in chosen], members)
             added.append((sum(file.weight for file in batch), edge))
+            together.append([item.path for item in chosen])
+            batched.update(item.output for item in chosen)
+        alone = [[item.path] for item in group if item.output not in batched]
+        if kind := kind_of(group[0].words):
+            units.setdefault(kind, []).extend(together + alone)
     if not added:
         return None
+    there = [(folder / plain(item.outputs[0])).exists() for item in candidates]
+    # Who changes a file of a build that is done waits for that file alone.
+    done = sum(there) * 10 > len(there) * 9 and not anew
+    _list_units(folder, {} if done else units)
     replace(formed, limits=limits).write(folder / FOLDER / "formed.json")
     made = folder / FILE
     # What stands first ninja begins first: the heaviest, or it is what everything waits for.
@@ -146,6 +170,12 @@ def accelerate(
     rest = _without(lines, taken)
     write_if_changed(made, "\n".join([*rest[:start], *_rule(), *edges, *rest[start:]]) + "\n")
     return made
+
+
+def _list_units(folder: Path, units: dict[str, list[list[str]]]) -> None:
+    """Write down what is compiled with the same options, for headers to be read once."""
+    enough = {kind: sorted(group) for kind, group in units.items() if len(group) >= FEWEST}
+    write_if_changed(folder / LIST, json.dumps(enough) + "\n")
 
 
 def _compile(folder: Path, statement: Statement, command: Command) -> _Compile | None:

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch
 from torchsmith.toolchain.accel.batches import batch_name
 from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
+from torchsmith.toolchain.accel.dependencies import read_dependencies, write_dependencies
 from torchsmith.toolchain.accel.files import write_whole
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
 from torchsmith.toolchain.accel.objects import Objects, Part
@@ -345,9 +345,9 @@ class Compilation:
         """The list ninja reads, of every file any part was made of."""
         paths = {path: None for part in self.done for path in part.read}
         ours = self._own_folder()
-        names = " \\\n ".join(_quoted(path) for path in paths if not path.startswith(ours))
-        text = f"{_quoted(self.batch.members[0].output)}: {names}\n"
-        write_whole(self.place.with_suffix(".d"), text)
+        names = (path for path in paths if not path.startswith(ours))
+        output = self.batch.members[0].output
+        write_dependencies(self.place.with_suffix(".d"), output, names)
 
     def _lessons(self) -> Lessons:
         """Which files were seen to clash with one another."""
@@ -371,22 +371,11 @@ class Compilation:
         keep_lessons(Path(self.batch.lessons), Lessons(apart, alone, once))
 
 
-def read_dependencies(path: Path) -> list[str]:
-    """The files a compiler read, from the rule it wrote for make."""
-    text = path.read_text(encoding="utf-8", errors="surrogateescape").replace("\\\n", " ")
-    words = re.findall(r"(?:\\[ #]|\$\$|[^\s])+", text.partition(": ")[2])
-    return [re.sub(r"\\([ #])", r"\1", word).replace("$$", "$") for word in words]
-
-
 def _written_since(path: str, moment: int) -> bool:
     try:
         return Path(path).stat().st_mtime_ns > moment - _CLOCK_TICK_NS
     except OSError:
         return True
-
-
-def _quoted(path: str) -> str:
-    return re.sub(r"([ #])", r"\\\1", path).replace("$", "$$")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,0 +1,284 @@
+"""Headers that are read once for many compiles, and kept as gcc keeps its state.
+
+All of this lies in a folder of one build, and is made by whoever needs it first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Protocol, TypeVar
+
+from torchsmith.toolchain.accel.dependencies import read_dependencies
+from torchsmith.toolchain.accel.files import write_whole
+from torchsmith.toolchain.accel.gcc_command import ONCE, SOURCES, Compile, run
+from torchsmith.toolchain.accel.headers import choose, tops
+from torchsmith.toolchain.accel.includes import Includes
+
+_ATTEMPTS = 6
+_MACRO = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
+# A header that refuses to be read after a macro is not read by a file that sets it.
+_REFUSAL = re.compile(
+    r"^[ \t]*#[ \t]*if[^\n]*\n\s*#[ \t]*error(?:[^\n]*\\\n)*[^\n]*\n\s*#[ \t]*endif", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The header a file begins with, and what the file is known to read in all."""
+
+    header: Path
+    closure: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is worth compiling for one kind of compile: sets of headers, the largest first.
+
+    `includes` is what is known of the files, `macros` are those that any of them sets first.
+    """
+
+    sets: tuple[tuple[str, ...], ...]
+    includes: Mapping[str, Sequence[str]]
+    macros: frozenset[str]
+
+    @classmethod
+    def read(cls, path: Path) -> Choice | None:
+        """What was written down, if it was."""
+        data = _read_json(path)
+        if data is None:
+            return None
+        return cls(tuple(map(tuple, data["sets"])), data["includes"], frozenset(data["macros"]))
+
+    def write(self, path: Path) -> None:
+        """Write it down, whole or not at all."""
+        data = {"sets": self.sets, "includes": self.includes, "macros": sorted(self.macros)}
+        write_whole(path, json.dumps(data))
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A set of headers that is compiled: what was read, and which macros mean something to it.
+
+    Where it did not compile nothing was read.
+    """
+
+    read_files: Mapping[str, Sequence[int]]
+    macros: frozenset[str]
+
+    @classmethod
+    def read(cls, path: Path) -> Ready | None:
+        """What was written down, if it was."""
+        data = _read_json(path)
+        return cls(data["read"], frozenset(data["macros"])) if data else None
+
+    def write(self, path: Path) -> None:
+        """Write it down, whole or not at all."""
+        data = {"read": dict(self.read_files), "macros": sorted(self.macros)}
+        write_whole(path, json.dumps(data))
+
+    def suits(self, macros: AbstractSet[str]) -> bool:
+        """Whether a file that sets these macros first may begin with it."""
+        current = all(_mark(name) == tuple(mark) for name, mark in self.read_files.items())
+        return bool(self.read_files) and not self.macros & macros and current
+
+
+def place_of(folder: Path, kind: str) -> Path:
+    """Where everything of one kind of compile lies; several builds may share the folder."""
+    return folder / hashlib.sha256(f"{Path.cwd()}\0{kind}".encode()).hexdigest()[:16]
+
+
+def find_start(place: Path, compile_: Compile, units: Sequence[Sequence[str]]) -> Start | None:
+    """What a file may begin with, which is made now if it is the first to ask.
+
+    `units` are all the compiles of its kind that the build has, each a list of files.
+    """
+    choice = _chosen(place, compile_, units)
+    includes = _includes(compile_, choice.includes)
+    closure = includes.closure(os.path.realpath(compile_.source))
+    macros = early_macros(_sources(closure))
+    if not macros <= choice.macros:
+        return None
+    for number, first in enumerate(choice.sets):
+        if closure.keys() >= set(first):
+            header = place / f"{number}.hpp"
+            if _prepared(header, compile_, first, choice).suits(macros):
+                return Start(header, tuple(closure))
+    return None
+
+
+def prepare_all(place: Path, compile_: Compile, units: Sequence[Sequence[str]]) -> None:
+    """Make all that any of the units may begin with."""
+    choice = _chosen(place, compile_, units)
+    for number, first in enumerate(choice.sets):
+        _prepared(place / f"{number}.hpp", compile_, first, choice)
+
+
+def _chosen(place: Path, compile_: Compile, units: Sequence[Sequence[str]]) -> Choice:
+    place.mkdir(parents=True, exist_ok=True)
+    return _made_once(place / "choice.json", Choice.read, lambda: choose_sets(compile_, units))
+
+
+def _prepared(header: Path, compile_: Compile, first: Sequence[str], choice: Choice) -> Ready:
+    def prepare() -> Ready:
+        read = _compile(header, compile_, first, _includes(compile_, choice.includes)) or []
+        marks = {name: mark for name in read if (mark := _mark(name))}
+        return Ready(marks, _mentioned(read, choice.macros))
+
+    return _made_once(header.with_suffix(".json"), Ready.read, prepare)
+
+
+class _Kept(Protocol):
+    def write(self, path: Path) -> None: ...
+
+
+_T = TypeVar("_T", bound=_Kept)
+
+
+def _made_once(path: Path, read: Callable[[Path], _T | None], make: Callable[[], _T]) -> _T:
+    """What a file says, which the first to ask writes; the others wait for it."""
+    found = read(path)
+    if found is None:
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            found = read(path)
+            if found is None:
+                found = make()
+                found.write(path)
+    return found
+
+
+def choose_sets(compile_: Compile, units: Sequence[Sequence[str]]) -> Choice:
+    """Choose what headers to compile for a build's units, each a list of files."""
+    includes = _includes(compile_)
+    closures = [
+        {name: None for path in unit for name in includes.closure(os.path.realpath(path))}
+        for unit in units
+    ]
+    sources = {name for closure in closures for name in _sources(closure)}
+    usable = _usable(includes, {name for closure in closures for name in closure} - sources)
+    read = [[name for name in closure if name in usable] for closure in closures]
+    sets = [
+        tops(headers, includes.known, next(item for item in closures if headers <= item.keys()))
+        for headers in choose(read, {name: _size(name) for name in usable})
+    ]
+    return Choice(tuple(sets), includes.known, early_macros(sources))
+
+
+def _usable(includes: Includes, headers: AbstractSet[str]) -> frozenset[str]:
+    """Headers that can be included by name, and read none that is read once by our doing."""
+    once = {
+        os.path.relpath(Path(folder, name), ONCE)
+        for folder, _, names in os.walk(ONCE)
+        for name in names
+    }
+
+    def fine(name: str) -> bool:
+        spelled = includes.spelling(name)
+        return spelled is not None and spelled.strip("<>") not in once
+
+    # What includes a header that cannot be used cannot be used, either.
+    includers: dict[str, list[str]] = {}
+    for name in headers:
+        for below in includes.of(name):
+            includers.setdefault(below, []).append(name)
+    waiting = [name for name in headers if not fine(name)]
+    bad: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in bad:
+            bad.add(name)
+            waiting += includers.get(name, ())
+    return frozenset(headers) - bad
+
+
+def dependencies_of(header: Path) -> Path:
+    """The list of what a header that was compiled has read."""
+    return header.with_suffix(".d")
+
+
+def _compile(
+    path: Path, compile_: Compile, first: Sequence[str], includes: Includes
+) -> list[str] | None:
+    """Compile headers; the files that were read, or None if they do not compile together."""
+    lines = [f"#include {includes.spelling(name)}" for name in first]
+    listed = dependencies_of(path)
+    made = ("-x", "c++-header", str(path), "-o", f"{path}.gch", "-MD", "-MF", str(listed))
+    for _ in range(min(_ATTEMPTS, len(lines))):
+        write_whole(path, "\n".join(lines) + "\n")
+        status, words = run([*compile_.words, *made])
+        if status == 0:
+            return [os.path.realpath(name) for name in read_dependencies(listed)]
+        # One that cannot stand where it stands: the others may.
+        fault = re.search(rf"{re.escape(path.name)}:(\d+)".encode(), words)
+        if not fault or int(fault[1]) > len(lines):
+            return None
+        del lines[int(fault[1]) - 1]
+    return None
+
+
+def _includes(compile_: Compile, known: Mapping[str, Sequence[str]] | None = None) -> Includes:
+    return Includes(compile_.folders, compile_.defined, known)
+
+
+def _sources(closure: Iterable[str]) -> list[str]:
+    return [name for name in closure if PurePath(name).suffix in SOURCES]
+
+
+def early_macros(sources: Iterable[str]) -> frozenset[str]:
+    """The macros that files define, or undefine, before the last of their includes."""
+    found: set[str] = set()
+    for path in sources:
+        text = _text(path)
+        last = max((match.start() for match in _INCLUDE.finditer(text)), default=0)
+        found.update(match[1] for match in _MACRO.finditer(text, 0, last))
+    return frozenset(found)
+
+
+def _mentioned(files: Iterable[str], macros: frozenset[str]) -> frozenset[str]:
+    """Those of the macros that files say anything of, other than that they refuse them."""
+    found: set[str] = set()
+    for path in files:
+        text = _text(path)
+        if any(name in text for name in macros):
+            found |= macros & set(re.findall(r"\w+", _REFUSAL.sub("", text)))
+    return frozenset(found)
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return data
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        # The compiler's own: a few words that include the rest.
+        return 10_000
+
+
+def _mark(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size
