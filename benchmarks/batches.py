@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.host.limits import read_cores
-from torchsmith.toolchain.accel import PREFIX, acceleration
+from torchsmith.toolchain.accel import acceleration
 from torchsmith.toolchain.accel.accelerate import FOLDER, accelerate
 from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch, Member
 from torchsmith.toolchain.accel.gcc_command import Compile, find_compile
@@ -36,6 +36,7 @@ from torchsmith.toolchain.accel.lessons import shipped_lessons
 from torchsmith.toolchain.accel.ninja_file import Statement, plain, read_statements
 from torchsmith.toolchain.accel.precompiled import place_of, prepare_all
 from torchsmith.toolchain.accel.with_headers import LIST
+from torchsmith.toolchain.cache import ON_A_MISS
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(given.jobs) as pool:
         headers = {
             **acceleration(Path(place), given.cores, Path(place)),
-            "CCACHE_PREFIX": str(PREFIX),
+            "CCACHE_PREFIX": str(ON_A_MISS),
         }
         making = ready_headers(commands.values(), folder, Path(place))
         print(f"headers compiled for all files: {making:7.1f} CPU-s", flush=True)

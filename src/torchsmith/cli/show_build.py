@@ -95,6 +95,9 @@ class _Lines:
             case events.CompilerCacheUsed():
                 every = event.hits + event.misses
                 self.line(f"   {event.hits} of {every} compiles were in the compiler cache")
+                if parts := event.cuda_parts_found + event.cuda_parts_compiled:
+                    found = f"{event.cuda_parts_found} of {parts}"
+                    self.line(f"   {found} steps of nvcc in the others were there, too")
             case events.RunFinished() if event.status == "done":
                 self.line(f"done in {duration(event.seconds)}")
 

@@ -176,7 +176,15 @@ def _with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
         if isinstance(event, RunFinished):
             hits, misses = cache.used()
             if hits or misses:
-                on_event(CompilerCacheUsed(hits=hits, misses=misses))
+                found, compiled = cache.parts_used()
+                on_event(
+                    CompilerCacheUsed(
+                        hits=hits,
+                        misses=misses,
+                        cuda_parts_found=found,
+                        cuda_parts_compiled=compiled,
+                    )
+                )
         on_event(event)
 
     return told

@@ -166,10 +166,15 @@ class Warned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerCacheUsed(Event):
-    """Of a run's compiles so many were in the compiler cache, and so many were not."""
+    """Of a run's compiles so many were in the compiler cache, and so many were not.
+
+    Of the latter, nvcc's are made of steps: so many of those were there, and so many were not.
+    """
 
     hits: int
     misses: int
+    cuda_parts_found: int = 0
+    cuda_parts_compiled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsmith.toolchain.accel import PREFIX
 from torchsmith.toolchain.build_paths import IGNORED
 from torchsmith.toolchain.collection import COLLECTION
+from torchsmith.toolchain.nvcc_parts import COMPILED, FOUND, LOG, PARTS
 
 _MOST = "20G"
-NAMESPACE = "torchsmith-headers"
+# For what nvcc's steps made, which is kept apart.
+_MOST_PARTS = 10 << 30
+# Before a compiler's command where ccache has nothing.
+ON_A_MISS = Path(__file__).parent / "compile_miss.sh"
 # As ccache counts: found by the headers' contents, or by what the preprocessor made of them.
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 
@@ -28,15 +32,25 @@ class CompilerCache:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] | None = None
     log: Path | None = None
+    parts_log: Path | None = None
 
     def used(self) -> tuple[int, int]:
         """How many compiles were there already, and how many were not, since it was asked for."""
-        try:
-            text = self.log.read_text(encoding="utf-8", errors="replace") if self.log else ""
-        except OSError:
-            text = ""
-        counts = Counter(text.splitlines())
+        counts = _counts(self.log)
         return sum(counts[name] for name in _HITS), counts["cache_miss"]
+
+    def parts_used(self) -> tuple[int, int]:
+        """The same of nvcc's steps, in compiles that were not there as a whole."""
+        counts = _counts(self.parts_log)
+        return counts[FOUND], counts[COMPILED]
+
+
+def _counts(log: Path | None) -> Counter[str]:
+    try:
+        text = log.read_text(encoding="utf-8", errors="replace") if log else ""
+    except OSError:
+        text = ""
+    return Counter(text.splitlines())
 
 
 def compiler_cache(store: Path, work: Path, *, shared: bool = False) -> CompilerCache:
@@ -48,11 +62,7 @@ def compiler_cache(store: Path, work: Path, *, shared: bool = False) -> Compiler
     program = shutil.which("ccache")
     if program is None:
         return CompilerCache()
-    log = work / ".torchsmith" / "compiler-cache.log"
-    # Where it cannot be written there is no count, and the build goes on.
-    with contextlib.suppress(OSError):
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.unlink(missing_ok=True)
+    log = _new_log(work, "compiler-cache.log")
     settings = {
         "CCACHE_STATSLOG": str(log),
         "CCACHE_DIR": str(store / "compiler-cache"),
@@ -68,12 +78,47 @@ def compiler_cache(store: Path, work: Path, *, shared: bool = False) -> Compiler
         # what it makes on the folder; what it makes depends on neither.
         "CCACHE_IGNOREOPTIONS": " ".join((f"{COLLECTION}*", *IGNORED)),
     }
-    if " " not in str(PREFIX):
-        # What it has not is compiled with headers ready. That can change which of two functions
-        # of the same worth is inlined: it is kept apart from what is compiled otherwise.
-        settings |= {"CCACHE_PREFIX": str(PREFIX), "CCACHE_NAMESPACE": NAMESPACE}
     if shared:
         # What is not yet complete need not cross the network (ccache's manual, on NFS).
         settings["CCACHE_TEMPDIR"] = str(Path(tempfile.gettempdir()) / f"ccache-{os.getuid()}")
+    # ccache takes a space for the end of a program's name.
+    if os.access(ON_A_MISS, os.X_OK) and " " not in str(ON_A_MISS):
+        parts = store / "cuda-parts"
+        keep_newest(parts, _MOST_PARTS)
+        settings |= {
+            "CCACHE_PREFIX": str(ON_A_MISS),
+            # Headers that are read once for many files can change which of two functions of the
+            # same worth is inlined: what is compiled so is kept apart.
+            "CCACHE_NAMESPACE": "torchsmith-headers",
+            f"{PARTS}_PYTHON": sys.executable,
+            PARTS: str(parts),
+            LOG: str(_new_log(work, "cuda-parts.log")),
+        }
     chosen = {name: os.environ.get(name, value) for name, value in settings.items()}
-    return CompilerCache((program,), chosen, Path(chosen["CCACHE_STATSLOG"]))
+    parts_log = Path(chosen[LOG]) if LOG in chosen else None
+    return CompilerCache((program,), chosen, Path(chosen["CCACHE_STATSLOG"]), parts_log)
+
+
+def _new_log(work: Path, name: str) -> Path:
+    log = work / ".torchsmith" / name
+    # Where it cannot be written there is no count, and the build goes on.
+    with contextlib.suppress(OSError):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+    return log
+
+
+def keep_newest(folder: Path, most: int) -> None:
+    """Remove the files of a folder that were not used for longest, until it has at most so much."""
+    found: list[tuple[float, int, Path]] = []
+    for file in folder.glob("*/*"):
+        with contextlib.suppress(OSError):
+            seen = file.stat()
+            found.append((seen.st_mtime, seen.st_size, file))
+    held = sum(size for _, size, _ in found)
+    for _, size, file in sorted(found):
+        if held <= most:
+            return
+        with contextlib.suppress(OSError):
+            file.unlink()
+        held -= size

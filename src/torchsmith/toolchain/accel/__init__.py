@@ -18,8 +18,7 @@ code, the others are empty, so linking stays as it was.
 
 What is left to read, by batches and by files that are in none, is read once for many of them:
 
-    compiler         what ccache runs in a compiler's place; hands over to
-    with_headers.py  which compiles with them
+    with_headers.py  compiles with them; ccache runs it for what it has not
     precompiled.py   has them compiled, when they are first needed
     gcc_command.py   what a compiler's command says
     headers.py       which headers are worth it
@@ -34,8 +33,6 @@ from pathlib import Path
 # "on", "off" or the word below; a step's own environment may say another than torchsmith's.
 SWITCH = "TORCHSMITH_ACCEL"
 HEADERS = "TORCHSMITH_HEADERS"
-# What ccache runs in a compiler's place, for what it has not.
-PREFIX = Path(__file__).parent / "compiler"
 # The same batches on every machine: of a fixed size, and divided by what is known to all.
 SAME = "same"
 

@@ -1,0 +1,449 @@
+"""nvcc step by step, each step's result kept: a GPU architecture is compiled once for all sets.
+
+    python -I -S nvcc_parts.py nvcc -gencode ... -c file.cu -o file.o
+
+ccache knows a compile only as a whole: for sm_80 and sm_90 it has nothing of what was made for
+sm_80 before. nvcc is a driver, though. It says what it would run (`--dryrun`), and does for each
+architecture by itself what takes its time: `cicc` makes PTX of what the preprocessor made,
+`ptxas` machine code of that. Here those steps are run as nvcc would, and a result is taken from a
+folder where the same program was given the same input before. ccache starts this where it has
+nothing, so that every compiler stays a child of the one that was given memory for it.
+
+Names of temporary files are the same each time, and of files below the work folder they are as
+seen from where the compiler runs: another folder finds the results, and objects are the same.
+
+Anything that is not an ordinary compile is left to nvcc. Only what Python brings is imported: it
+runs once for every CUDA file that is compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+# Where results are kept, where they are counted, and the folder names are written relative to.
+PARTS = "TORCHSMITH_CUDA_PARTS"
+LOG = "TORCHSMITH_CUDA_PARTS_LOG"
+ROOT = "CCACHE_BASEDIR"
+FOUND, COMPILED = "found", "compiled"
+
+_FORMAT = "1"
+_KEPT = frozenset(["cicc", "ptxas", "cudafe++"])
+# Variables of nvcc's profile that the programs it starts read.
+_FOR_STEPS = frozenset(["PATH", "LD_LIBRARY_PATH", "NVVMIR_LIBRARY_DIR", "CICC_PATH"])
+# Followed by a file that a step writes.
+_WRITES = frozenset(["-o", "--gen_c_file_name", "--stub_file_name", "--gen_device_file_name"])
+# Another kind of result, one that is linked with others by names of nvcc's making, temporary
+# files that somebody wants to see, or dependencies written in another way.
+_NOT_OURS = re.compile(
+    r"-{1,2}(dc|rdc|relocatable-device-code|device-c|dw|device-w|dlink|device-link|dlto|lto|E"
+    r"|preprocess|M|MM|MMD|MP|generate-(nonsystem-)?dependenc(ies|y-targets)"
+    r"|generate-nonsystem-dependencies-with-compile|ptx|cubin|fatbin|optix-ir|ltoir|cuda|lib|link"
+    r"|run|keep|keep-dir|save-temps|dryrun|verbose|v|time|clean-targets|version|help|V|h"
+    r"|objdir-as-tempdir|device-debug|G|split-compile(-extended)?|fdevice-time-trace)(=.*)?"
+)
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_DEPENDENCIES = "-- Filter Dependencies -- > "
+_LINE = re.compile(rb'^# \d+ "((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
+_TARGETS = ("-MT", "--dependency-target-name")
+
+
+class _NotUnderstoodError(Exception):
+    """nvcc is to do this compile itself."""
+
+
+class _StoppedError(BaseException):
+    """A signal came."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@dataclass(slots=True)
+class DryRun:
+    """What nvcc would do: commands in their order, and the variables they run under."""
+
+    steps: list[list[str]] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    dependencies: str = ""
+    said: str = ""
+
+
+def read_dry_run(text: str) -> DryRun:
+    """Return the steps in what `nvcc --dryrun` says."""
+    run = DryRun()
+    for line in text.splitlines():
+        if not line.startswith("#$ "):
+            run.said += f"{line}\n"
+        elif (words := line[3:].strip()).startswith(_DEPENDENCIES):
+            run.dependencies = words.removeprefix(_DEPENDENCIES)
+        elif assignment := _ASSIGNMENT.fullmatch(words):
+            if assignment[1] in _FOR_STEPS:
+                run.variables[assignment[1]] = assignment[2]
+        elif words:
+            run.steps.append(_words(words, run.variables))
+    if not any(_tool(step) == "fatbinary" for step in run.steps):
+        raise _NotUnderstoodError
+    return run
+
+
+def _words(line: str, variables: dict[str, str]) -> list[str]:
+    for name, value in variables.items():
+        line = line.replace(f'"${name}/', f'"{value}/')
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        raise _NotUnderstoodError from None
+    if not words or words[0].startswith(("-", "$")):
+        raise _NotUnderstoodError
+    return words
+
+
+def _tool(step: Sequence[str]) -> str:
+    return Path(step[0]).name
+
+
+def after(words: Sequence[str], option: str) -> str:
+    """The word after an option, or what it is set equal to; empty where there is none."""
+    for number, word in enumerate(words):
+        if word == option:
+            return "".join(words[number + 1 : number + 2])
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return ""
+
+
+def output_of(command: Sequence[str]) -> str:
+    """The object an ordinary compile makes; empty if the command is anything else."""
+    words = command[1:]
+    if not any(word in ("-c", "--compile") for word in words):
+        return ""
+    if any(_NOT_OURS.fullmatch(word) for word in words):
+        return ""
+    return after(words, "-o") or after(words, "--output-file")
+
+
+@dataclass(slots=True)
+class Part:
+    """One step whose result is kept: its command, and the temporary files in it."""
+
+    command: list[str]
+    temporary: str
+
+    def names(self) -> list[str]:
+        """The temporary names in the command, each once; their places are what matters."""
+        found = [word for word in self.command if word.startswith(f"{self.temporary}/")]
+        if _tool(self.command) == "cudafe++":
+            # Written into what it makes, and called after one of the architectures.
+            found.append(after(self.command, "--stub_file_name"))
+        return list(dict.fromkeys(filter(None, found)))
+
+    def outputs(self) -> list[str]:
+        """The files it writes."""
+        pairs = zip(self.command, self.command[1:], strict=False)
+        made = [name for option, name in pairs if option in _WRITES]
+        if "--gen_module_id_file" in self.command:
+            made.append(after(self.command, "--module_id_file_name"))
+        return [name for name in made if name.startswith(f"{self.temporary}/")]
+
+    def inputs(self) -> list[str]:
+        """The files it reads."""
+        made = self.outputs()
+        return [name for name in self.names() if "/" in name and name not in made]
+
+    def key(self, tools: Iterable[str]) -> str:
+        """What its result depends on, as one word; `tools` are the digests of its program."""
+        names = self.names()
+        words = [mark(names.index(word)) if word in names else word for word in self.command[1:]]
+        digest = hashlib.sha256("\0".join((_FORMAT, *tools, *words)).encode(errors="replace"))
+        for name in self.inputs():
+            content = Path(name).read_bytes()
+            digest.update(b"%d\0" % len(content))
+            digest.update(content)
+        return digest.hexdigest()
+
+
+def mark(number: int) -> str:
+    """What stands for a temporary name in what is kept."""
+    return f"@torchsmith {number}@"
+
+
+def pack(files: Sequence[bytes], said: tuple[bytes, bytes], names: Sequence[str]) -> bytes | None:
+    """A result as it is kept; None if temporary names are in it where they cannot be changed."""
+    neutral: list[bytes] = []
+    for content in files:
+        text = b"\0" not in content
+        if b"@torchsmith " in content:
+            return None
+        changed = content
+        for number, name in _longest_first(names):
+            changed = changed.replace(name.encode(), mark(number).encode())
+        if changed != content and not text:
+            return None
+        neutral.append(changed)
+    whole = [*neutral, *said]
+    head = json.dumps([len(part) for part in whole]).encode()
+    return zlib.compress(head + b"\n" + b"".join(whole), 1)
+
+
+def unpack(kept: bytes, names: Sequence[str]) -> list[bytes]:
+    """The files of a result, with this compile's names, and what was said on both streams."""
+    head, _, body = zlib.decompress(kept).partition(b"\n")
+    parts: list[bytes] = []
+    for size in json.loads(head):
+        part, body = body[:size], body[size:]
+        for number, name in enumerate(names):
+            part = part.replace(mark(number).encode(), name.encode())
+        parts.append(part)
+    return parts
+
+
+def _longest_first(names: Sequence[str]) -> list[tuple[int, str]]:
+    return sorted(enumerate(names), key=lambda pair: len(pair[1]), reverse=True)
+
+
+@dataclass(slots=True)
+class Shelf:
+    """The folder of results."""
+
+    folder: Path
+
+    def _place(self, key: str) -> Path:
+        return self.folder / key[:2] / key[2:]
+
+    def get(self, key: str) -> bytes | None:
+        """A result, if it is there."""
+        place = self._place(key)
+        try:
+            kept = place.read_bytes()
+            # What was used last is removed last.
+            os.utime(place)
+        except OSError:
+            return None
+        return kept
+
+    def put(self, key: str, kept: bytes) -> None:
+        """Keep a result, whole or not at all; a full disk does not stop a compile."""
+        place = self._place(key)
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            number, name = tempfile.mkstemp(dir=place.parent, prefix=".new-")
+            try:
+                with os.fdopen(number, "wb") as file:
+                    file.write(kept)
+                Path(name).replace(place)
+            except BaseException:
+                Path(name).unlink()
+                raise
+
+    def digest(self, file: str) -> str:
+        """The digest of a program, read once for as long as the file stays as it is."""
+        found = Path(file).stat()
+        said = f"{os.path.realpath(file)}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ino}"
+        key = hashlib.sha256(f"tool\0{said}".encode(errors="replace")).hexdigest()
+        known = self.get(key)
+        if known is not None and len(known) == 64:
+            return known.decode()
+        with Path(file).open("rb") as content:
+            made = hashlib.file_digest(content, "sha256").hexdigest()
+        self.put(key, made.encode())
+        return made
+
+
+@dataclass(slots=True)
+class Compile:
+    """One compile, in steps, its temporary files in a folder of its own."""
+
+    run: DryRun
+    shelf: Shelf
+    temporary: str
+    root: str
+    read: dict[str, None] = field(default_factory=dict)
+    counted: list[str] = field(default_factory=list)
+
+    def do(self) -> int:
+        """Run every step; the status of the first that fails."""
+        variables = {**os.environ, **self.run.variables}
+        for step in self.run.steps:
+            if _tool(step) in _KEPT:
+                status = self._kept(_from_within(step), variables)
+            else:
+                status = _start(step, variables)
+            if status != 0:
+                return status
+            if "-E" in step:
+                self._preprocessed(Path(after(step, "-o")))
+        return 0
+
+    def _kept(self, step: list[str], variables: dict[str, str]) -> int:
+        part = Part(step, self.temporary)
+        names = part.names()
+        try:
+            key = part.key(self._tools(step, variables))
+        except OSError:
+            return _start(step, variables)
+        kept = self.shelf.get(key)
+        if kept is not None:
+            with contextlib.suppress(ValueError, zlib.error, OSError):
+                *files, out, err = unpack(kept, names)
+                for name, content in zip(part.outputs(), files, strict=True):
+                    Path(name).write_bytes(content)
+                _say(out, err)
+                self.counted.append(FOUND)
+                return 0
+        return self._made(part, key, variables)
+
+    def _made(self, part: Part, key: str, variables: dict[str, str]) -> int:
+        said: list[bytes] = []
+        status = _start(part.command, variables, said)
+        _say(*said)
+        if status == 0:
+            self.counted.append(COMPILED)
+            with contextlib.suppress(OSError):
+                files = [Path(name).read_bytes() for name in part.outputs()]
+                if kept := pack(files, (said[0], said[1]), part.names()):
+                    self.shelf.put(key, kept)
+        return status
+
+    def _tools(self, step: list[str], variables: dict[str, str]) -> Iterator[str]:
+        program = shutil.which(step[0], path=variables["PATH"])
+        if program is None:
+            raise FileNotFoundError(step[0])
+        yield _tool(step)
+        yield self.shelf.digest(program)
+        # cicc links what it compiles with these functions, and no word of its command names them.
+        if _tool(step) == "cicc":
+            for file in sorted(Path(variables["NVVMIR_LIBRARY_DIR"]).glob("*.bc")):
+                yield self.shelf.digest(str(file))
+
+    def _preprocessed(self, file: Path) -> None:
+        """Note which files were read, and name them as seen from here."""
+        content = file.read_bytes()
+        for name in dict.fromkeys(_LINE.findall(content)):
+            plain = re.sub(rb"\\(.)", rb"\1", name).decode(errors="surrogateescape")
+            # The compiler's own, and the folder it ran in.
+            if not (plain.startswith("<") or plain.endswith("//")):
+                self.read[plain] = None
+        if self.root:
+            here = os.path.relpath(self.root)
+            within = re.compile(rb'^(# \d+ ")' + re.escape(f"{self.root}/".encode()), re.MULTILINE)
+            changed = within.sub(lambda found: found[1] + f"{here}/".encode(), content)
+            if changed != content:
+                file.write_bytes(changed)
+
+
+def _from_within(step: list[str]) -> list[str]:
+    """The same step, which names what is not seen from other files after the name it was given.
+
+    nvcc has it take the whole path: then the same file is compiled to other names in each folder.
+    """
+    given = after(step, "--orig_src_file_name")
+    changed = list(step)
+    if given and not Path(given).is_absolute() and "--orig_src_path_name" in step:
+        changed[step.index("--orig_src_path_name") + 1] = given
+    return changed
+
+
+def _start(step: list[str], variables: dict[str, str], said: list[bytes] | None = None) -> int:
+    """Run a step; what it says goes on, or into `said`."""
+    pipe = None if said is None else subprocess.PIPE
+    program = shutil.which(step[0], path=variables["PATH"]) or step[0]
+    with subprocess.Popen([program, *step[1:]], env=variables, stdout=pipe, stderr=pipe) as child:
+        try:
+            heard = child.communicate()
+        except BaseException:
+            child.terminate()
+            raise
+    if said is not None:
+        said.extend(words or b"" for words in heard)
+    # As a shell has it, which nvcc starts its steps with.
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _say(out: bytes, err: bytes) -> None:
+    for stream, words in ((sys.stdout, out), (sys.stderr, err)):
+        stream.buffer.write(words)
+        stream.flush()
+
+
+def dependencies(target: str, files: Iterable[str]) -> str:
+    """A list of files for make, as nvcc writes it."""
+    names = (name.replace("$", "$$").replace("#", "\\#").replace(" ", "\\ ") for name in files)
+    return f"{target} : " + " \\\n    ".join(names) + "\n"
+
+
+def main(command: list[str]) -> int:
+    """Compile as an nvcc command says, and return its status."""
+    folder, output = os.environ.get(PARTS), output_of(command)
+    if folder and output:
+        temporary = f"{output}.parts"
+        try:
+            return _compile(command, output, temporary, Shelf(Path(folder)))
+        except (_NotUnderstoodError, OSError):
+            pass
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    sys.stdout.flush()
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        return 127
+
+
+def _compile(command: list[str], output: str, temporary: str, shelf: Shelf) -> int:
+    # What a compile that was killed left there.
+    shutil.rmtree(temporary, ignore_errors=True)
+    Path(temporary).mkdir(parents=True)
+    said: list[bytes] = []
+    asked = [*command, "--dryrun", "--keep", "--keep-dir", temporary]
+    if _start(asked, dict(os.environ), said) != 0:
+        raise _NotUnderstoodError
+    run = read_dry_run(said[1].decode(errors="surrogateescape"))
+    _say(said[0], run.said.encode(errors="surrogateescape"))
+    compiled = Compile(run, shelf, temporary, os.environ.get(ROOT, ""))
+    status = compiled.do()
+    if status == 0:
+        if run.dependencies:
+            target = next(filter(None, (after(command, option) for option in _TARGETS)), output)
+            text = dependencies(target, compiled.read)
+            Path(run.dependencies).write_text(text, encoding="utf-8", errors="surrogateescape")
+        _count(compiled.counted)
+    return status
+
+
+def _count(words: Sequence[str]) -> None:
+    log = os.environ.get(LOG)
+    if log and words:
+        with contextlib.suppress(OSError), Path(log).open("a", encoding="utf-8") as file:
+            file.write("".join(f"{word}\n" for word in words))
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _StoppedError(number)
+
+
+if __name__ == "__main__":
+    for _kind in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(_kind) != signal.SIG_IGN:
+            signal.signal(_kind, _stop)
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except _StoppedError as _stopped:
+        signal.signal(_stopped.number, signal.SIG_DFL)
+        os.kill(os.getpid(), _stopped.number)
