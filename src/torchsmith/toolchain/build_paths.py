@@ -9,6 +9,7 @@ named the folder it should not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path, PurePath
@@ -17,8 +18,10 @@ from torchsmith.host.probe import ask
 from torchsmith.toolchain.compiles import Compile
 
 _OPTION = "-ffile-prefix-map="
-# nvcc hands these words to the compiler of the machine's own code, and takes a comma for their end.
+# nvcc hands these words to the compiler of the machine's own code, through a shell, and takes a
+# comma for their end.
 _FOR_NVCC = f"-Xcompiler={_OPTION}"
+_PLAIN = re.compile(r"[\w./+@%:=~^-]*")
 # For ccache: they differ between two folders, and what is compiled does not.
 IGNORED = (f"{_OPTION}*", f"{_FOR_NVCC}*")
 
@@ -30,7 +33,7 @@ def names_from_within(work: Path) -> Callable[[Compile], Sequence[str]]:
     def options(unit: Compile) -> Sequence[str]:
         if unit.language in ("c", "c++") and understands(unit.compiler, _OPTION):
             return [f"{_OPTION}{name}" for name in _names(root, unit)]
-        plain = "," not in root + unit.cwd
+        plain = _PLAIN.fullmatch(root + unit.cwd)
         if unit.language == "cuda" and plain and understands(unit.compiler, _FOR_NVCC):
             return [f"{_FOR_NVCC}{name}" for name in _names(root, unit)]
         return ()

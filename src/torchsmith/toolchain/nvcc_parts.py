@@ -28,10 +28,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
@@ -47,6 +47,8 @@ _KEPT = frozenset(["cicc", "ptxas", "cudafe++"])
 _FOR_STEPS = frozenset(["PATH", "LD_LIBRARY_PATH", "NVVMIR_LIBRARY_DIR", "CICC_PATH"])
 # Followed by a file that a step writes.
 _WRITES = frozenset(["-o", "--gen_c_file_name", "--stub_file_name", "--gen_device_file_name"])
+# Followed by the name of what is compiled.
+_SOURCES = frozenset(["--orig_src_file_name", "--orig_src_path_name"])
 # Another kind of result, one that is linked with others by names of nvcc's making, temporary
 # files that somebody wants to see, or dependencies written in another way.
 _NOT_OURS = re.compile(
@@ -54,8 +56,11 @@ _NOT_OURS = re.compile(
     r"|preprocess|M|MM|MMD|MP|generate-(nonsystem-)?dependenc(ies|y-targets)"
     r"|generate-nonsystem-dependencies-with-compile|ptx|cubin|fatbin|optix-ir|ltoir|cuda|lib|link"
     r"|run|keep|keep-dir|save-temps|dryrun|verbose|v|time|clean-targets|version|help|V|h"
-    r"|objdir-as-tempdir|device-debug|G|split-compile(-extended)?|fdevice-time-trace)(=.*)?"
+    r"|objdir-as-tempdir|ewp|extensible-whole-program|device-debug|G"
+    r"|split-compile(-extended)?|fdevice-time-trace)(=.*)?"
 )
+_FOR_OTHERS = re.compile(r"-X\w+|--(compiler|cudafe|nvlink|ptxas|fatbin|linker|archive)-options")
+_THREADS = re.compile(r"-t\d*|-t=\d+|--threads(=\d+)?")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _DEPENDENCIES = "-- Filter Dependencies -- > "
 _LINE = re.compile(rb'^# \d+ "((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
@@ -109,7 +114,8 @@ def _words(line: str, variables: dict[str, str]) -> list[str]:
         words = shlex.split(line)
     except ValueError:
         raise _NotUnderstoodError from None
-    if not words or words[0].startswith(("-", "$")):
+    # A variable, or output that goes elsewhere.
+    if not words or words[0].startswith(("-", "$")) or any(">" in word[:2] for word in words):
         raise _NotUnderstoodError
     return words
 
@@ -130,12 +136,22 @@ def after(words: Sequence[str], option: str) -> str:
 
 def output_of(command: Sequence[str]) -> str:
     """The object an ordinary compile makes; empty if the command is anything else."""
-    words = command[1:]
+    # A word for another program is none for nvcc: -Xptxas -v.
+    words = [word for before, word in pairwise(command) if not _FOR_OTHERS.fullmatch(before)]
     if not any(word in ("-c", "--compile") for word in words):
         return ""
     if any(_NOT_OURS.fullmatch(word) for word in words):
         return ""
     return after(words, "-o") or after(words, "--output-file")
+
+
+def one_by_one(command: Sequence[str]) -> list[str]:
+    """The command without what has nvcc run several steps at once, each into files of its own."""
+    return [
+        word
+        for before, word in pairwise(["", *command])
+        if not (_THREADS.fullmatch(word) or before in ("-t", "--threads"))
+    ]
 
 
 @dataclass(slots=True)
@@ -155,8 +171,7 @@ class Part:
 
     def outputs(self) -> list[str]:
         """The files it writes."""
-        pairs = zip(self.command, self.command[1:], strict=False)
-        made = [name for option, name in pairs if option in _WRITES]
+        made = [name for option, name in pairwise(self.command) if option in _WRITES]
         if "--gen_module_id_file" in self.command:
             made.append(after(self.command, "--module_id_file_name"))
         return [name for name in made if name.startswith(f"{self.temporary}/")]
@@ -169,6 +184,9 @@ class Part:
     def key(self, tools: Iterable[str]) -> str:
         """What its result depends on, as one word; `tools` are the digests of its program."""
         names = self.names()
+        # Not a word by itself: nobody knows whether it is read or written.
+        if any(f"{self.temporary}/" in word and word not in names for word in self.command):
+            raise OSError(self.command)
         words = [mark(names.index(word)) if word in names else word for word in self.command[1:]]
         digest = hashlib.sha256("\0".join((_FORMAT, *tools, *words)).encode(errors="replace"))
         for name in self.inputs():
@@ -186,7 +204,7 @@ def mark(number: int) -> str:
 def pack(files: Sequence[bytes], said: tuple[bytes, bytes], names: Sequence[str]) -> bytes | None:
     """A result as it is kept; None if temporary names are in it where they cannot be changed."""
     neutral: list[bytes] = []
-    for content in files:
+    for content in (*files, *said):
         text = b"\0" not in content
         if b"@torchsmith " in content:
             return None
@@ -196,9 +214,8 @@ def pack(files: Sequence[bytes], said: tuple[bytes, bytes], names: Sequence[str]
         if changed != content and not text:
             return None
         neutral.append(changed)
-    whole = [*neutral, *said]
-    head = json.dumps([len(part) for part in whole]).encode()
-    return zlib.compress(head + b"\n" + b"".join(whole), 1)
+    head = json.dumps([len(part) for part in neutral]).encode()
+    return zlib.compress(head + b"\n" + b"".join(neutral), 1)
 
 
 def unpack(kept: bytes, names: Sequence[str]) -> list[bytes]:
@@ -242,13 +259,12 @@ class Shelf:
         place = self._place(key)
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
-            number, name = tempfile.mkstemp(dir=place.parent, prefix=".new-")
+            new = place.with_name(f".new-{os.urandom(8).hex()}")
             try:
-                with os.fdopen(number, "wb") as file:
-                    file.write(kept)
-                Path(name).replace(place)
+                new.write_bytes(kept)
+                new.replace(place)
             except BaseException:
-                Path(name).unlink()
+                new.unlink(missing_ok=True)
                 raise
 
     def digest(self, file: str) -> str:
@@ -281,7 +297,7 @@ class Compile:
         variables = {**os.environ, **self.run.variables}
         for step in self.run.steps:
             if _tool(step) in _KEPT:
-                status = self._kept(_from_within(step), variables)
+                status = self._kept(from_within(step, self.root), variables)
             else:
                 status = _start(step, variables)
             if status != 0:
@@ -347,22 +363,26 @@ class Compile:
                 file.write_bytes(changed)
 
 
-def _from_within(step: list[str]) -> list[str]:
-    """The same step, which names what is not seen from other files after the name it was given.
+def from_within(step: list[str], root: str) -> list[str]:
+    """The same step, with its source below the work folder named as seen from here.
 
-    nvcc has it take the whole path: then the same file is compiled to other names in each folder.
+    What no other file sees is called after that name: by the whole one it would be called
+    otherwise in each folder.
     """
-    given = after(step, "--orig_src_file_name")
-    changed = list(step)
-    if given and not Path(given).is_absolute() and "--orig_src_path_name" in step:
-        changed[step.index("--orig_src_path_name") + 1] = given
-    return changed
+    return [
+        os.path.relpath(word) if option in _SOURCES and _is_below(word, root) else word
+        for option, word in pairwise(["", *step])
+    ]
+
+
+def _is_below(name: str, root: str) -> bool:
+    return bool(root) and name.startswith(f"{root}/")
 
 
 def _start(step: list[str], variables: dict[str, str], said: list[bytes] | None = None) -> int:
     """Run a step; what it says goes on, or into `said`."""
     pipe = None if said is None else subprocess.PIPE
-    program = shutil.which(step[0], path=variables["PATH"]) or step[0]
+    program = shutil.which(step[0], path=variables.get("PATH")) or step[0]
     with subprocess.Popen([program, *step[1:]], env=variables, stdout=pipe, stderr=pipe) as child:
         try:
             heard = child.communicate()
@@ -411,7 +431,7 @@ def _compile(command: list[str], output: str, temporary: str, shelf: Shelf) -> i
     shutil.rmtree(temporary, ignore_errors=True)
     Path(temporary).mkdir(parents=True)
     said: list[bytes] = []
-    asked = [*command, "--dryrun", "--keep", "--keep-dir", temporary]
+    asked = [*one_by_one(command), "--dryrun", "--keep", "--keep-dir", temporary]
     if _start(asked, dict(os.environ), said) != 0:
         raise _NotUnderstoodError
     run = read_dry_run(said[1].decode(errors="surrogateescape"))
