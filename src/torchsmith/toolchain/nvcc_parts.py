@@ -344,8 +344,10 @@ class Compile:
         yield self.shelf.digest(program)
         # cicc links what it compiles with these functions, and no word of its command names them.
         if _tool(step) == "cicc":
-            for file in sorted(Path(variables["NVVMIR_LIBRARY_DIR"]).glob("*.bc")):
-                yield self.shelf.digest(str(file))
+            libraries = sorted(Path(variables.get("NVVMIR_LIBRARY_DIR", "")).glob("*.bc"))
+            if not libraries:
+                raise FileNotFoundError("libdevice")
+            yield from (self.shelf.digest(str(file)) for file in libraries)
 
     def _preprocessed(self, file: Path) -> None:
         """Note which files were read, and name them as seen from here."""

@@ -1,0 +1,229 @@
+"""nvcc's steps: which are understood, what is kept of them, and what comes of a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchsmith.toolchain import nvcc_parts
+from torchsmith.toolchain.cache import keep_newest
+from torchsmith.toolchain.nvcc_parts import (
+    Part,
+    Shelf,
+    from_within,
+    one_by_one,
+    output_of,
+    pack,
+    read_dry_run,
+    unpack,
+)
+
+pytestmark = pytest.mark.unit
+
+# As nvcc 13.0 says it, shortened.
+DRY_RUN = """\
+nvcc warning : old architectures are going away
+#$ _SPACE_=
+#$ CICC_PATH=/opt/my cuda/nvvm/bin
+#$ PATH=/opt/my cuda/bin:/usr/bin
+#$ INCLUDES="-I/opt/cuda/include"
+#$ gcc -D__CUDA_ARCH__=800 -E -x c++ -DTEXT="a b" "a.cu" -o "t/a.cpp1.ii"
+#$ -- Filter Dependencies -- > the list.d
+#$ "$CICC_PATH/cicc" -arch compute_80 "t/a.cpp1.ii" -o "t/a.ptx"
+#$ ptxas -arch=sm_80 "t/a.ptx" -o "t/a.cubin"
+#$ fatbinary "--image3=kind=elf,sm=80,file=t/a.cubin" --embedded-fatbin="t/a.fatbin.c"
+"""
+
+
+def test_steps_variables_dependencies_and_warnings_are_read_out_of_a_dry_run() -> None:
+    run = read_dry_run(DRY_RUN)
+    assert [step[0] for step in run.steps] == [
+        "gcc",
+        "/opt/my cuda/nvvm/bin/cicc",
+        "ptxas",
+        "fatbinary",
+    ]
+    assert "-DTEXT=a b" in run.steps[0]
+    assert run.variables == {
+        "CICC_PATH": "/opt/my cuda/nvvm/bin",
+        "PATH": "/opt/my cuda/bin:/usr/bin",
+    }
+    assert run.dependencies == "the list.d"
+    assert run.said == "nvcc warning : old architectures are going away\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-- Something New -- > file",
+        '"$OTHER_PATH/cicc" a',
+        'ptxas "a.ptx" -o "a.cubin" > out 2>err',
+        'ptxas "a.ptx',
+    ],
+)
+def test_what_is_not_understood_is_left_to_nvcc(line: str) -> None:
+    with pytest.raises(nvcc_parts._NotUnderstoodError):
+        read_dry_run(f"{DRY_RUN}#$ {line}\n")
+
+
+def test_a_dry_run_that_makes_no_gpu_code_is_left_to_nvcc() -> None:
+    with pytest.raises(nvcc_parts._NotUnderstoodError):
+        read_dry_run("#$ gcc -c a.cpp\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        ("-c a.cu -o a.o", "a.o"),
+        ("-c a.cu --output-file=a.o", "a.o"),
+        ("-Xptxas -v -c a.cu -o a.o", "a.o"),
+        ("-Xcompiler -E,-M -c a.cu -o a.o", "a.o"),
+        ("-c a.cu", ""),
+        ("-dc a.cu -o a.o", ""),
+        ("-c -rdc=true a.cu -o a.o", ""),
+        ("-c --relocatable-device-code=true a.cu -o a.o", ""),
+        ("-c -v a.cu -o a.o", ""),
+        ("-c --keep a.cu -o a.o", ""),
+        ("-c -MMD a.cu -o a.o", ""),
+        ("-shared a.o -o a.so", ""),
+        ("--version", ""),
+    ],
+)
+def test_only_ordinary_compiles_are_done_by_parts(words: str, output: str) -> None:
+    assert output_of(["nvcc", *words.split()]) == output
+
+
+def test_steps_are_asked_for_one_by_one() -> None:
+    given = ["nvcc", "-t", "4", "--threads=2", "--threads", "8", "-t0", "-c", "a.cu", "-tt"]
+    assert one_by_one(given) == ["nvcc", "-c", "a.cu", "-tt"]
+
+
+def test_a_source_below_the_work_folder_is_named_as_seen_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "build").mkdir()
+    monkeypatch.chdir(tmp_path / "build")
+    step = ["cicc", "--orig_src_path_name", f"{tmp_path}/a.cu", f"{tmp_path}/b"]
+    assert from_within(step, str(tmp_path)) == [*step[:2], "../a.cu", step[3]]
+    assert from_within(step, "") == step
+    assert from_within(step, f"{tmp_path}/build") == step
+
+
+def step_in(folder: Path, architecture: str, *more: str) -> Part:
+    """A step of cicc, its temporary files named as nvcc would for some set of architectures."""
+    (folder / f"{architecture}.ii").write_text("__global__ void f() {}")
+    files = [f"{folder}/{architecture}.ii", "-o", f"{folder}/{architecture}.ptx"]
+    stub = ["--stub_file_name", f"{folder}/{architecture}.stub.c"]
+    return Part(["cicc", "-arch", "compute_80", *stub, *files, *more], str(folder))
+
+
+def test_temporary_names_do_not_matter_and_everything_else_does(tmp_path: Path) -> None:
+    one, other = tmp_path / "a.o.parts", tmp_path / "b.o.parts"
+    one.mkdir()
+    other.mkdir()
+    key = step_in(one, "a").key(["tool"])
+    assert step_in(other, "a.compute_80").key(["tool"]) == key
+    assert step_in(one, "a", "-O3").key(["tool"]) != key
+    assert step_in(one, "a").key(["another tool"]) != key
+    changed = step_in(one, "a")
+    (one / "a.ii").write_text("__global__ void g() {}")
+    assert changed.key(["tool"]) != key
+
+
+def test_a_step_with_files_that_are_not_known_to_be_read_or_written_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    for more in (["--new-result", f"{tmp_path}/a.new"], [f"--new-result={tmp_path}/a.new"]):
+        with pytest.raises(OSError, match=r"a\.new"):
+            step_in(tmp_path, "a", *more).key(["tool"])
+
+
+def test_a_result_is_given_the_names_of_the_compile_it_is_for() -> None:
+    names, others = ["t/a.stub.c", "t/a.stub"], ["u/b.compute_80.stub.c", "u/b"]
+    kept = pack([b'# 1 "t/a.stub.c"\n', b"\x7fELF\0"], (b"", b"t/a.stub: warning"), names)
+    assert kept is not None
+    assert unpack(kept, others) == [
+        b'# 1 "u/b.compute_80.stub.c"\n',
+        b"\x7fELF\0",
+        b"",
+        b"u/b: warning",
+    ]
+
+
+def test_a_binary_with_a_temporary_name_in_it_is_not_kept() -> None:
+    assert pack([b"\x7fELF\0t/a.ptx"], (b"", b""), ["t/a.ptx"]) is None
+    assert pack([b"@torchsmith 0@"], (b"", b""), ["t/a.ptx"]) is None
+
+
+def test_a_program_that_was_changed_in_place_is_another_one(tmp_path: Path) -> None:
+    shelf, program = Shelf(tmp_path / "kept"), tmp_path / "ptxas"
+    program.write_text("one")
+    before = shelf.digest(str(program))
+    assert shelf.digest(str(program)) == before
+    program.write_text("two")
+    os.utime(program, ns=(1, 1))
+    assert shelf.digest(str(program)) != before
+
+
+def test_what_was_used_last_stays_when_there_is_too_much(tmp_path: Path) -> None:
+    for number in range(4):
+        file = tmp_path / f"{number}" / "part"
+        file.parent.mkdir()
+        file.write_bytes(b"x" * 100)
+        os.utime(file, (number, number))
+    Shelf(tmp_path).get("0part")
+    os.utime(tmp_path / "0/part", (9, 9))
+    keep_newest(tmp_path, 250)
+    assert sorted(file.parent.name for file in tmp_path.glob("*/part")) == ["0", "3"]
+    keep_newest(tmp_path / "nothing there", 0)
+
+
+def pretended(folder: Path, cicc: str) -> list[str]:
+    """A compiler that says it would run a cicc of ours."""
+    says = "#$ PATH=%s\\n#$ NVVMIR_LIBRARY_DIR=%s\\n#$ cicc\\n#$ fatbinary\\n"
+    (folder / "libdevice.bc").touch()
+    tools = {
+        "nvcc": f'printf "{says}" "$PATH" "{folder}" >&2',
+        "cicc": cicc,
+        "fatbinary": ":",
+    }
+    for name, does in tools.items():
+        (folder / name).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / name).chmod(0o755)
+    program = [sys.executable, "-I", "-S", nvcc_parts.__file__]
+    return [*program, str(folder / "nvcc"), "-c", "a.cu", "-o", "a.o"]
+
+
+def variables(folder: Path) -> dict[str, str]:
+    path = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, nvcc_parts.PARTS: str(folder / "kept")}
+
+
+def test_a_step_the_kernel_killed_ends_the_compile_as_with_nvcc(tmp_path: Path) -> None:
+    command = pretended(tmp_path, "kill -9 $$")
+    done = subprocess.run(command, cwd=tmp_path, env=variables(tmp_path), check=False)
+    assert done.returncode == 137
+    assert not (tmp_path / "a.o.parts").exists()
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_reaches_the_step_and_nothing_is_left(
+    tmp_path: Path, kind: signal.Signals
+) -> None:
+    command = pretended(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60')
+    with subprocess.Popen(command, cwd=tmp_path, env=variables(tmp_path)) as compile_:
+        until, pid = time.monotonic() + 20, tmp_path / "cicc.pid"
+        while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert (tmp_path / "a.o.parts").is_dir()
+        compile_.send_signal(kind)
+        assert compile_.wait(20) == -kind
+    assert not (tmp_path / "a.o.parts").exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
