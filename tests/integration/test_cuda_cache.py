@@ -213,6 +213,33 @@ def test_the_gpu_code_and_the_dependencies_are_those_of_plain_nvcc(
     assert compiler.counted() == ["compiled"] * 5 + ["found"] * 5
 
 
+# Thrust has its types in a namespace called after the list of architectures.
+TYPED = """\
+// nvcc invents names out of that of the first function, so it is one without the list.
+void nothing() {}
+#include <thrust/complex.h>
+__global__ void first(thrust::complex<float> *x, float *y) { *y = x->real(); }
+"""
+
+
+def test_what_has_the_list_of_architectures_in_its_names_is_respelled(compiler: Compiler) -> None:
+    (compiler.folder / "typed.cu").write_text(TYPED)
+    assert compiler.by_parts(*SETS[:2], "-c", "typed.cu", "-o", "first.o").returncode == 0
+    assert compiler.counted() == ["compiled"] * 3
+    words = [*SETS, "-c", "typed.cu", "-o"]
+    assert compiler.by_parts(*words, "ours.o").returncode == 0
+    # The host's half and PTX; machine code is made of the latter again.
+    assert sorted(compiler.counted()) == ["compiled"] * 3 + ["found"] * 2
+    assert compiler.plainly(*words, "plain.o").returncode == 0
+    assert compiler.section("ours.o") == compiler.section("plain.o")
+    symbols = [
+        subprocess.check_output(["nm", name], cwd=compiler.folder, text=True)
+        for name in ("ours.o", "plain.o")
+    ]
+    assert "SM_800_900_NS" in symbols[0]
+    assert symbols[0] == symbols[1]
+
+
 def test_the_object_is_what_nvcc_makes_where_it_names_its_files_plainly(compiler: Compiler) -> None:
     words = [*SETS, "-c", "source/kernels.cu", "-o"]
     (compiler.folder / "temporary").mkdir()

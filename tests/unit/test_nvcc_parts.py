@@ -16,6 +16,7 @@ from torchsmith.toolchain.cache import keep_newest
 from torchsmith.toolchain.nvcc_parts import (
     Part,
     Shelf,
+    Spelling,
     from_within,
     one_by_one,
     output_of,
@@ -26,6 +27,7 @@ from torchsmith.toolchain.nvcc_parts import (
 
 pytestmark = pytest.mark.unit
 
+SPELLING = Spelling(b"800_900")
 # As nvcc 13.0 says it, shortened.
 DRY_RUN = """\
 nvcc warning : old architectures are going away
@@ -120,7 +122,7 @@ def step_in(folder: Path, architecture: str, *more: str) -> Part:
     (folder / f"{architecture}.ii").write_text("__global__ void f() {}")
     files = [f"{folder}/{architecture}.ii", "-o", f"{folder}/{architecture}.ptx"]
     stub = ["--stub_file_name", f"{folder}/{architecture}.stub.c"]
-    return Part(["cicc", "-arch", "compute_80", *stub, *files, *more], str(folder))
+    return Part(["cicc", "-arch", "compute_80", *stub, *files, *more], str(folder), SPELLING)
 
 
 def test_temporary_names_do_not_matter_and_everything_else_does(tmp_path: Path) -> None:
@@ -146,9 +148,10 @@ def test_a_step_with_files_that_are_not_known_to_be_read_or_written_is_not_kept(
 
 def test_a_result_is_given_the_names_of_the_compile_it_is_for() -> None:
     names, others = ["t/a.stub.c", "t/a.stub"], ["u/b.compute_80.stub.c", "u/b"]
-    kept = pack([b'# 1 "t/a.stub.c"\n', b"\x7fELF\0"], (b"", b"t/a.stub: warning"), names)
+    files = [b'# 1 "t/a.stub.c"\n', b"\x7fELF\0"]
+    kept = pack(files, (b"", b"t/a.stub: warning"), names, SPELLING)
     assert kept is not None
-    assert unpack(kept, others) == [
+    assert unpack(kept, others, SPELLING) == [
         b'# 1 "u/b.compute_80.stub.c"\n',
         b"\x7fELF\0",
         b"",
@@ -157,8 +160,51 @@ def test_a_result_is_given_the_names_of_the_compile_it_is_for() -> None:
 
 
 def test_a_binary_with_a_temporary_name_in_it_is_not_kept() -> None:
-    assert pack([b"\x7fELF\0t/a.ptx"], (b"", b""), ["t/a.ptx"]) is None
-    assert pack([b"@torchsmith 0@"], (b"", b""), ["t/a.ptx"]) is None
+    assert pack([b"\x7fELF\0t/a.ptx"], (b"", b""), ["t/a.ptx"], SPELLING) is None
+    assert pack([b"@torchsmith 0@"], (b"", b""), ["t/a.ptx"], SPELLING) is None
+
+
+# A namespace of thrust as CUDA 13 has it, and of CUB as CUDA 12 has it.
+SPELLED = """\
+namespace thrust { inline namespace THRUST_300001_SM_%s_NS {
+_ZN6thrust%dTHRUST_300001_SM_%s_NS5tupleIiE _ZN3cub%dCUB_200302_%s_NS11DeviceSortE
+"""
+
+
+def spelled(architectures: str) -> bytes:
+    lengths = (len(f"THRUST_300001_SM_{architectures}_NS"), len(f"CUB_200302_{architectures}_NS"))
+    values = (architectures, lengths[0], architectures, lengths[1], architectures)
+    return (SPELLED % values).encode()
+
+
+def test_names_with_the_list_of_architectures_are_spelled_for_another_list() -> None:
+    one = Spelling(b"800").taken_out(spelled("800"))
+    assert one is not None
+    assert one == SPELLING.taken_out(spelled("800_900"))
+    assert SPELLING.put_in(one) == spelled("800_900")
+    kept = pack([spelled("800")], (b"", b""), [], Spelling(b"800"))
+    assert kept is not None
+    assert unpack(kept, [], SPELLING) == [spelled("800_900"), b"", b""]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"_Z99THRUST_300001_SM_800_900_NSv",
+        b".b8 text[8] = {84, 72, 82, 85, 83, 84, 95, 0};",
+        b".b8 text[5] = {67,85,66,95,0};",
+        b"\x7fELF\0THRUST_300001_SM_800_900_NS",
+    ],
+)
+def test_a_result_whose_names_cannot_be_spelled_otherwise_is_not_kept(text: bytes) -> None:
+    assert pack([text], (b"", b""), [], SPELLING) is None
+
+
+@pytest.mark.parametrize(
+    "text", [b"MY_THRUST_300001_SM_800_900_NS", b"THRUST_300001_SM_800_NS", b"CUB_1_800_900", b""]
+)
+def test_other_names_stay_as_they_are(text: bytes) -> None:
+    assert SPELLING.taken_out(text) == text
 
 
 def test_a_program_that_was_changed_in_place_is_another_one(tmp_path: Path) -> None:

@@ -154,12 +154,67 @@ def one_by_one(command: Sequence[str]) -> list[str]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """The list of architectures as it is in names: 800_900.
+
+    Thrust and CUB have all they define in a namespace called after it, which would make every
+    file that has one of their types another one for each set. What is kept has a mark in its
+    place. Where the name is part of a mangled one, its length stands before it.
+    """
+
+    list: bytes
+
+    def _names(self, list_: bytes) -> re.Pattern[bytes]:
+        return re.compile(
+            rb"(?:(?<![A-Za-z_0-9])|(?P<length>\d+))"
+            rb"(?P<name>(?P<before>(?:THRUST|CUB)_\d{6}_(?:SM_)?)"
+            + list_
+            + rb"(?P<after>(?:_NS)?))"
+        )
+
+    def taken_out(self, text: bytes) -> bytes | None:
+        """The text with marks; None if that cannot be undone."""
+        if not self.list:
+            return text
+        if _LIST in text or _AS_NUMBERS.search(text):
+            return None
+        odd = False
+
+        def marked(found: re.Match[bytes]) -> bytes:
+            nonlocal odd
+            length = found["length"]
+            odd |= bool(length) and int(length) != len(found["name"])
+            return (b"@" if length else b"") + found["before"] + _LIST + found["after"]
+
+        changed = self._names(self.list).sub(marked, text)
+        return None if odd else changed
+
+    def put_in(self, text: bytes) -> bytes:
+        """The text with this list where the marks are."""
+
+        def named(found: re.Match[bytes]) -> bytes:
+            name = found["before"] + self.list + found["after"]
+            return (b"%d" % len(name) if found["mangled"] else b"") + name
+
+        return _MARKED.sub(named, text) if self.list else text
+
+
+_LIST = b"@torchsmith list@"
+_MARKED = re.compile(
+    rb"(?P<mangled>@?)(?P<before>(?:THRUST|CUB)_\d{6}_(?:SM_)?)" + _LIST + rb"(?P<after>(?:_NS)?)"
+)
+# "THRUST_" and "CUB_" in a string, as PTX has it.
+_AS_NUMBERS = re.compile(rb"84, ?72, ?82, ?85, ?83, ?84, ?95|67, ?85, ?66, ?95")
+
+
 @dataclass(slots=True)
 class Part:
     """One step whose result is kept: its command, and the temporary files in it."""
 
     command: list[str]
     temporary: str
+    spelling: Spelling
 
     def names(self) -> list[str]:
         """The temporary names in the command, each once; their places are what matters."""
@@ -191,6 +246,7 @@ class Part:
         digest = hashlib.sha256("\0".join((_FORMAT, *tools, *words)).encode(errors="replace"))
         for name in self.inputs():
             content = Path(name).read_bytes()
+            content = self.spelling.taken_out(content) or content
             digest.update(b"%d\0" % len(content))
             digest.update(content)
         return digest.hexdigest()
@@ -201,29 +257,31 @@ def mark(number: int) -> str:
     return f"@torchsmith {number}@"
 
 
-def pack(files: Sequence[bytes], said: tuple[bytes, bytes], names: Sequence[str]) -> bytes | None:
-    """A result as it is kept; None if temporary names are in it where they cannot be changed."""
+def pack(
+    files: Sequence[bytes], said: tuple[bytes, bytes], names: Sequence[str], spelling: Spelling
+) -> bytes | None:
+    """A result as it is kept; None if names are in it where they cannot be changed."""
     neutral: list[bytes] = []
     for content in (*files, *said):
-        text = b"\0" not in content
         if b"@torchsmith " in content:
             return None
         changed = content
         for number, name in _longest_first(names):
             changed = changed.replace(name.encode(), mark(number).encode())
-        if changed != content and not text:
+        marked = spelling.taken_out(changed)
+        if marked is None or (marked != content and b"\0" in content):
             return None
-        neutral.append(changed)
+        neutral.append(marked)
     head = json.dumps([len(part) for part in neutral]).encode()
     return zlib.compress(head + b"\n" + b"".join(neutral), 1)
 
 
-def unpack(kept: bytes, names: Sequence[str]) -> list[bytes]:
+def unpack(kept: bytes, names: Sequence[str], spelling: Spelling) -> list[bytes]:
     """The files of a result, with this compile's names, and what was said on both streams."""
     head, _, body = zlib.decompress(kept).partition(b"\n")
     parts: list[bytes] = []
     for size in json.loads(head):
-        part, body = body[:size], body[size:]
+        part, body = spelling.put_in(body[:size]), body[size:]
         for number, name in enumerate(names):
             part = part.replace(mark(number).encode(), name.encode())
         parts.append(part)
@@ -289,6 +347,7 @@ class Compile:
     shelf: Shelf
     temporary: str
     root: str
+    architectures: bytes = b""
     read: dict[str, None] = field(default_factory=dict)
     counted: list[str] = field(default_factory=list)
 
@@ -303,11 +362,15 @@ class Compile:
             if status != 0:
                 return status
             if "-E" in step:
+                given = after(step, "-D__CUDA_ARCH_LIST__")
+                self.architectures = given.replace(",", "_").encode()
                 self._preprocessed(Path(after(step, "-o")))
         return 0
 
     def _kept(self, step: list[str], variables: dict[str, str]) -> int:
-        part = Part(step, self.temporary)
+        # Machine code has names that cannot be changed: to ptxas every spelling is another.
+        spelled = b"" if _tool(step) == "ptxas" else self.architectures
+        part = Part(step, self.temporary, Spelling(spelled))
         names = part.names()
         try:
             key = part.key(self._tools(step, variables))
@@ -316,7 +379,7 @@ class Compile:
         kept = self.shelf.get(key)
         if kept is not None:
             with contextlib.suppress(ValueError, zlib.error, OSError):
-                *files, out, err = unpack(kept, names)
+                *files, out, err = unpack(kept, names, part.spelling)
                 for name, content in zip(part.outputs(), files, strict=True):
                     Path(name).write_bytes(content)
                 _say(out, err)
@@ -332,7 +395,7 @@ class Compile:
             self.counted.append(COMPILED)
             with contextlib.suppress(OSError):
                 files = [Path(name).read_bytes() for name in part.outputs()]
-                if kept := pack(files, (said[0], said[1]), part.names()):
+                if kept := pack(files, (said[0], said[1]), part.names(), part.spelling):
                     self.shelf.put(key, kept)
         return status
 
