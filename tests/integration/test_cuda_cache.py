@@ -15,6 +15,8 @@ from torchsmith.toolchain import nvcc_parts
 from torchsmith.toolchain.build_paths import names_from_within
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.governor import Governor
+from torchsmith.toolchain.governor_events import Event, Finished
+from torchsmith.toolchain.memory_book import MIB
 from torchsmith.verify.binary import read_files
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("build_tools")]
@@ -59,7 +61,13 @@ def build(
     cache = compiler_cache(store, work)
     assert cache.command, "tools/install_test_tools.sh installs ccache"
     source, folder = lay_out(work, amount), work / "build"
-    with Governor(options=names_from_within(work)) as governor:
+    peaks: dict[str, int] = {}
+
+    def told(event: Event) -> None:
+        if isinstance(event, Finished):
+            peaks[Path(event.file).name] = event.peak
+
+    with Governor(options=names_from_within(work), listener=told) as governor:
         variables = {
             **os.environ,
             **governor.environment(cache.command),
@@ -73,6 +81,8 @@ def build(
             done = subprocess.run(command, env=variables, capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
     assert not list(work.rglob("*.parts")), "temporary files are removed"
+    if cache.parts_used()[1]:
+        assert peaks["kernels.cu"] > 40 * MIB, "the governor sees what the steps take"
     return cache
 
 
