@@ -71,12 +71,12 @@ class _NotUnderstoodError(Exception):
     """nvcc is to do this compile itself."""
 
 
-class _StoppedError(BaseException):
-    """A signal came."""
+class _StoppedError(Exception):
+    """A signal came, and the step that ran was ended."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
+
+_signals: list[int] = []
+_running: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(slots=True)
@@ -165,45 +165,45 @@ class Spelling:
 
     list: bytes
 
-    def _names(self, list_: bytes) -> re.Pattern[bytes]:
-        return re.compile(
-            rb"(?:(?<![A-Za-z_0-9])|(?P<length>\d+))"
-            rb"(?P<name>(?P<before>(?:THRUST|CUB)_\d{6}_(?:SM_)?)"
-            + list_
-            + rb"(?P<after>(?:_NS)?))"
-        )
-
     def taken_out(self, text: bytes) -> bytes | None:
         """The text with marks; None if that cannot be undone."""
         if not self.list:
             return text
         if _LIST in text or _AS_NUMBERS.search(text):
             return None
-        odd = False
-
-        def marked(found: re.Match[bytes]) -> bytes:
-            nonlocal odd
-            length = found["length"]
-            odd |= bool(length) and int(length) != len(found["name"])
-            return (b"@" if length else b"") + found["before"] + _LIST + found["after"]
-
-        changed = self._names(self.list).sub(marked, text)
-        return None if odd else changed
+        pieces: list[bytes] = []
+        done = 0
+        for found in _names(self.list).finditer(text):
+            # Digits are looked for from here: an expression with them takes ten times as long.
+            start = begin = found.start()
+            while start > done and text[start - 1 : start].isdigit():
+                start -= 1
+            length, before = text[start:begin], text[start - 1 : start]
+            if not length and (before.isalnum() or before == b"_"):
+                continue
+            if length and int(length) != len(found[0]):
+                return None
+            kind = b"mangled" if length else b"plain"
+            pieces += [text[done:start], b"%s%s %s %s@" % (_LIST, kind, found[1], found[2])]
+            done = found.end()
+        return b"".join((*pieces, text[done:]))
 
     def put_in(self, text: bytes) -> bytes:
         """The text with this list where the marks are."""
 
         def named(found: re.Match[bytes]) -> bytes:
-            name = found["before"] + self.list + found["after"]
-            return (b"%d" % len(name) if found["mangled"] else b"") + name
+            name = found[2] + self.list + found[3]
+            return (b"%d" % len(name) if found[1] == b"mangled" else b"") + name
 
         return _MARKED.sub(named, text) if self.list else text
 
 
-_LIST = b"@torchsmith list@"
-_MARKED = re.compile(
-    rb"(?P<mangled>@?)(?P<before>(?:THRUST|CUB)_\d{6}_(?:SM_)?)" + _LIST + rb"(?P<after>(?:_NS)?)"
-)
+def _names(architectures: bytes) -> re.Pattern[bytes]:
+    return re.compile(rb"((?:THRUST|CUB)_\d{6}_(?:SM_)?)" + architectures + rb"((?:_NS)?)")
+
+
+_LIST = b"@torchsmith list "
+_MARKED = re.compile(_LIST + rb"(\w+) (\w+) (\w*)@")
 # "THRUST_" and "CUB_" in a string, as PTX has it.
 _AS_NUMBERS = re.compile(rb"84, ?72, ?82, ?85, ?83, ?84, ?95|67, ?85, ?66, ?95")
 
@@ -449,11 +449,14 @@ def _start(step: list[str], variables: dict[str, str], said: list[bytes] | None 
     pipe = None if said is None else subprocess.PIPE
     program = shutil.which(step[0], path=variables.get("PATH")) or step[0]
     with subprocess.Popen([program, *step[1:]], env=variables, stdout=pipe, stderr=pipe) as child:
-        try:
-            heard = child.communicate()
-        except BaseException:
+        _running.append(child)
+        # One that came before it was noted here.
+        if _signals:
             child.terminate()
-            raise
+        heard = child.communicate()
+        _running.clear()
+    if _signals:
+        raise _StoppedError
     if said is not None:
         said.extend(words or b"" for words in heard)
     # As a shell has it, which nvcc starts its steps with.
@@ -483,7 +486,9 @@ def main(command: list[str]) -> int:
             pass
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    sys.stdout.flush()
+    # Python ignores these two, and a program would inherit that.
+    for kind in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(kind, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -520,15 +525,20 @@ def _count(words: Sequence[str]) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise _StoppedError(number)
+    """Hand a signal on. Raised from here, it could leave a step that is just being started."""
+    _signals.append(number)
+    for child in _running:
+        child.terminate()
 
 
 if __name__ == "__main__":
     for _kind in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(_kind) != signal.SIG_IGN:
             signal.signal(_kind, _stop)
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except _StoppedError as _stopped:
-        signal.signal(_stopped.number, signal.SIG_DFL)
-        os.kill(os.getpid(), _stopped.number)
+    _status = 1
+    with contextlib.suppress(_StoppedError):
+        _status = main(sys.argv[1:])
+    if _signals:
+        signal.signal(_signals[0], signal.SIG_DFL)
+        os.kill(os.getpid(), _signals[0])
+    sys.exit(_status)
