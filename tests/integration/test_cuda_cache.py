@@ -29,6 +29,10 @@ static __device__ int counter;
 namespace { __device__ float more(float x) { atomicAdd(&counter, 1); return x + AMOUNT; } }
 __global__ void add(float *x) { assert(x); x[threadIdx.x] = more(x[threadIdx.x]); }
 extern "C" void go(float *x) { add<<<1, 8>>>(x); }
+#ifdef TEXT
+extern const char *text;
+const char *text = TEXT;
+#endif
 """
 HOST = "#include <map>\nint empty() { return std::map<int, int>().size(); }\n"
 # No architectures in the commands of files that are not for a GPU, and no test of the compiler,
@@ -207,8 +211,8 @@ SETS = [
 def test_the_gpu_code_and_the_dependencies_are_those_of_plain_nvcc(
     compiler: Compiler, more: list[str]
 ) -> None:
-    source = "source/kernels.cu"
-    words = ["-O2", *more, *SETS, "-DTEXT=\"a b $HOME 'c'\"", "-c", "-x", "cu", source]
+    source, text = "source/kernels.cu", "-DTEXT=\"a b 'c' |;&<>\""
+    words = ["-O2", *more, *SETS, text, "-c", "-x", "cu", source]
     deps = ["-MD", "-MT", "the target", "-MF"]
     assert compiler.plainly(*words, *deps, "plain.d", "-o", "plain.o").returncode == 0
     for _ in ("compiled", "found"):
@@ -217,6 +221,7 @@ def test_the_gpu_code_and_the_dependencies_are_those_of_plain_nvcc(
         code = compiler.section("ours.o")
         assert len(code) > 1000
         assert code == compiler.section("plain.o")
+        assert b"a b 'c' |;&<>" in (compiler.folder / "ours.o").read_bytes()
         ours, plain = ((compiler.folder / name).read_text() for name in ("ours.d", "plain.d"))
         assert "amount.h" in ours
         assert ours == plain

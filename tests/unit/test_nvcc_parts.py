@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.cli.show_build import display
+from torchsmith.engine.events import CompilerCacheUsed
+from torchsmith.plan.models import Plan
 from torchsmith.toolchain import nvcc_parts
 from torchsmith.toolchain.cache import keep_newest
 from torchsmith.toolchain.nvcc_parts import (
@@ -65,6 +68,8 @@ def test_steps_variables_dependencies_and_warnings_are_read_out_of_a_dry_run() -
     [
         "-- Something New -- > file",
         '"$OTHER_PATH/cicc" a',
+        'gcc -DTEXT="$HOME"',
+        "gcc `flags`",
         'ptxas "a.ptx" -o "a.cubin" > out 2>err',
         'ptxas "a.ptx',
     ],
@@ -273,3 +278,13 @@ def test_a_signal_reaches_the_step_and_nothing_is_left(
     assert not (tmp_path / "a.o.parts").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def test_a_build_says_how_many_steps_of_nvcc_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    with display(Plan("tiny", (), ()), json=False, quiet=False) as shown:
+        shown.event(CompilerCacheUsed(hits=1, misses=2))
+        assert "nvcc" not in capsys.readouterr().err
+        shown.event(CompilerCacheUsed(hits=1, misses=2, cuda_parts_found=3, cuda_parts_compiled=2))
+    said = capsys.readouterr().err
+    assert "1 of 3 compiles were in the compiler cache" in said
+    assert "3 of 5 steps of nvcc in the others were there, too" in said

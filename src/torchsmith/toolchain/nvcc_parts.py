@@ -110,12 +110,15 @@ def read_dry_run(text: str) -> DryRun:
 def _words(line: str, variables: dict[str, str]) -> list[str]:
     for name, value in variables.items():
         line = line.replace(f'"${name}/', f'"{value}/')
+    # nvcc has a shell run it, which would put something else in the place of these.
+    if "$" in line or "`" in line:
+        raise _NotUnderstoodError
     try:
         words = shlex.split(line)
     except ValueError:
         raise _NotUnderstoodError from None
-    # A variable, or output that goes elsewhere.
-    if not words or words[0].startswith(("-", "$")) or any(">" in word[:2] for word in words):
+    # Something new, or output that goes elsewhere.
+    if not words or words[0].startswith("-") or any(">" in word[:2] for word in words):
         raise _NotUnderstoodError
     return words
 
