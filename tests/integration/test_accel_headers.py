@@ -16,7 +16,7 @@ from tests.integration.accel_project import COUNT, EXPECTED, Project, text_of
 from torchsmith.toolchain.accel.batches import LARGE
 from torchsmith.toolchain.accel.dependencies import read_dependencies
 from torchsmith.toolchain.accel.gcc_command import find_compile
-from torchsmith.toolchain.cache import compiler_cache
+from torchsmith.toolchain.cache import CompilerCache, compiler_cache, without_a_cache
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("build_tools")]
 
@@ -205,9 +205,9 @@ def test_who_is_told_to_end_ends_the_compiler(sources: Sources) -> None:
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
 
 
-def large_project(folder: Path, store: Path) -> Project:
+def large_project(folder: Path, store: Path, cache: CompilerCache | None = None) -> Project:
     """A program whose files are each large enough to be compiled by themselves."""
-    project = Project(folder, compiler_cache(store, folder))
+    project = Project(folder, cache or compiler_cache(store, folder))
     project.headers = folder / "headers"
     for number in range(COUNT):
         project.file(number).write_text(text_of(number) + "/*" + "x" * LARGE + "*/\n")
@@ -235,6 +235,15 @@ def test_a_build_uses_them_and_a_build_elsewhere_finds_everything_in_the_cache(
     assert two.result() == EXPECTED
     assert two.cache.used() == (compiled, 0)
     assert not (tmp_path / "two/headers").exists()
+
+
+def test_without_ccache_the_same_is_compiled(tmp_path: Path) -> None:
+    one = large_project(tmp_path / "one", tmp_path / "store")
+    other = large_project(tmp_path / "other", tmp_path, CompilerCache(without_a_cache()))
+    for project in (one, other):
+        project.make()
+    assert len(list((tmp_path / "other/headers").rglob("*.gch"))) == 1
+    assert (one.build / "program").read_bytes() == (other.build / "program").read_bytes()
 
 
 def test_a_header_that_is_edited_is_compiled_again_by_all_who_read_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from torchsmith.toolchain.cache import without_a_cache
 from torchsmith.toolchain.compiles import killed_for_memory, read_compile
 
 pytestmark = pytest.mark.unit
@@ -43,6 +44,13 @@ def test_a_cache_before_the_compiler_is_seen_and_changes_no_flags() -> None:
     cached = read_compile("/b", ["/usr/bin/ccache", "g++", "-O2", "-c", "a.cpp", "-o", "a.o"])
     assert cached.cached
     assert cached.flags == bare.flags
+
+
+def test_what_stands_in_a_caches_place_is_not_the_compiler() -> None:
+    bare = read_compile("/b", ["g++", "-O2", "-c", "a.cpp", "-o", "a.o"])
+    assert (
+        read_compile("/b", [*without_a_cache(), "g++", "-O2", "-c", "a.cpp", "-o", "a.o"]) == bare
+    )
 
 
 def test_flags_tell_optimisation_apart_but_not_places() -> None:

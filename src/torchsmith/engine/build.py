@@ -33,7 +33,7 @@ from torchsmith.sources.required import required
 from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.accel import SAME, SWITCH, acceleration
 from torchsmith.toolchain.build_paths import names_from_within
-from torchsmith.toolchain.cache import CompilerCache, compiler_cache
+from torchsmith.toolchain.cache import CompilerCache, compiler_cache, without_a_cache
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.memory_book import MemoryBook
@@ -247,7 +247,8 @@ def build(
         ):
             environment = {
                 **inherited_environment(),
-                **governor.environment(cache.command),
+                # Without a cache nothing is ever there, and what is compiled is the same.
+                **governor.environment(cache.command or without_a_cache()),
                 **(cache.environment or {}),
                 **acceleration(store.root / "lessons", cores, headers),
                 "PROJECT": str(project.resolve()),

@@ -82,7 +82,7 @@ def compiler_cache(store: Path, work: Path, *, shared: bool = False) -> Compiler
         # What is not yet complete need not cross the network (ccache's manual, on NFS).
         settings["CCACHE_TEMPDIR"] = str(Path(tempfile.gettempdir()) / f"ccache-{os.getuid()}")
     # ccache takes a space for the end of a program's name.
-    if os.access(ON_A_MISS, os.X_OK) and " " not in str(ON_A_MISS):
+    if without_a_cache() and " " not in str(ON_A_MISS):
         parts = store / "cuda-parts"
         keep_newest(parts, _MOST_PARTS)
         settings |= {
@@ -97,6 +97,11 @@ def compiler_cache(store: Path, work: Path, *, shared: bool = False) -> Compiler
     chosen = {name: os.environ.get(name, value) for name, value in settings.items()}
     parts_log = Path(chosen[LOG]) if LOG in chosen else None
     return CompilerCache((program,), chosen, Path(chosen["CCACHE_STATSLOG"]), parts_log)
+
+
+def without_a_cache() -> tuple[str, ...]:
+    """The words before a compiler's command where there is no ccache to start them."""
+    return (str(ON_A_MISS),) if os.access(ON_A_MISS, os.X_OK) else ()
 
 
 def _new_log(work: Path, name: str) -> Path:

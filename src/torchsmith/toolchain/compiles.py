@@ -32,6 +32,8 @@ _PLACES = frozenset(
 )
 _PLACE_PREFIXES = ("-I", "-L", "-isystem", "-Wl,", "-ffile-prefix-map", "-fdebug-prefix-map")
 _CACHES = frozenset(["ccache", "sccache", "buildcache", "distcc"])
+# What stands in a cache's place where there is none.
+_NO_CACHE = "compile_miss.sh"
 
 # How each tool tells that the kernel ended one of its processes, or that it got no memory.
 _KILLED = re.compile(
@@ -78,7 +80,7 @@ def read_compile(cwd: str, argv: Sequence[str], roots: Sequence[str] = ()) -> Co
     output = source = ""
     kept: list[str] = []
     cached = PurePath(argv[0]).name in _CACHES
-    words = iter(argv[1:] if cached else argv)
+    words = iter(argv[1:] if cached or PurePath(argv[0]).name == _NO_CACHE else argv)
     compiler = next(words, "")
     kept.append(PurePath(compiler).name)
     for word in words:
