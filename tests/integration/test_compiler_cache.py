@@ -16,6 +16,7 @@ from typing import ClassVar
 import pytest
 from tests.integration.conftest import ROOT
 
+from torchsmith.plan.torch import env_folder
 from torchsmith.toolchain.build_paths import names_from_within
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.governor import Governor
@@ -32,7 +33,11 @@ def build(work: Path, cache: CompilerCache) -> None:
     (source / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.18)\nproject(cached CXX)\nadd_executable(a a.cpp)\n"
     )
-    # As builds have it: told of their own folder, which the cache must not mind.
+    make(work, source, work / "build", cache)
+
+
+def make(work: Path, source: Path, folder: Path, cache: CompilerCache) -> None:
+    """Build as builds do: told of their own folder, which the cache must not mind."""
     with Governor(options=names_from_within(work)) as governor:
         variables = {
             **os.environ,
@@ -40,8 +45,8 @@ def build(work: Path, cache: CompilerCache) -> None:
             **(cache.environment or {}),
         }
         for command in (
-            ["cmake", "-G", "Ninja", "-S", str(source), "-B", str(work / "build")],
-            ["ninja", "-C", str(work / "build")],
+            ["cmake", "-G", "Ninja", "-S", str(source), "-B", str(folder)],
+            ["ninja", "-C", str(folder)],
         ):
             subprocess.run(command, env=variables, check=True, capture_output=True)
 
@@ -69,6 +74,29 @@ def test_a_file_compiled_in_one_folder_is_not_compiled_in_another(tmp_path: Path
     assert misses(second) == compiled
     assert second.used() == (compiled, 0)
     assert (store / "compiler-cache").is_dir()
+
+
+def test_variants_of_one_python_share_what_reads_headers_of_their_environments(
+    tmp_path: Path,
+) -> None:
+    for variant in ("one", "another"):
+        header = tmp_path / env_folder(variant) / "include/numpy.h"
+        header.parent.mkdir(parents=True)
+        header.write_text("inline int numpy() { return 1; }\n")
+        source = tmp_path / "build" / variant / "torch"
+        source.mkdir()
+        (source / "a.cpp").write_text("#include <numpy.h>\nint main() { return numpy(); }\n")
+        (source / "CMakeLists.txt").write_text(
+            "cmake_minimum_required(VERSION 3.18)\nproject(bound CXX)\nadd_executable(a a.cpp)\n"
+            f"include_directories(SYSTEM {header.parent})\n"
+        )
+    first = compiler_cache(tmp_path / "store", tmp_path)
+    make(tmp_path, tmp_path / "build/one/torch", tmp_path / "build/one/torch/build", first)
+    compiled = first.used()[1]
+    assert compiled > 0
+    second = compiler_cache(tmp_path / "store", tmp_path)
+    make(tmp_path, tmp_path / "build/another/torch", tmp_path / "build/another/torch/build", second)
+    assert second.used() == (compiled, 0)
 
 
 class Shelf(BaseHTTPRequestHandler):

@@ -70,7 +70,7 @@ def test_no_step_writes_where_another_of_its_variant_writes(plan: Plan) -> None:
 
 def test_environments_are_written_by_one_step_only(plan: Plan) -> None:
     def writers(step: Step) -> bool:
-        return any(re.search(r"env/\S+/bin/python -m pip install", line) for line in step.commands)
+        return any(re.search(r"\S+/env/bin/python -m pip install", line) for line in step.commands)
 
     assert {step.kind for step in plan.steps if writers(step)} <= {"environment"}
 

@@ -166,7 +166,7 @@ def _neutral(step: Step, text: str) -> str:
 
 
 # The folders of the work folder that have one folder for each variant.
-_HOMES = "build|channel|conda|dist|env|image|jobs|verify"
+_HOMES = "build|channel|conda|dist|image|jobs|verify"
 
 
 def as_json(value: Any) -> Any:

@@ -17,7 +17,8 @@ from torchsmith.resolve.models import InstalledChoice, Resolution
 
 def env_folder(variant: str) -> str:
     """The isolated Python environment of a variant."""
-    return f"env/{variant}"
+    # Beside what is built in it: variants name its headers alike, so a compiler cache knows them.
+    return f"build/{variant}/env"
 
 
 def site_packages(folder: str, python: str) -> str:
