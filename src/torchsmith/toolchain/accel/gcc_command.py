@@ -20,6 +20,7 @@ ONCE = Path("torchsmith-batches/once")
 _GCC = re.compile(r"(?:.*-)?[gc]\+\+(?:-[\d.]+)?")
 _WITH_VALUE = frozenset(["-isystem", "-iquote", "-idirafter", "-D", "-U", "-I", "--param", "-arch"])
 _SEARCHED = ("-I", "-isystem")
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # These say nothing of what headers mean, or differ from file to file.
 _ASIDE = ("-ffile-prefix-map=", "--param=ggc-", "-fdiagnostics-", "-W")
 
@@ -116,15 +117,19 @@ def _parts(option: str) -> list[str]:
 
 
 def run(command: Sequence[str]) -> tuple[int, bytes]:
-    """Run a compiler to its end, also when this program is told to end."""
+    """Run a compiler to its end; a signal that ends this program ends it first."""
+    received: list[int] = []
     with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
 
         def stop(number: int, frame: FrameType | None) -> None:
+            received.append(number)
             child.send_signal(number)
 
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, stop)
         words = child.communicate()[1]
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    if received:
+        os.kill(os.getpid(), received[0])
     return child.returncode, words
