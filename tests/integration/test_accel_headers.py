@@ -259,6 +259,21 @@ def test_a_header_that_is_edited_is_compiled_again_by_all_who_read_it(tmp_path: 
     assert project.result() == str(int(EXPECTED) + COUNT)
 
 
+def test_a_build_that_was_stopped_goes_on_with_them_and_one_that_is_done_does_without(
+    tmp_path: Path,
+) -> None:
+    project = large_project(tmp_path / "one", tmp_path / "store")
+    listed = project.build / "torchsmith-batches/headers.json"
+    project.make()
+    begun = listed.read_text()
+    assert json.loads(begun)
+    (project.build / "CMakeFiles/program.dir/f00.cpp.o").unlink()
+    project.make()
+    assert listed.read_text() == begun
+    project.make()
+    assert json.loads(listed.read_text()) == {}
+
+
 def test_without_acceleration_nothing_is_compiled_beforehand(tmp_path: Path) -> None:
     project = large_project(tmp_path / "one", tmp_path / "store")
     project.make(accel="off")

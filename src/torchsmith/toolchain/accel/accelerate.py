@@ -158,9 +158,7 @@ def accelerate(
     if not added:
         return None
     there = [(folder / plain(item.outputs[0])).exists() for item in candidates]
-    # Who changes a file of a build that is done waits for that file alone.
-    done = sum(there) * 10 > len(there) * 9 and not anew
-    _list_units(folder, {} if done else units)
+    _list_units(folder, {} if not anew and _is_done(folder, there) else units)
     replace(formed, limits=limits).write(folder / FOLDER / "formed.json")
     made = folder / FILE
     # What stands first ninja begins first: the heaviest, or it is what everything waits for.
@@ -170,6 +168,19 @@ def accelerate(
     rest = _without(lines, taken)
     write_if_changed(made, "\n".join([*rest[:start], *_rule(), *edges, *rest[start:]]) + "\n")
     return made
+
+
+def _is_done(folder: Path, there: list[bool]) -> bool:
+    """Whether what is compiled now is no more than what somebody changed, and waits for.
+
+    A build that began with headers goes on with them, after a kill, to its last file: what it
+    compiles does not depend on where it was stopped.
+    """
+    try:
+        began = bool(json.loads((folder / LIST).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        began = False
+    return all(there) if began else sum(there) * 10 > len(there) * 9
 
 
 def _list_units(folder: Path, units: dict[str, list[list[str]]]) -> None:
