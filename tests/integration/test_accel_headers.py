@@ -139,6 +139,16 @@ def test_a_macro_that_headers_only_refuse_is_no_hindrance(sources: Sources) -> N
     assert begins_with_headers(sources.compile("f1"))
 
 
+@pytest.mark.parametrize("what", ['GCC optimize("O3")', "pack(1)", "GCC visibility push(hidden)"])
+def test_a_file_that_sets_options_for_its_headers_reads_them_itself(
+    sources: Sources, what: str
+) -> None:
+    sources.write("f1", "int f1() { return volume(); }", before=f"#pragma {what}")
+    sources.enlist()
+    assert begins_with_headers(sources.compile("f0"))
+    assert not begins_with_headers(sources.compile("f1"))
+
+
 def test_a_file_with_a_macro_nobody_knew_of_reads_them_itself(sources: Sources) -> None:
     assert begins_with_headers(sources.compile("f0"))
     sources.write("f1", "int f1() { return volume(); }", before="#define LOUD")

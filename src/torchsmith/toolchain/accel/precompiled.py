@@ -25,6 +25,10 @@ from torchsmith.toolchain.accel.includes import Includes
 _ATTEMPTS = 6
 _MACRO = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
+# Options that a file sets for what follows hold for its headers, too.
+_OPTIONS = re.compile(
+    r"^[ \t]*#[ \t]*pragma[ \t]+(?:GCC[ \t]+(?:target|optimize|visibility)|pack)\b", re.M
+)
 # A header that refuses to be read after a macro is not read by a file that sets it.
 _REFUSAL = re.compile(
     r"^[ \t]*#[ \t]*if[^\n]*\n\s*#[ \t]*error(?:[^\n]*\\\n)*[^\n]*\n\s*#[ \t]*endif", re.MULTILINE
@@ -104,8 +108,9 @@ def find_start(place: Path, compile_: Compile, units: Sequence[Sequence[str]]) -
     choice = _chosen(place, compile_, units)
     includes = _includes(compile_, choice.includes)
     closure = includes.closure(os.path.realpath(compile_.source))
-    macros = early_macros(_sources(closure))
-    if not macros <= choice.macros:
+    sources = _sources(closure)
+    macros = early_macros(sources)
+    if not macros <= choice.macros or any(_OPTIONS.search(early_text(name)) for name in sources):
         return None
     for number, first in enumerate(choice.sets):
         if closure.keys() >= set(first):
@@ -235,12 +240,13 @@ def _sources(closure: Iterable[str]) -> list[str]:
 
 def early_macros(sources: Iterable[str]) -> frozenset[str]:
     """The macros that files define, or undefine, before the last of their includes."""
-    found: set[str] = set()
-    for path in sources:
-        text = _text(path)
-        last = max((match.start() for match in _INCLUDE.finditer(text)), default=0)
-        found.update(match[1] for match in _MACRO.finditer(text, 0, last))
-    return frozenset(found)
+    return frozenset(name for path in sources for name in _MACRO.findall(early_text(path)))
+
+
+def early_text(path: str) -> str:
+    """What a file says before the last of its includes."""
+    text = _text(path)
+    return text[: max((match.start() for match in _INCLUDE.finditer(text)), default=0)]
 
 
 def _mentioned(files: Iterable[str], macros: frozenset[str]) -> frozenset[str]:
