@@ -7,7 +7,8 @@ in its work folder. Batches and files outside any batch are drawn in the proport
 build has them, and each is compiled both ways, one after the other, without a compiler cache;
 with --jobs several at once, stock's and ours mixed, so that both have the same neighbours. Ours
 begin with headers that are compiled beforehand: what that takes is counted in the proportion of
-the files drawn. Nothing in the folder is changed but what its code generators write.
+the files drawn. As in a build, ours are compiled on huge pages, and gcc collects garbage late.
+Nothing in the folder is changed but what its code generators write.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ from torchsmith.toolchain.accel.ninja_file import Statement, plain, read_stateme
 from torchsmith.toolchain.accel.precompiled import place_of, prepare_all
 from torchsmith.toolchain.accel.with_headers import LIST
 from torchsmith.toolchain.cache import ON_A_MISS
+from torchsmith.toolchain.collection import LATE
+from torchsmith.toolchain.huge_pages import huge_pages
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def together(batch: Batch, folder: Path, headers: Mapping[str, str]) -> float:
             for number, member in enumerate(batch.members)
         )
         place = Path(scratch) / "batch.json"
-        place.write_text(Batch(batch.command, members, once=batch.once).text())
+        place.write_text(Batch((*batch.command, *LATE), members, once=batch.once).text())
         program = "torchsmith.toolchain.accel.compile_batch"
         return cpu_seconds([sys.executable, "-P", "-m", program, str(place)], folder, headers)
 
@@ -144,7 +147,7 @@ def compare_file(
     words = shlex.split(command)
     deps = words[words.index("-MF") + 1] if "-MF" in words else ""
     elsewhere = {output: "{scratch}/one.o", deps: "{scratch}/one.d"}
-    ours = pool.submit(apart, words, elsewhere, folder, headers)
+    ours = pool.submit(apart, [*words, *LATE], elsewhere, folder, headers)
     return Comparison(ours, [pool.submit(apart, words, elsewhere, folder)])
 
 
@@ -192,6 +195,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(given.jobs) as pool:
         headers = {
             **acceleration(Path(place), given.cores, Path(place)),
+            **huge_pages(Path(place)),
             "CCACHE_PREFIX": str(ON_A_MISS),
         }
         making = ready_headers(commands.values(), folder, Path(place))

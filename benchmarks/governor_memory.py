@@ -28,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from torchsmith.host.limits import control_groups
-from torchsmith.toolchain import Event, Governor, MemoryBook
+from torchsmith.toolchain.governor import Governor
+from torchsmith.toolchain.governor_events import Event
+from torchsmith.toolchain.memory_book import MemoryBook
 from torchsmith.toolchain.processes import process_tree
 
 MIB = 1 << 20

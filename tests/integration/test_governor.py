@@ -15,17 +15,10 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import HostError
-from torchsmith.toolchain import (
-    Event,
-    Finished,
-    GaveUp,
-    Governor,
-    MemoryBook,
-    Retried,
-    Started,
-    launcher,
-)
+from torchsmith.toolchain.governor import Governor, launcher
+from torchsmith.toolchain.governor_events import Event, Finished, GaveUp, Retried, Started
 from torchsmith.toolchain.jobserver import Jobserver
+from torchsmith.toolchain.memory_book import MemoryBook
 
 pytestmark = pytest.mark.integration
 
@@ -168,7 +161,7 @@ def test_nothing_is_left_behind(own_temporary_folder: Path) -> None:
 def test_a_signal_leaves_nothing_behind(own_temporary_folder: Path, kind: signal.Signals) -> None:
     program = (
         "import os, subprocess\n"
-        "from torchsmith.toolchain import Governor, launcher\n"
+        "from torchsmith.toolchain.governor import Governor, launcher\n"
         "with Governor() as governor:\n"
         "    environment = {**os.environ, **governor.environment()}\n"
         "    command = [*launcher(), 'sleep', '1000']\n"

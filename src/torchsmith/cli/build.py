@@ -103,7 +103,8 @@ def build(
     from torchsmith.plan import subset
     from torchsmith.recipe.values import size_bytes
     from torchsmith.sources.reach import with_reachable_source
-    from torchsmith.toolchain.packages import ensure_packages
+    from torchsmith.toolchain.huge_pages import ALLOCATOR
+    from torchsmith.toolchain.packages import add_packages, ensure_packages
 
     if on is None and (partition or time_limit or image or claim or detach):
         raise UsageError(
@@ -125,6 +126,8 @@ def build(
         # With a compiler there now, the plan is another.
         here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
         plan = planning.make(loaded, here, json=json, variant=variant)
+    if install_deps and not dry_run and on is None and not no_accel:
+        add_packages([ALLOCATOR])
     if build_only:
         plan = subset.build_only(plan)
     if on is None and lacks_cache(plan):

@@ -36,6 +36,7 @@ from torchsmith.toolchain.build_paths import names_from_within
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache, without_a_cache
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
+from torchsmith.toolchain.huge_pages import huge_pages
 from torchsmith.toolchain.memory_book import MemoryBook
 
 T = TypeVar("T")
@@ -251,6 +252,7 @@ def build(
                 **governor.environment(cache.command or without_a_cache()),
                 **(cache.environment or {}),
                 **acceleration(store.root / "lessons", cores, headers),
+                **({} if all(off) else huge_pages(store.root)),
                 "PROJECT": str(project.resolve()),
                 # PyTorch's setup.py hands it to CMake: a library's search path in the build tree
                 # takes room in it, which would be as long as the name of that tree.

@@ -17,7 +17,7 @@ from torchsmith.toolchain.memory_book import MIB
 COLLECTION = "--param=ggc-"
 # From here on gcc collects whenever its heap has doubled.
 _FIRST = 1024 * MIB
-_OPTIONS = (f"{COLLECTION}min-heapsize={_FIRST // 1024}", f"{COLLECTION}min-expand=100")
+LATE = (f"{COLLECTION}min-heapsize={_FIRST // 1024}", f"{COLLECTION}min-expand=100")
 # For each compiler that may run at once; a batch of PyTorch's files takes up to that much.
 ROOM_FOR_LATE_COLLECTION = 4096 * MIB
 
@@ -25,7 +25,7 @@ ROOM_FOR_LATE_COLLECTION = 4096 * MIB
 def collect_late(unit: Compile) -> Sequence[str]:
     """The options that make gcc collect later; none for what is not gcc's."""
     compiled = unit.language in ("c", "c++")
-    return _OPTIONS if compiled and unit.compiler and is_gcc(unit.compiler) else ()
+    return LATE if compiled and unit.compiler and is_gcc(unit.compiler) else ()
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -46,3 +47,10 @@ def ensure_packages(names: Sequence[str], *, install: bool) -> None:
         done = subprocess.run(words, env=environment, check=False, stdout=subprocess.DEVNULL)
         if done.returncode:
             raise HostError(f"{words[0]} {words[1]} failed", f"Try it by hand: {plain}")
+
+
+def add_packages(names: Sequence[str]) -> None:
+    """Install packages that are of use, where that can be done; a build does without them."""
+    if os.geteuid() == 0:
+        with contextlib.suppress(HostError):
+            ensure_packages(names, install=True)

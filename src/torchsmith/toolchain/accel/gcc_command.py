@@ -14,7 +14,7 @@ from types import FrameType
 
 from torchsmith.toolchain.accel.batch_file import IN
 
-SOURCES = frozenset([".cpp", ".cc", ".cxx"])
+SOURCES = (".cpp", ".cc", ".cxx")
 # Headers that are read once by our doing are found here first, by batches.
 ONCE = Path("torchsmith-batches/once")
 _GCC = re.compile(r"(?:.*-)?[gc]\+\+(?:-[\d.]+)?")
@@ -87,7 +87,7 @@ def read_compile(command: Sequence[str]) -> Compile | None:
             return None
         elif word == "-c":
             compiles = True
-        elif PurePath(word).suffix in SOURCES and not word.startswith("-"):
+        elif word.endswith(SOURCES) and not word.startswith("-"):
             sources.append(word)
         elif not word.startswith("-M"):
             options.append(word)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from torchsmith.toolchain.accel.dependencies import read_dependencies
@@ -235,7 +235,7 @@ def _includes(compile_: Compile, known: Mapping[str, Sequence[str]] | None = Non
 
 
 def _sources(closure: Iterable[str]) -> list[str]:
-    return [name for name in closure if PurePath(name).suffix in SOURCES]
+    return [name for name in closure if name.endswith(SOURCES)]
 
 
 def early_macros(sources: Iterable[str]) -> frozenset[str]:

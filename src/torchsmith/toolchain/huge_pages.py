@@ -1,0 +1,76 @@
+"""Compilers that work on huge pages, and with a faster allocator where the machine has one.
+
+`huge_pages.c` says how; it is compiled for the machine once, and kept in the store. What a compiler
+makes is the same, and it makes it in less time.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from pathlib import Path
+
+from torchsmith.host.probe import ask
+
+# What is preloaded into compilers; named so that nothing else is touched by it.
+PRELOAD = "TORCHSMITH_PRELOAD"
+# Debian's package of the allocator.
+ALLOCATOR = "libjemalloc2"
+_SOURCE = Path(__file__).with_name("huge_pages.c")
+_KERNEL = Path("/sys/kernel/mm/transparent_hugepage")
+# The source is written for these.
+_PAGE, _HUGE_PAGE = 4096, 2 << 20
+# The first program is the driver; the compiler proper, which is what matters, it starts itself.
+_EMPTY = ("-x", "c", "-S", "-o", os.devnull, os.devnull)
+
+
+def huge_pages(store: Path) -> dict[str, str]:
+    """The variable that has compilers work on huge pages; none where they cannot."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or not _given():
+        return {}
+    library = _library((store / "tools").absolute(), compiler)
+    # The loader takes a space or a colon for the end of a name.
+    if library is None or not {" ", ":"}.isdisjoint(str(library)):
+        return {}
+    allocator = ctypes.util.find_library("jemalloc")
+    for names in ([library, allocator], [library]):
+        preload = " ".join(str(name) for name in names if name)
+        tried = ask([compiler, *_EMPTY], {**os.environ, "LD_PRELOAD": preload}, timeout=30)
+        if tried and tried.code == 0 and not tried.err:
+            return {PRELOAD: preload}
+    return {}
+
+
+def _given() -> bool:
+    """Whether the kernel gives huge pages, of the size we know, to who asks."""
+    try:
+        when = (_KERNEL / "enabled").read_text()
+        size = int((_KERNEL / "hpage_pmd_size").read_text())
+    except (OSError, ValueError):
+        return False
+    return "[never]" not in when and size == _HUGE_PAGE and os.sysconf("SC_PAGE_SIZE") == _PAGE
+
+
+def _library(folder: Path, compiler: str) -> Path | None:
+    """The library, compiled if it is not there; None if that cannot be."""
+    told = platform.machine().encode() + _SOURCE.read_bytes()
+    library = folder / f"huge-pages-{hashlib.sha256(told).hexdigest()[:16]}.so"
+    if library.is_file():
+        return library
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            made = Path(place) / library.name
+            command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(_SOURCE)]
+            done = ask(command, timeout=60)
+            if done is None or done.code:
+                return None
+            made.replace(library)
+    except OSError:
+        return None
+    return library
