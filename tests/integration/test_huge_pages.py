@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.engine import Store
+from torchsmith.engine.build import build
+from torchsmith.plan.build import with_keys
+from torchsmith.plan.models import Plan, Step
 from torchsmith.toolchain import huge_pages as module
+from torchsmith.toolchain.accel import SWITCH
 from torchsmith.toolchain.cache import ON_A_MISS
 from torchsmith.toolchain.huge_pages import PRELOAD, huge_pages
 
@@ -186,3 +191,21 @@ def test_it_is_for_gcc_alone(tmp_path: Path, name: str, switch: str, expected: s
         [ON_A_MISS, compiler], env={**os.environ, **variables}, capture_output=True, text=True
     )
     assert said.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("switch", ["on", "off"])
+def test_a_build_has_it_unless_it_is_to_be_a_plain_one(tmp_path: Path, switch: str) -> None:
+    step = Step(
+        "compile-one",
+        "compile",
+        "Compile",
+        env=((SWITCH, switch),),
+        commands=(f'echo "${{{PRELOAD}-nothing}}" > seen',),
+        outputs=("seen",),
+    )
+    store = Store(tmp_path / "store")
+    done = build(with_keys(Plan("tiny", (), (step,)), {}), store, project=tmp_path)
+    (seen,) = done.artifacts["compile-one"]
+    given = GIVEN and switch == "on"
+    assert (seen.read_text() != "nothing\n") == given
+    assert str(store.root / "tools") in seen.read_text() or not given

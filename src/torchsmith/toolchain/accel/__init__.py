@@ -1,7 +1,7 @@
 """Compiling a project's files in batches, injected from outside: no file of the project changes.
 
 Most of the time a C++ file of PyTorch takes goes into reading the same headers again. Here the
-files of one target that are compiled with the same options are compiled together, thirty at a
+files of one target that are compiled with the same options are compiled together, dozens at a
 time, as one unit that includes them. Every file still has its object: one of a batch holds the
 code, the others are empty, so linking stays as it was.
 
