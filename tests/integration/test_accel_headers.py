@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -217,6 +218,41 @@ def test_who_is_told_to_end_ends_the_compiler(sources: Sources, *, ready: bool) 
     assert not Path(f"/proc/{pid.read_text().strip()}").exists()
     # What was not finished is not there for the next.
     assert begins_with_headers(sources.compile("f1"))
+
+
+def test_who_would_wait_for_headers_makes_others(sources: Sources) -> None:
+    (sources.include / "more.h").write_text("#pragma once\n" + "// and more\n" * 20_000)
+    for number in range(8):
+        sources.write(f"g{number}", f"int g{number}() {{ return volume(); }}", "#include <more.h>")
+    sources.enlist()
+    # Two are chosen, and one of them made, by the first.
+    assert begins_with_headers(sources.compile("f0"))
+    (made,) = sources.headers.rglob("*.gch")
+    ready = made.with_suffix("").with_suffix(".json")
+    ready.unlink()
+    made.unlink()
+    with ready.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command, variables = sources.program("f0")
+        with subprocess.Popen(
+            command, cwd=sources.build, env=variables, stderr=subprocess.PIPE, text=True
+        ) as process:
+            until = time.monotonic() + 60
+            while not (others := list(sources.headers.rglob("[0-9].json"))):
+                if time.monotonic() > until:
+                    break
+                time.sleep(0.02)
+            # It is still to wait for its own.
+            waits = process.poll() is None
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            said = process.communicate(timeout=60)[1]
+    assert waits
+    assert others
+    assert others != [ready]
+    done = subprocess.CompletedProcess(command, process.returncode, stderr=said)
+    assert done.returncode == 0
+    assert begins_with_headers(done)
+    assert len(list(sources.headers.rglob("*.gch"))) == 2
 
 
 def large_project(folder: Path, store: Path, cache: CompilerCache | None = None) -> Project:

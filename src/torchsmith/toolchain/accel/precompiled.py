@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -115,7 +116,10 @@ def find_start(place: Path, compile_: Compile, units: Sequence[Sequence[str]]) -
     for number, first in enumerate(choice.sets):
         if closure.keys() >= set(first):
             header = place / f"{number}.hpp"
-            if _prepared(header, compile_, first, choice).suits(macros):
+            # While another makes this one, the next file's may be made here.
+            others = partial(_prepare_others, place, compile_, choice)
+            ready = _prepared(header, compile_, first, choice, others)
+            if ready is not None and ready.suits(macros):
                 return Start(header, tuple(closure))
     return None
 
@@ -127,18 +131,33 @@ def prepare_all(place: Path, compile_: Compile, units: Sequence[Sequence[str]]) 
         _prepared(place / f"{number}.hpp", compile_, first, choice)
 
 
+def _prepare_others(place: Path, compile_: Compile, choice: Choice) -> bool:
+    """Make what is not made, and that nobody is at; whether there is time to wait then."""
+    for number, first in enumerate(choice.sets):
+        _prepared(place / f"{number}.hpp", compile_, first, choice, lambda: False)
+    return True
+
+
 def _chosen(place: Path, compile_: Compile, units: Sequence[Sequence[str]]) -> Choice:
     place.mkdir(parents=True, exist_ok=True)
-    return _made_once(place / "choice.json", Choice.read, lambda: choose_sets(compile_, units))
+    made = _made_once(place / "choice.json", Choice.read, lambda: choose_sets(compile_, units))
+    assert made is not None
+    return made
 
 
-def _prepared(header: Path, compile_: Compile, first: Sequence[str], choice: Choice) -> Ready:
+def _prepared(
+    header: Path,
+    compile_: Compile,
+    first: Sequence[str],
+    choice: Choice,
+    meanwhile: Callable[[], bool] = lambda: True,
+) -> Ready | None:
     def prepare() -> Ready:
         read = _compile(header, compile_, first, _includes(compile_, choice.includes)) or []
         marks = {name: mark for name in read if (mark := _mark(name))}
         return Ready(marks, _mentioned(read, choice.macros))
 
-    return _made_once(header.with_suffix(".json"), Ready.read, prepare)
+    return _made_once(header.with_suffix(".json"), Ready.read, prepare, meanwhile)
 
 
 class _Kept(Protocol):
@@ -148,12 +167,25 @@ class _Kept(Protocol):
 _T = TypeVar("_T", bound=_Kept)
 
 
-def _made_once(path: Path, read: Callable[[Path], _T | None], make: Callable[[], _T]) -> _T:
-    """What a file says, which the first to ask writes; the others wait for it."""
+def _made_once(
+    path: Path,
+    read: Callable[[Path], _T | None],
+    make: Callable[[], _T],
+    meanwhile: Callable[[], bool] = lambda: True,
+) -> _T | None:
+    """What a file says, which the first to ask writes.
+
+    The others do something else `meanwhile`, which says whether to wait for it; None if not.
+    """
     found = read(path)
     if found is None:
         with path.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not meanwhile():
+                    return None
+                fcntl.flock(lock, fcntl.LOCK_EX)
             found = read(path)
             if found is None:
                 found = make()
