@@ -220,6 +220,25 @@ def test_who_is_told_to_end_ends_the_compiler(sources: Sources, *, ready: bool) 
     assert begins_with_headers(sources.compile("f1"))
 
 
+def test_a_signal_that_is_to_be_ignored_is_ignored(sources: Sources) -> None:
+    assert begins_with_headers(sources.compile("f0"))
+    (sources.build / "f0.o").unlink()
+    slow = sources.build.parent / "slow"
+    slow.mkdir()
+    (slow / "g++").write_text(f"#!/bin/sh\n: > '{slow}/began'\nsleep 1\nexec /usr/bin/g++ \"$@\"\n")
+    (slow / "g++").chmod(0o755)
+    command, variables = sources.program("f0")
+    variables["PATH"] = f"{slow}:{variables['PATH']}"
+    held = ["env", "--ignore-signal=HUP", *command]
+    with subprocess.Popen(held, cwd=sources.build, env=variables) as process:
+        until = time.monotonic() + 60
+        while not (slow / "began").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(timeout=60) == 0
+    assert (sources.build / "f0.o").exists()
+
+
 def test_who_would_wait_for_headers_makes_others(sources: Sources) -> None:
     (sources.include / "more.h").write_text("#pragma once\n" + "// and more\n" * 20_000)
     for number in range(8):

@@ -268,7 +268,9 @@ def test_a_signal_reaches_the_step_and_nothing_is_left(
     tmp_path: Path, kind: signal.Signals
 ) -> None:
     command = pretended(tmp_path, 'echo $$ > "$0.pid"; exec sleep 60')
-    with subprocess.Popen(command, cwd=tmp_path, env=variables(tmp_path)) as compile_:
+    # Not ignored, also where the tests run under nohup.
+    heeding = ["env", f"--default-signal={kind.name[3:]}", *command]
+    with subprocess.Popen(heeding, cwd=tmp_path, env=variables(tmp_path)) as compile_:
         until, pid = time.monotonic() + 20, tmp_path / "cicc.pid"
         while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
             time.sleep(0.02)

@@ -119,16 +119,18 @@ def _parts(option: str) -> list[str]:
 def run(command: Sequence[str]) -> tuple[int, bytes]:
     """Run a compiler to its end; a signal that ends this program ends it first."""
     received: list[int] = []
+    # Under nohup a hang-up is to be ignored, and in the background of a shell Ctrl-C.
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     with subprocess.Popen(command, stderr=subprocess.PIPE) as child:
 
         def stop(number: int, frame: FrameType | None) -> None:
             received.append(number)
             child.send_signal(number)
 
-        for number in _SIGNALS:
+        for number in heeded:
             signal.signal(number, stop)
         words = child.communicate()[1]
-    for number in _SIGNALS:
+    for number in heeded:
         signal.signal(number, signal.SIG_DFL)
     if received:
         os.kill(os.getpid(), received[0])
