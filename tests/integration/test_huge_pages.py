@@ -152,24 +152,28 @@ def test_a_name_the_loader_cannot_read_is_not_used(tmp_path: Path, place: str) -
     assert huge_pages(tmp_path / place) == {}
 
 
-def test_where_nothing_can_be_compiled_nothing_is_preloaded(
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("#error not here", 0),
+        # Compiled, and then gcc does not start with it.
+        ("#include <stdlib.h>\n__attribute__((constructor)) void f() { abort(); }", 1),
+    ],
+)
+def test_what_does_not_compile_or_start_is_not_preloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, made: int
+) -> None:
+    source = tmp_path / "source.c"
+    source.write_text(f"{text}\n")
+    monkeypatch.setattr(module, "_SOURCE", source)
+    assert huge_pages(tmp_path / "store") == {}
+    assert len(list((tmp_path / "store").rglob("*.so"))) == made * GIVEN
+
+
+def test_without_a_compiler_nothing_is_preloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = tmp_path / "wrong.c"
-    wrong.write_text("#error not here\n")
-    monkeypatch.setattr(module, "_SOURCE", wrong)
-    assert huge_pages(tmp_path / "store") == {}
-    assert not list((tmp_path / "store").rglob("*.so"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert huge_pages(tmp_path / "store") == {}
-
-
-def test_what_does_not_start_is_not_preloaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deadly = tmp_path / "deadly.c"
-    deadly.write_text("#include <stdlib.h>\n__attribute__((constructor)) void f() { abort(); }\n")
-    monkeypatch.setattr(module, "_SOURCE", deadly)
     assert huge_pages(tmp_path / "store") == {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchsmith.errors import HostError
-from torchsmith.toolchain.packages import ensure_packages, missing_packages
+from torchsmith.toolchain.packages import add_packages, ensure_packages, missing_packages
 
 pytestmark = pytest.mark.integration
 
@@ -26,3 +26,7 @@ def test_the_command_that_mends_it_is_told() -> None:
 def test_a_package_nobody_has_is_said_to_be_so() -> None:
     with pytest.raises(HostError):
         ensure_packages(["no-such-package-here"], install=True)
+
+
+def test_what_is_only_of_use_may_be_missing() -> None:
+    add_packages(["no-such-package-here"])

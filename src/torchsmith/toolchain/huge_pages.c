@@ -63,10 +63,13 @@ static void *from_reserve(size_t size)
   if (end - next < size && !refused) {
     char *fresh = room(RESERVE);
     next = end = (uintptr_t)fresh;
-    if (fresh && usable(fresh, RESERVE))
+    if (fresh && usable(fresh, RESERVE)) {
       end += RESERVE;
-    else
+    } else {
       refused = 1;
+      if (fresh)
+        munmap(fresh, RESERVE);
+    }
   }
   if (end - next >= size) {
     found = (void *)next;
@@ -135,6 +138,8 @@ static int move_code(struct dl_phdr_info *program, size_t size, void *unused)
     __builtin___clear_cache(copy, copy + (to - from));
     if (mprotect(copy, to - from, PROT_READ | PROT_EXEC) == 0)
       mremap(copy, to - from, to - from, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)from);
+    else
+      munmap(copy, to - from);
     break;
   }
   /* The program itself comes first; libraries are not looked at. */
