@@ -104,10 +104,12 @@ def test_only_the_named_steps_and_their_needs_are_chosen() -> None:
 
 
 def test_only_fetches_and_environments_share_time_and_never_two_apts() -> None:
-    assert may_share_time(FETCH)
-    assert may_share_time(ENV)
-    assert not may_share_time(COMPILE)
-    assert not may_share_time(Step("a", "fetch", "", commands=("apt-get -qq source x",)))
+    apt = Step("a", "fetch", "", commands=("apt-get -qq source x",))
+    assert may_share_time(ENV, [FETCH])
+    assert may_share_time(ENV, [apt, FETCH])
+    assert not may_share_time(COMPILE, [FETCH])
+    assert not may_share_time(ENV, [COMPILE])
+    assert not may_share_time(apt, [FETCH, apt])
 
 
 def test_an_output_elsewhere_is_not_ours_to_keep() -> None:

@@ -245,14 +245,13 @@ class _Run:
 
     def _beside(self, step: Step, queue: list[Step], chosen: frozenset[str]) -> list[Step]:
         """The steps that may run at the same time as this one."""
-        if not may_share_time(step):
-            return []
         waiting = {step.id, *(other.id for other in queue if other.id in chosen)}
-        return [
-            other
-            for other in queue
-            if other.id in chosen and may_share_time(other) and not self.needs[other.id] & waiting
-        ]
+        group = [step]
+        for other in queue:
+            ready = other.id in chosen and not self.needs[other.id] & waiting
+            if ready and may_share_time(other, group):
+                group.append(other)
+        return group[1:]
 
     def _run_group(self, group: list[Step]) -> None:
         for step in group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from torchsmith.engine.entry import inside
 from torchsmith.errors import TorchsmithError, UsageError
@@ -26,12 +26,17 @@ def acts_outside(step: Step) -> bool:
     return step.kind == "publish" or not all(map(inside, step.outputs))
 
 
-def may_share_time(step: Step) -> bool:
+def may_share_time(step: Step, others: Iterable[Step]) -> bool:
     """Whether a step may run beside others: compilations use every core themselves.
 
     Two steps that call apt may not: they would share its lists and its scratch folder.
     """
-    return step.kind in _PARALLEL and not any("apt-get" in line for line in step.commands)
+    group = (step, *others)
+    return all(item.kind in _PARALLEL for item in group) and sum(map(_calls_apt, group)) <= 1
+
+
+def _calls_apt(step: Step) -> bool:
+    return any("apt-get" in line for line in step.commands)
 
 
 def ordered(steps: Sequence[Step]) -> list[Step]:
