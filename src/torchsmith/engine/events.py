@@ -205,12 +205,19 @@ class Progress:
     """Reads ninja's `[123/1212]` lines of one step.
 
     The rate is that of the last files only: a build slows down in its heavy parts, and the
-    first files of a resumed one are not like the rest.
+    first files of a resumed one are not like the rest. The heaviest come first: how much time is
+    left is told by what the step was expected to take, `expected`, and as it proceeds by the rate.
     """
 
-    def __init__(self, step: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        step: str,
+        clock: Callable[[], float] = time.monotonic,
+        expected: float | None = None,
+    ) -> None:
         self.step = step
         self._clock = clock
+        self._expected_end = None if expected is None else clock() + expected
         self._seen: deque[tuple[float, int]] = deque(maxlen=64)
 
     def read(self, line: str) -> StepProgress | None:
@@ -233,6 +240,13 @@ class Progress:
             done=done,
             total=total,
             rate=rate,
-            seconds_left=(total - done) / rate if rate else None,
+            seconds_left=self._left(now, done / total, (total - done) / rate if rate else None),
             what=match[3],
         )
+
+    def _left(self, now: float, share: float, by_rate: float | None) -> float | None:
+        """The seconds that are left, when this share of the files is done."""
+        if self._expected_end is None or now >= self._expected_end:
+            return by_rate
+        as_expected = self._expected_end - now
+        return as_expected if by_rate is None else share * by_rate + (1 - share) * as_expected

@@ -58,6 +58,8 @@ class Executor:
         self.store = store
         self.work = work
         self.guard: Guard | None = None
+        # Seconds, by step.
+        self.expected: dict[str, float] = {}
         self.redactor = Redactor(base.get(name, "") for name in secrets)
         self._recorder = recorder
         self._base = base
@@ -194,7 +196,7 @@ class Executor:
             # Its files are the plan's own, and written.
             return Outcome(0, 0.0, 0.0, 0, stopped=False)
         assert self.guard is not None
-        progress = events.Progress(step.id)
+        progress = events.Progress(step.id, expected=self.expected.get(step.id))
 
         def on_line(text: str) -> None:
             self._recorder.emit(events.StepLine(step=step.id, text=text))

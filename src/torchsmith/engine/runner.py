@@ -219,6 +219,7 @@ class _Run:
                 known = self.recorder.earlier(self.plan.name, step)
                 share = share_left(known.same) if self.executor.resumes(step) else 1.0
                 expected.append(expectation(step, self.cores, known, share))
+        self.executor.expected = {item.step: item.seconds for item in expected}
         self.recorder.emit(
             events.RunExpected(
                 run=self.recorder.run,
