@@ -134,3 +134,18 @@ In file included from /s/a.cpp:3,
 """
     clashes = {clash.file: clash.header for clash in find_clashes(said, MEMBERS, "/build")}
     assert clashes == {"../c.cpp": "/s/walk.h", "../b.cpp": ""}
+
+
+def test_a_chain_that_was_said_before_is_not_said_again() -> None:
+    words = """
+In file included from /s/deep.h:7,
+                 from /s/deeper.h:1,
+                 from /s/b.cpp:1,
+                 from /b/u.cpp:3:
+/s/deepest.h:48:11: note: what stands here
+In file included from /s/deep.h:15:
+/s/other.h:23:33: error: 'Common' is not a namespace-name
+"""
+    assert find_clashes(words, MEMBERS, "/b") == (
+        Clash("../b.cpp", None, "'Common' is not a namespace-name"),
+    )

@@ -54,6 +54,8 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
         return members.get(absolute(path, folder))
 
     found: dict[Clash, None] = {}
+    links: list[str] = []
+    owners: dict[str, str] = {}
     chain: str | None = None
     user: str | None = None
     culprit: str | None = None
@@ -64,8 +66,13 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
         if _ELSEWHERE.match(line):
             user = None
         if included := _INCLUDED.match(line):
-            # The last member of a chain is the outermost: what the batch itself includes.
-            chain = member(included["path"]) or (None if line[0] == "I" else chain)
+            path = included["path"]
+            links = [path] if line[0] == "I" else [*links, path]
+            # The last member of a chain is the outermost: what the batch itself includes. What it
+            # has said of a chain before, gcc does not say again.
+            chain = member(path) or (owners.get(path) if len(links) == 1 else chain)
+            if chain is not None:
+                owners.update(dict.fromkeys(links, chain))
             continue
         if used := _USED.match(line):
             user = member(used["path"])
