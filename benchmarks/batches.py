@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def apart(
         return cpu_seconds([values.get(word, word) for word in command], folder, headers)
 
 
-def ready_headers(commands: Iterable[str], folder: Path, place: Path) -> float:
+def ready_headers(commands: Iterable[str], folder: Path, place: Path, jobs: int) -> float:
     """Have every set of headers compiled that a build has use for; CPU-seconds it took."""
     listed = json.loads((folder / LIST).read_text())
     compiles: dict[str, Compile] = {}
@@ -102,8 +102,10 @@ def ready_headers(commands: Iterable[str], folder: Path, place: Path) -> float:
         if found is not None and found.kind in listed:
             compiles.setdefault(found.kind, found)
     before = _used()
-    for kind, compile_ in compiles.items():
-        prepare_all(place_of(place, kind), compile_, listed[kind])
+    with ProcessPoolExecutor(jobs) as pool:
+        places = [place_of(place, kind) for kind in compiles]
+        units = [listed[kind] for kind in compiles]
+        list(pool.map(prepare_all, places, compiles.values(), units))
     return _used() - before
 
 
@@ -198,7 +200,7 @@ def main() -> None:
             **huge_pages(Path(place)),
             "CCACHE_PREFIX": str(ON_A_MISS),
         }
-        making = ready_headers(commands.values(), folder, Path(place))
+        making = ready_headers(commands.values(), folder, Path(place), given.jobs)
         print(f"headers compiled for all files: {making:7.1f} CPU-s", flush=True)
         begun = [compare_batch(edge, folder, pool, headers) for edge in chosen]
         for edge in drawn_lone:
