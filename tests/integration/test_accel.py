@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from benchmarks.edit_one_file import Bench, BenchmarkError, run
 from tests.integration.accel_project import COUNT, EXPECTED, Project, text_of
 
+from torchsmith.toolchain.accel import acceleration
 from torchsmith.toolchain.accel.lessons import Lessons, read_lessons
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.governor import launcher
@@ -240,3 +245,28 @@ def test_a_file_calls_its_own_function_and_no_other_that_fits_better(tmp_path: P
     assert project.result() == EXPECTED
     assert "f07.cpp" in {Path(name).name for name in read_lessons(project.lessons).alone}
     assert ["f07.cpp"] in project.compiles()
+
+
+@pytest.mark.parametrize(
+    ("word", "gib", "largest"), [("on", 8, 32), ("on", 2, 16), ("same", 2, 10)]
+)
+def test_batches_are_as_large_as_memory_allows(
+    tmp_path: Path, build_tools: None, word: str, gib: int, largest: int
+) -> None:
+    lines = ["rule cc", "  command = c++ -MD -MF $out.d -o $out -c $in", "  depfile = $out.d"]
+    for number in range(300):
+        (tmp_path / f"{number}.cpp").touch()
+        lines.append(f"build {number}.o: cc {number}.cpp")
+    (tmp_path / "build.ninja").write_text("\n".join([*lines, ""]))
+    ninja = shutil.which("ninja")
+    assert ninja is not None
+    environment = {
+        **os.environ,
+        **acceleration(tmp_path / "lessons", cores=1, memory=gib << 30),
+        "TORCHSMITH_ACCEL": word,
+    }
+    program = [sys.executable, "-P", "-m", "torchsmith.toolchain.accel", ninja, "-n"]
+    subprocess.run(program, cwd=tmp_path, env=environment, check=True, stdout=subprocess.DEVNULL)
+    batches = (tmp_path / "torchsmith-batches").glob("*.json")
+    counts = [len(json.loads(path.read_text()).get("members", ())) for path in batches]
+    assert max(counts) <= largest < 2 * max(counts)

@@ -110,6 +110,16 @@ def test_few_files_make_small_batches_so_that_every_core_has_some() -> None:
     assert limits_for(numbered(1200), cores=2).weight > limits_for(numbered(1200), cores=16).weight
 
 
+@pytest.mark.parametrize(("gib", "files"), [(64, 32), (7, 32), (5, 16), (3, 16), (2, 8), (0.5, 4)])
+def test_little_memory_makes_small_batches_so_that_every_core_has_one(
+    gib: float, files: int
+) -> None:
+    full = limits_for(numbered(1200), cores=2)
+    limits = limits_for(numbered(1200), cores=2, memory=int(gib * (1 << 30)))
+    assert limits.files == files
+    assert limits.weight == full.weight * files // 32
+
+
 def test_a_kernel_for_one_kind_of_cpu_is_by_what_it_includes_small_or_large() -> None:
     sizes = {"a": 900, "b": 50_000, "c": 700, "d": LARGE_KERNEL}
     kernels = [File(f"{name}.cpp.AVX2.cpp", 100, f"{name}.o", sizes[name]) for name in sizes]

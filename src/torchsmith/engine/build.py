@@ -251,7 +251,7 @@ def build(
                 # Without a cache nothing is ever there, and what is compiled is the same.
                 **governor.environment(cache.command or without_a_cache()),
                 **(cache.environment or {}),
-                **acceleration(store.root / "lessons", cores, headers),
+                **acceleration(store.root / "lessons", cores, headers, governor.budget),
                 **({} if all(off) else huge_pages(store.root)),
                 "PROJECT": str(project.resolve()),
                 # PyTorch's setup.py hands it to CMake: a library's search path in the build tree

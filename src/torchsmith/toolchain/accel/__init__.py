@@ -33,15 +33,19 @@ from pathlib import Path
 # "on", "off" or the word below; a step's own environment may say another than torchsmith's.
 SWITCH = "TORCHSMITH_ACCEL"
 HEADERS = "TORCHSMITH_HEADERS"
+MEMORY = "TORCHSMITH_MEMORY"
 # The same batches on every machine: of a fixed size, and divided by what is known to all.
 SAME = "same"
 
 
-def acceleration(lessons: Path, cores: int, headers: Path | None = None) -> dict[str, str]:
+def acceleration(
+    lessons: Path, cores: int, headers: Path | None = None, memory: int | None = None
+) -> dict[str, str]:
     """The variables under which a build's ninja compiles in batches.
 
     `lessons` is the folder where what builds learn is kept, `headers` one for headers that are
-    compiled, which are large and of use to this build alone.
+    compiled, which are large and of use to this build alone; `memory` is what all compiles
+    together may take.
     """
     return {
         SWITCH: "on",
@@ -50,4 +54,5 @@ def acceleration(lessons: Path, cores: int, headers: Path | None = None) -> dict
         "TORCHSMITH_LESSONS": str(lessons),
         "TORCHSMITH_CORES": str(cores),
         **({HEADERS: str(headers)} if headers else {}),
+        **({MEMORY: str(memory)} if memory else {}),
     }

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from torchsmith.host.limits import read_cores
-from torchsmith.toolchain.accel import SAME, SWITCH
+from torchsmith.toolchain.accel import MEMORY, SAME, SWITCH
 from torchsmith.toolchain.accel.accelerate import accelerate
 from torchsmith.toolchain.accel.lessons import profile_name, read_lessons, shipped_lessons
 
-# Where batches must not depend on how many there are: enough for all to be busy on most machines.
+# Where batches must not depend on the machine: enough for all to be busy on most.
 _ANY_CORES = 8
 
 
@@ -33,7 +33,8 @@ def main(argv: list[str]) -> None:
             kept = str(Path(place) / f"{profile_name('torch', version) or 'others'}.jsonl")
             lessons |= read_lessons(Path(kept))
         cores = _ANY_CORES if same else int(os.environ.get("TORCHSMITH_CORES") or read_cores())
-        made = accelerate(folder, ninja, lessons, cores=cores, lessons_file=kept)
+        memory = None if same else int(os.environ.get(MEMORY) or 0)
+        made = accelerate(folder, ninja, lessons, cores=cores, memory=memory, lessons_file=kept)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"torchsmith: no batches, every file by itself: {error}", file=sys.stderr)
         made = None

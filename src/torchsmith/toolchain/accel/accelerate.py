@@ -59,8 +59,8 @@ class _Compile:
 class Formed:
     """What a build folder's batches were formed by: a later run forms the same ones.
 
-    A lesson learned meanwhile, a file that has grown or is new, or another number of cores, is
-    for the next build folder: here it would have whole batches compiled again.
+    A lesson learned meanwhile, a file that has grown or is new, or another number of cores or of
+    bytes, is for the next build folder: here it would have whole batches compiled again.
     """
 
     lessons: Lessons
@@ -98,12 +98,13 @@ def accelerate(
     lessons: Lessons,
     *,
     cores: int,
+    memory: int | None = None,
     lessons_file: str,
     anew: bool = False,
 ) -> Path | None:
     """Write the file to build from; None if there is nothing to put together.
 
-    With `anew`, as if nothing were compiled yet.
+    `memory` is what all compiles together may take. With `anew`, as if nothing were compiled yet.
     """
     lines = (folder / "build.ninja").read_text(encoding="utf-8").splitlines()
     candidates = [
@@ -128,7 +129,7 @@ def accelerate(
         for group in groups.values()
         for item in group
     }
-    limits = formed.limits or limits_for(list(files.values()), cores)
+    limits = formed.limits or limits_for(list(files.values()), cores, memory)
     once = tuple(sorted(formed.lessons.once))
     taken: list[Statement] = []
     added: list[tuple[int, list[str]]] = []

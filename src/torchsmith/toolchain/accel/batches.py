@@ -20,6 +20,9 @@ _HEAVIEST = 900_000
 _LIGHTEST = 200_000
 # So many batches for each core, or the last of them leave the other cores idle.
 _BATCHES_A_CORE = 4
+# Bytes that all but a few batches stay below; the fewer files, the less.
+_TAKES = 3 << 30
+_MOST_HALVINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,20 @@ class Limits:
     weight: int = _HEAVIEST
 
 
-def limits_for(files: Sequence[File], cores: int) -> Limits:
-    """Limits that keep every core busy to the end."""
+def limits_for(files: Sequence[File], cores: int, memory: int | None = None) -> Limits:
+    """Limits that keep every core busy to the end, and all of them at once within memory.
+
+    By halves: a little more or less memory makes no other batches.
+    """
     batches = cores * _BATCHES_A_CORE
     weight = sum(file.weight for file in files if not file.is_large)
+    halvings = 0
+    while memory and memory < cores * _TAKES >> halvings and halvings < _MOST_HALVINGS:
+        halvings += 1
+    heaviest = _HEAVIEST >> halvings
     return Limits(
-        files=max(2, min(MOST_FILES, -(-len(files) // batches))),
-        weight=max(_LIGHTEST, min(_HEAVIEST, weight // batches)),
+        files=max(2, min(MOST_FILES >> halvings, -(-len(files) // batches))),
+        weight=max(min(_LIGHTEST, heaviest), min(heaviest, weight // batches)),
     )
 
 
