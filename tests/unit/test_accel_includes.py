@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from torchsmith.toolchain.accel.gcc_command import find_compile, kind_of, read_compile
 from torchsmith.toolchain.accel.headers import FEWEST, choose, tops
 from torchsmith.toolchain.accel.includes import Includes
 from torchsmith.toolchain.accel.precompiled import early_macros
+
+pytestmark = pytest.mark.unit
 
 MANY = FEWEST + 4
 
@@ -137,3 +141,29 @@ def test_other_commands_are_left_alone() -> None:
     assert read_compile(["clang++", "-c", "a.cpp"]) is None
     assert read_compile(["nvcc", "-c", "a.cu"]) is None
     assert read_compile(["gcc", "-c", "a.c"]) is None
+
+
+@pytest.mark.parametrize(
+    ("condition", "counts"),
+    [
+        ("#ifdef _MSC_VER", False),
+        ("#if defined(_WIN32)  // there", False),
+        ("# if defined _WIN32", False),
+        ("#ifndef _MSC_VER", True),
+        ("#if defined(_WIN32) || defined(__linux__)", True),
+        ("#ifdef _WIN32_SOMETHING", True),
+    ],
+)
+def test_macros_for_another_compiler_do_not_count(
+    tmp_path: Path, condition: str, counts: bool
+) -> None:
+    path = tmp_path / "a.cpp"
+    block = f"{condition}\n#undef copysign\nint x;\n#endif  // there\n"
+    path.write_text(f'{block}#define FIRST\n#include "a.h"\n')
+    assert early_macros([str(path)]) == ({"FIRST", "copysign"} if counts else {"FIRST"})
+
+
+def test_the_other_half_of_a_condition_counts(tmp_path: Path) -> None:
+    path = tmp_path / "a.cpp"
+    path.write_text('#ifdef _WIN32\n#define A\n#else\n#define B\n#endif\n#include "a.h"\n')
+    assert early_macros([str(path)]) == {"A", "B"}

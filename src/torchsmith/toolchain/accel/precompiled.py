@@ -26,6 +26,12 @@ from torchsmith.toolchain.accel.includes import Includes
 _ATTEMPTS = 6
 _MACRO = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
+# What only another compiler reads, with no condition inside.
+_FOR_WINDOWS = re.compile(
+    r"^[ \t]*#[ \t]*if(?:def[ \t]+|[ \t]+defined[ \t]*\(?[ \t]*)(?:_MSC_VER|_WIN32)\)?[ \t]*(?://[^\n]*)?\n"
+    r"(?:(?![ \t]*#[ \t]*(?:if|el|endif))[^\n]*\n)*[ \t]*#[ \t]*endif\b",
+    re.MULTILINE,
+)
 # Options that a file sets for what follows hold for its headers, too.
 _OPTIONS = re.compile(
     r"^[ \t]*#[ \t]*pragma[ \t]+(?:GCC[ \t]+(?:target|optimize|visibility)|pack)\b", re.M
@@ -272,7 +278,8 @@ def _sources(closure: Iterable[str]) -> list[str]:
 
 def early_macros(sources: Iterable[str]) -> frozenset[str]:
     """The macros that files define, or undefine, before the last of their includes."""
-    return frozenset(name for path in sources for name in _MACRO.findall(early_text(path)))
+    texts = (_FOR_WINDOWS.sub("", early_text(path)) for path in sources)
+    return frozenset(name for text in texts for name in _MACRO.findall(text))
 
 
 def early_text(path: str) -> str:
