@@ -125,6 +125,12 @@ def test_shared_memory_is_what_df_says(host: Host) -> None:
     assert host.shm_bytes == int(said("df", "-B1", "--output=size", "/dev/shm").split()[-1])
 
 
+def test_huge_pages_are_given_as_the_kernel_says(host: Host) -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    words = setting.read_text().split() if setting.is_file() else ["[]"]
+    assert f"[{host.huge_pages}]" in words
+
+
 def test_docker_runs_only_where_its_daemon_answers(host: Host) -> None:
     docker = next((engine for engine in host.engines if engine.name == "docker"), None)
     assert (docker is not None) == works("docker")

@@ -11,6 +11,7 @@ from torchsmith.host.limits import (
     control_groups,
     read_cores,
     read_disk_free,
+    read_huge_pages,
     read_memory,
     read_shm,
 )
@@ -55,6 +56,7 @@ def test_a_machine_that_hides_everything_still_has_a_core(tmp_path: Path) -> Non
     assert read_memory(tmp_path) == (None, None)
     assert read_cores(tmp_path) == 16
     assert read_shm(tmp_path) is None
+    assert read_huge_pages(tmp_path) == ""
     assert control_groups("memory", tmp_path) == []
 
 
@@ -194,3 +196,10 @@ def test_shared_memory_is_the_size_of_its_file_system(tmp_path: Path) -> None:
     (tmp_path / "dev/shm").mkdir(parents=True)
     size = os.statvfs(tmp_path)
     assert read_shm(tmp_path) == size.f_blocks * size.f_frsize
+
+
+@pytest.mark.parametrize("when", ["always", "madvise", "never"])
+def test_huge_pages_are_given_when_the_kernel_says_so(tmp_path: Path, when: str) -> None:
+    words = "always madvise never\n".replace(when, f"[{when}]")
+    write(tmp_path, "sys/kernel/mm/transparent_hugepage/enabled", words)
+    assert read_huge_pages(tmp_path) == when

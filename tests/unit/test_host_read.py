@@ -43,6 +43,7 @@ FULL = Host(
     memory_available_bytes=1 << 37,
     disk_free_bytes=1 << 40,
     shm_bytes=1 << 36,
+    huge_pages="madvise",
     root=True,
     apt=True,
 )

@@ -230,6 +230,14 @@ def test_a_small_shm_is_warned_of_with_the_command() -> None:
     assert "--shm-size=8G" in line.cure
 
 
+def test_huge_pages_that_nobody_gets_can_be_had() -> None:
+    line = lines(host(huge_pages="never"), **CPU)["huge pages"]
+    assert line.rating == "info"
+    assert line.cure == "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+    assert not lines(host(huge_pages="madvise"), **CPU)["huge pages"].cure
+    assert "huge pages" not in lines(host(), **CPU)
+
+
 def test_an_image_needs_an_engine_that_runs() -> None:
     images = Needs(images=True)
     assert lines(host(), images, **CPU)["container engine"].rating == "fail"

@@ -12,8 +12,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
 from torchsmith.host.probe import read_text
+
+HugePages = Literal["", "always", "madvise", "never"]
+_WHEN: tuple[HugePages, ...] = ("always", "madvise", "never")
+# Where the kernel says it.
+HUGE_PAGES = "sys/kernel/mm/transparent_hugepage"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +170,9 @@ def read_shm(root: Path = Path("/")) -> int | None:
         return shutil.disk_usage(root / "dev/shm").total
     except OSError:
         return None
+
+
+def read_huge_pages(root: Path = Path("/")) -> HugePages:
+    """Return when the kernel gives a program huge pages, from ``always [madvise] never``."""
+    text = read_text(root / HUGE_PAGES / "enabled") or ""
+    return next((word for word in _WHEN if f"[{word}]" in text), "")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from torchsmith.facts.ranges import release
+from torchsmith.host.limits import HugePages
 
 
 def _is_version(text: str) -> str:
@@ -144,6 +145,9 @@ class Host(_Model):
     memory_available_bytes: Bytes | None = Field(None, description="What of it is free now.")
     disk_free_bytes: Bytes | None = Field(None, description="Free where the work will happen.")
     shm_bytes: Bytes | None = Field(None, description="Size of /dev/shm.")
+    huge_pages: HugePages = Field(
+        "", description="When the kernel gives a program huge pages; empty if it does not say."
+    )
 
     root: bool = Field(False, description="Whether torchsmith runs as root.")
     apt: bool = Field(False, description="Whether apt-get is here.")

@@ -10,7 +10,13 @@ from pathlib import Path
 from torchsmith.host.compilers import read_compilers, read_tools
 from torchsmith.host.containers import read_engines
 from torchsmith.host.cuda import installed, read_gpus
-from torchsmith.host.limits import read_cores, read_disk_free, read_memory, read_shm
+from torchsmith.host.limits import (
+    read_cores,
+    read_disk_free,
+    read_huge_pages,
+    read_memory,
+    read_shm,
+)
 from torchsmith.host.models import Host
 from torchsmith.host.probe import Programs
 from torchsmith.host.system import (
@@ -71,6 +77,7 @@ def read_host(
         memory_available_bytes=available,
         disk_free_bytes=read_disk_free(folder),
         shm_bytes=read_shm(root),
+        huge_pages=read_huge_pages(root),
         root=os.geteuid() == 0,
         apt=programs.find("apt-get") is not None,
     )

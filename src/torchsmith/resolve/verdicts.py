@@ -10,6 +10,7 @@ from msgspec import Struct
 from torchsmith.facts.cuda import driver_standing, find_toolkit, runs_on
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import release, version_range
+from torchsmith.host.limits import HUGE_PAGES
 from torchsmith.host.models import Host
 from torchsmith.resolve.archs import arch_of_installed
 from torchsmith.resolve.models import CompilerChoice, Resolution
@@ -18,12 +19,13 @@ Rating = Literal["ok", "warn", "fail", "info"]
 GIB = 1 << 30
 SHM_WANTED = 8 * GIB
 _FROM_PYPI = "taken from PyPI"
+_FASTER = "optional: faster builds"
 _ESSENTIAL = (("git", "git"), ("patch", "patch"))
 _USEFUL = (
     ("cmake", _FROM_PYPI),
     ("ninja", _FROM_PYPI),
-    ("ccache", "optional: faster builds"),
-    ("mold", "optional: faster builds"),
+    ("ccache", _FASTER),
+    ("mold", _FASTER),
 )
 
 
@@ -296,6 +298,12 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
             if enough
             else f"free {_gib(required - (free or 0))} more, or work in another folder",
         )
+    if host.huge_pages == "never":
+        sudo = "" if host.root else "sudo "
+        cure = f"echo madvise | {sudo}tee /{HUGE_PAGES}/enabled"
+        yield Verdict("huge pages", host.huge_pages, _FASTER, "info", cure)
+    elif host.huge_pages:
+        yield Verdict("huge pages", host.huge_pages, "", "info")
     shm = host.shm_bytes
     small = shm is not None and shm < SHM_WANTED
     yield Verdict(

@@ -14,14 +14,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from torchsmith.host.probe import ask
+from torchsmith.host.limits import HUGE_PAGES, read_huge_pages
+from torchsmith.host.probe import ask, read_text
 
 # What is preloaded into compilers; named so that nothing else is touched by it.
 PRELOAD = "TORCHSMITH_PRELOAD"
 # Debian's package of the allocator.
 ALLOCATOR = "libjemalloc2"
 _SOURCE = Path(__file__).with_name("huge_pages.c")
-_KERNEL = Path("/sys/kernel/mm/transparent_hugepage")
 # The source is written for these.
 _PAGE, _HUGE_PAGE = 4096, 2 << 20
 # The first program is the driver; the compiler proper, which is what matters, it starts itself.
@@ -48,12 +48,12 @@ def huge_pages(store: Path) -> dict[str, str]:
 
 def _given() -> bool:
     """Whether the kernel gives huge pages, of the size we know, to who asks."""
-    try:
-        when = (_KERNEL / "enabled").read_text()
-        size = int((_KERNEL / "hpage_pmd_size").read_text())
-    except (OSError, ValueError):
-        return False
-    return "[never]" not in when and size == _HUGE_PAGE and os.sysconf("SC_PAGE_SIZE") == _PAGE
+    size = (read_text(Path("/") / HUGE_PAGES / "hpage_pmd_size") or "").strip()
+    return (
+        read_huge_pages() in ("always", "madvise")
+        and size == str(_HUGE_PAGE)
+        and os.sysconf("SC_PAGE_SIZE") == _PAGE
+    )
 
 
 def _library(folder: Path, compiler: str) -> Path | None:
