@@ -205,8 +205,8 @@ class Progress:
     """Reads ninja's `[123/1212]` lines of one step.
 
     The rate is that of the last files only: a build slows down in its heavy parts, and the
-    first files of a resumed one are not like the rest. The heaviest come first: how much time is
-    left is told by what the step was expected to take, `expected`, and as it proceeds by the rate.
+    first files of a resumed one are not like the rest. How much time is left is told at first by
+    how long the step was expected to take, `expected`, and later by how long it has taken.
     """
 
     def __init__(
@@ -217,7 +217,8 @@ class Progress:
     ) -> None:
         self.step = step
         self._clock = clock
-        self._expected_end = None if expected is None else clock() + expected
+        self._began = clock()
+        self._expected = expected or None
         self._seen: deque[tuple[float, int]] = deque(maxlen=64)
 
     def read(self, line: str) -> StepProgress | None:
@@ -246,7 +247,12 @@ class Progress:
 
     def _left(self, now: float, share: float, by_rate: float | None) -> float | None:
         """The seconds that are left, when this share of the files is done."""
-        if self._expected_end is None or now >= self._expected_end:
+        if self._expected is None:
             return by_rate
-        as_expected = self._expected_end - now
-        return as_expected if by_rate is None else share * by_rate + (1 - share) * as_expected
+        took = now - self._began
+        as_expected = max(0.0, self._expected - took)
+        # The heavier files come first, on the whole: those to come take less than their share.
+        to_come = (1 - share) ** 1.5
+        as_before = took * to_come / (1 - to_come) if share else as_expected
+        trust = (1 - share) * as_expected / self._expected
+        return trust * as_expected + (1 - trust) * as_before
