@@ -86,10 +86,13 @@ def _libc(host: Host, wanted: Resolution | None) -> Verdict:
     return Verdict("libc", found, "glibc", rating, cure)
 
 
+def _sudo(host: Host) -> str:
+    return "" if host.root else "sudo "
+
+
 def _apt(host: Host, *packages: str) -> str:
-    sudo = "" if host.root else "sudo "
     return (
-        f"{sudo}apt-get install {' '.join(packages)}"
+        f"{_sudo(host)}apt-get install {' '.join(packages)}"
         if host.apt
         else f"install {' '.join(packages)}"
     )
@@ -299,8 +302,7 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
             else f"free {_gib(required - (free or 0))} more, or work in another folder",
         )
     if host.huge_pages == "never":
-        sudo = "" if host.root else "sudo "
-        cure = f"echo madvise | {sudo}tee /{HUGE_PAGES}/enabled"
+        cure = f"echo madvise | {_sudo(host)}tee /{HUGE_PAGES}/enabled"
         yield Verdict("huge pages", host.huge_pages, _FASTER, "info", cure)
     elif host.huge_pages:
         yield Verdict("huge pages", host.huge_pages, "", "info")
