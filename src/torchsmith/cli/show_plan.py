@@ -68,6 +68,8 @@ def _add_steps(branch: Branch, steps: Sequence[Step], *, explain: bool) -> None:
         if explain:
             for command in step.commands:
                 node.add(f"$ {command}", "dim")
+            if step.task is not None:
+                node.add(f"torchsmith {step.task.name} {step.task.text}", "dim")
         for output in step.outputs if step.kind in ("compile", "package") else ():
             node.add(f"-> {output}")
 

@@ -25,6 +25,7 @@ from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import DiskFullError, InterruptedRunError, ProofFailed, StepFailed
 from torchsmith.plan.attest import HISTORY, is_attestation
 from torchsmith.plan.models import Step
+from torchsmith.sources.cache import DOWNLOADS
 
 # A container engine that is stopped may have to finish a layer before it can put things away.
 _ENGINE_GRACE_S = 60.0
@@ -192,7 +193,7 @@ class Executor:
         )
 
     def _run_commands(self, step: Step, log: Path, *, resume: bool) -> Outcome:
-        if not step.commands:
+        if not step.commands and step.task is None:
             # Its files are the plan's own, and written.
             return Outcome(0, 0.0, 0.0, 0, stopped=False)
         assert self.guard is not None
@@ -212,11 +213,11 @@ class Executor:
         folder.mkdir(parents=True, exist_ok=True)
         compiles = step.kind == "compile"
         date = build_date(step, self._fetches, self.store, self.work) if compiles else None
-        base = self._base
+        base = {**self._base, DOWNLOADS: str(self.store.root / "downloads")}
         if is_attestation(step):
             base = {**base, HISTORY: history(step, self._steps, self._recorder)}
         return run_script(
-            self.work.write_script(step, step_script(step, self.store.root / "downloads")),
+            self.work.write_script(step, step_script(step)),
             folder,
             step_environment(
                 step,

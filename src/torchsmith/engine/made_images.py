@@ -13,7 +13,7 @@ from msgspec import Struct
 from torchsmith.engine.disk import room, write_whole
 from torchsmith.plan.images import task_of
 from torchsmith.plan.models import Step
-from torchsmith.plan.publish import PUSHING, Delivery
+from torchsmith.plan.publish import Delivery
 
 
 class MadeImage(Struct, frozen=True):
@@ -52,11 +52,10 @@ def made_image(step: Step, work: Path) -> MadeImage | None:
 
 def pushed_images(step: Step, work: Path) -> tuple[PushedImage, ...]:
     """The images a step has pushed, as its task has noted them."""
-    if step.task is None or step.task.module != PUSHING:
+    if step.task is None or not isinstance(step.task.arguments, Delivery):
         return ()
-    delivery = msgspec.json.decode(step.task.given, type=Delivery)
     try:
-        noted = (work / delivery.record).read_bytes()
+        noted = (work / step.task.arguments.record).read_bytes()
         return msgspec.json.decode(noted, type=tuple[PushedImage, ...])
     except (OSError, msgspec.MsgspecError):
         return ()

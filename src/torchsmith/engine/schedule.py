@@ -36,7 +36,7 @@ def may_share_time(step: Step, others: Iterable[Step]) -> bool:
 
 
 def _calls_apt(step: Step) -> bool:
-    return any("apt-get" in line for line in step.commands)
+    return step.source is not None and step.source.kind == "debian"
 
 
 def ordered(steps: Sequence[Step]) -> list[Step]:
@@ -107,7 +107,8 @@ def readings(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
     needs = closures(steps)
     found: dict[str, tuple[str, ...]] = {}
     for step in steps:
-        text = "\n".join([*step.commands, *step.path, *(value for _, value in step.env)])
+        task = step.task.text if step.task else ""
+        text = "\n".join([*step.commands, task, *step.path, *(value for _, value in step.env)])
         found[step.id] = tuple(
             other.id
             for other in steps

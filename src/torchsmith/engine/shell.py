@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.package import UNCOMPRESSED
 from torchsmith.plan.models import Step
+from torchsmith.plan.shell import OURS
 from torchsmith.toolchain.build_paths import setuptools_flags
 
 # A C++ file of PyTorch takes up to this much to compile.
@@ -80,6 +78,8 @@ def step_environment(
     # Programs must say "error:" in the language it is looked for in, and sort one way.
     env["LC_ALL"] = "C.UTF-8"
     env["PYTHONUNBUFFERED"] = "1"
+    # What runs torchsmith's own modules.
+    env["TORCHSMITH_PYTHON"] = sys.executable
     if date is not None:
         # https://reproducible-builds.org/specs/source-date-epoch/; wheel and gcc heed it.
         env["SOURCE_DATE_EPOCH"] = str(date)
@@ -104,37 +104,17 @@ def step_environment(
     return env
 
 
-def _commands(step: Step, cache: Path) -> tuple[str, ...]:
-    """A step's own commands, or what does the same and more.
-
-    A source is brought by what knows to resume and to check it; a wheel is compressed by every
-    core, and proven by what knows everything that is expected of it; what has a task is done by us.
-    """
-    if step.source is not None:
-        into = shlex.quote(step.outputs[0])
-        program = ("torchsmith.sources", step.outputs[0], str(cache))
-        return (f"rm -rf {into}", _told(program, step.source))
-    if step.expects is not None:
-        return (_told(("torchsmith.verify",), step.expects),)
-    if step.task is not None:
-        return (_told((step.task.module,), msgspec.Raw(step.task.given.encode())),)
-    wheels = [f'"$WORK"/{output}' for output in step.outputs if output.endswith(".whl")]
-    if step.kind == "compile" and wheels:
-        compress = shlex.join([sys.executable, "-P", "-m", "torchsmith.package"])
-        return (*step.commands, " ".join([compress, *wheels]))
-    return step.commands
+def _lines(step: Step) -> tuple[str, ...]:
+    """A step's action in shell: its commands as they are, or the module that does its task."""
+    if step.task is None:
+        return step.commands
+    return (f"{OURS} -m {step.task.module} <<'END_OF_INPUT'\n{step.task.text}\nEND_OF_INPUT",)
 
 
-def _told(program: tuple[str, ...], what: msgspec.Struct | msgspec.Raw) -> str:
-    """A module of ours, run with a value on its standard input."""
-    words = shlex.join([sys.executable, "-m", *program])
-    return f"{words} <<'END_OF_INPUT'\n{msgspec.json.encode(what).decode()}\nEND_OF_INPUT"
-
-
-def step_script(step: Step, cache: Path) -> str:
+def step_script(step: Step) -> str:
     """The lines of a step, to be run by `bash -euo pipefail`.
 
     The first waits for leave to start: if whoever started it dies before it is known to be
     under way, the end of the pipe ends the script too.
     """
-    return "\n".join(["read -r _ && exec </dev/null", *_commands(step, cache)]) + "\n"
+    return "\n".join(["read -r _ && exec </dev/null", *_lines(step)]) + "\n"

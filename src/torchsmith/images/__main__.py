@@ -2,8 +2,7 @@
 
     python -m torchsmith.images < TASK
 
-The engine writes this line into an image step's script instead of the step's own commands. It
-runs in the plan's work folder; $PROJECT is the recipe's folder.
+It runs in the plan's work folder; $PROJECT is the recipe's folder.
 """
 
 from __future__ import annotations

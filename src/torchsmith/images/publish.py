@@ -2,8 +2,7 @@
 
     python -m torchsmith.images.publish < DELIVERY
 
-The engine writes this line into the script of the step that pushes, instead of its own commands:
-the registry is asked before and after, as `torchsmith image push` does.
+The registry is asked before and after, as `torchsmith image push` does.
 """
 
 from __future__ import annotations

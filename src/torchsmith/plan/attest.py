@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec import Struct
 
 from torchsmith.plan.models import Cost, Step, Task, as_json, digest
-from torchsmith.plan.shell import sh
 from torchsmith.resolve.models import Resolution, SourceChoice
 
 if TYPE_CHECKING:
     from torchsmith.recipe.models import Recipe
 
-MODULE = "torchsmith.package.attest"
 # To be raised when documents say more: those that say less are then written again.
 FORM = 1
 # The variable in which what runs a plan tells what it knows and the plan cannot: a `History`.
@@ -108,7 +105,7 @@ def attestations(artifact: str) -> tuple[str, str]:
 
 def is_attestation(step: Step) -> bool:
     """Whether a step's outputs are documents on artifacts, and none by themselves."""
-    return step.task is not None and step.task.module == MODULE
+    return step.task is not None and step.task.name == "attest"
 
 
 def attest_step(recipe: Recipe, resolution: Resolution, steps: Mapping[str, Step]) -> Step | None:
@@ -144,19 +141,10 @@ def attest_step(recipe: Recipe, resolution: Resolution, steps: Mapping[str, Step
         why="a bill of materials and signed provenance lie beside each artifact",
         variant=variant,
         needs=tuple(dict.fromkeys([*(step.id for step in makers), *verified, *means])),
-        # What a shell can do: whoever wants more runs the plan with torchsmith.
-        commands=tuple(map(_hash, artifacts)),
         outputs=tuple(name for artifact in artifacts for name in attestations(artifact)),
-        task=Task(MODULE, msgspec.json.encode(told, order="deterministic").decode()),
+        task=Task("attest", told),
         cost=Cost(core_seconds=15, disk_mb=1, basis="reading what was made"),
     )
-
-
-def _hash(artifact: str) -> str:
-    """A command that keeps an artifact's sha256 beside it."""
-    if "*" in artifact:
-        return f'for file in {artifact}; do sha256sum "$file" > "$file.sha256"; done'
-    return f"{sh('sha256sum', artifact)} > {sh(f'{artifact}.sha256')}"
 
 
 def _artifacts(step: Step) -> list[str]:

@@ -19,7 +19,6 @@ from torchsmith.plan.models import Plan, Step, step_key
 from torchsmith.plan.packages import conda_step, library_conda_step
 from torchsmith.plan.patching import patch_source
 from torchsmith.plan.publish import publish_steps
-from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
 from torchsmith.plan.ship import job_steps, wheel_folder
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
@@ -42,7 +41,7 @@ class _Collector:
                 continue
             known = self.steps.setdefault(step.id, step)
             # Never silently one variant's work for another's.
-            if (known.commands, known.env) != (step.commands, step.env):
+            if (known.commands, known.task, known.env) != (step.commands, step.task, step.env):
                 raise ValueError(f"two different steps are named {step.id}")
 
 
@@ -93,7 +92,6 @@ def _magma(collector: _Collector, recipe: Recipe, resolution: Resolution) -> lis
     if magma is None:
         return []
     tree = _patched(collector, resolution, fetch_magma(magma), "magma")
-    collector.files.update(magma_files(resolution, magma))
     made = magma_steps(resolution, magma, tree, recipe.packages.conda_format)
     collector.add(*made)
     return made
@@ -111,14 +109,12 @@ def _conda(
     archive = recipe.packages.conda_format
     made: list[Step] = []
     if torch is not None:
-        collector.files.update(conda_files(resolution, torch.outputs[0]))
         after = tuple(step.id for step in before)
         made.append(conda_step(resolution, torch, proofs[0], after, archive))
     first = made[0] if made else None
     for proof in proofs[len(made) :]:
         wheel = collector.steps[f"compile-{proof.project}-{resolution.variant}"]
         name = conda_library(wheel.outputs[0])
-        collector.files.update(library_files(resolution, name, wheel.outputs[0]))
         made.append(library_conda_step(resolution, name, wheel, proof, first, archive))
     collector.add(*made)
     return made

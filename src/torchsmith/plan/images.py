@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from torchsmith.plan.models import Cost, Plan, Step, Task
-from torchsmith.plan.shell import in_project, sh
 from torchsmith.recipe.outcome import Image, Training
 from torchsmith.resolve.models import Resolution
 
-ENGINE = '"${ENGINE:-docker}"'
-MODULE = "torchsmith.images"
 # The stage, and the tag, that hold nothing but the wheels of a build.
 WHEELS = "wheels"
 
@@ -108,8 +105,7 @@ def image_steps(
                 inputs=(f"{context}/Dockerfile",),
                 reads=reads,
                 secrets=task.secrets,
-                commands=_commands(task),
-                task=as_task(task),
+                task=Task("image", task),
                 cost=Cost(core_seconds=120, disk_mb=8000, basis="a runtime layer"),
                 details=_details(image, training),
             )
@@ -133,34 +129,28 @@ def _foundation(resolution: Resolution, image: Image, context: str) -> Step:
         why=f"from {image.foundation.start}",
         variant=resolution.variant,
         inputs=(f"{context}/Dockerfile.base",),
-        commands=_commands(task),
-        task=as_task(task),
+        task=Task("image", task),
         cost=Cost(core_seconds=120, disk_mb=4000, basis="downloads"),
     )
-
-
-def as_task(task: ImageTask) -> Task:
-    """How torchsmith builds it by itself."""
-    return Task(MODULE, msgspec.json.encode(task).decode())
 
 
 def task_of(step: Step) -> ImageTask:
     """What an image step builds."""
     assert step.task is not None
-    return msgspec.json.decode(step.task.given, type=ImageTask)
+    assert isinstance(step.task.arguments, ImageTask)
+    return step.task.arguments
 
 
 def asked_of_engine(plan: Plan, *, engine: str, network: str, cache: bool) -> Plan:
     """The plan with its images built in this way; no step has another key for it."""
 
     def asked(step: Step) -> Step:
-        if step.kind != "image" or step.task is None:
+        if step.task is None or not isinstance(step.task.arguments, ImageTask):
             return step
-        how = {"engine": engine, "network": network, "cache": cache}
-        task = msgspec.structs.replace(task_of(step), **how)
-        return msgspec.structs.replace(step, task=as_task(task))
+        task = replace(step.task.arguments, engine=engine, network=network, cache=cache)
+        return replace(step, task=Task("image", task))
 
-    return msgspec.structs.replace(plan, steps=tuple(map(asked, plan.steps)))
+    return replace(plan, steps=tuple(map(asked, plan.steps)))
 
 
 def _of_the_caller(training: Training | None) -> tuple[str, ...]:
@@ -179,28 +169,3 @@ def _details(image: Image, training: Training | None) -> tuple[tuple[str, str], 
             ("time zone", training.timezone),
         ]
     return tuple(details)
-
-
-def _commands(task: ImageTask) -> tuple[str, ...]:
-    """The same for a shell and an engine alone."""
-    context = task.context
-    lines: list[str] = []
-    if task.wheels:
-        lines += [
-            sh("rm", "-rf", f"{context}/wheels"),
-            sh("mkdir", "-p", f"{context}/wheels"),
-            f"cp {task.wheels} {context}/wheels/",
-        ]
-    for path in task.reads:
-        # An engine sees only its context.
-        copy = f"{context}/{path.lstrip('/')}"
-        lines += [
-            sh("rm", "-rf", copy),
-            sh("mkdir", "-p", copy.rpartition("/")[0]),
-            f"cp -a {in_project(path)} {sh(copy)}",
-        ]
-    options = [f"--file {context}/{task.file}"]
-    options += [f"--target {task.stage}"] if task.stage else []
-    options += [f'--build-arg {name}="$(id -{name[0].lower()})"' for name in task.caller]
-    options += [f"--secret id={name},env={name}" for name in task.secrets]
-    return (*lines, f"{ENGINE} build {' '.join(options)} --tag {sh(task.name)} {context}")

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Cost, Plan, Step, digest, step_key
-from torchsmith.plan.shell import fresh_copy, sh
+from torchsmith.plan.shell import fresh_copy, ours, sh
 
-_UPDATE = '"$TORCHSMITH_PYTHON" -P -m torchsmith.sources.update'
+_UPDATE = ours("sources.update")
 
 
 def in_place(plan: Plan, read: Mapping[str, str]) -> Plan:

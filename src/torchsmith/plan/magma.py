@@ -5,10 +5,9 @@ from __future__ import annotations
 from torchsmith.facts.ranges import release
 from torchsmith.plan.conda import CondaSpec, archive_formats, conda_subdir, cuda_requirements
 from torchsmith.plan.expects import Expects
-from torchsmith.plan.models import Cost, Step
-from torchsmith.plan.packages import conda_task, rattler
-from torchsmith.plan.shell import fresh_copy, needs_program, sh, unless
-from torchsmith.plan.sources import archive_commands, debian_commands
+from torchsmith.plan.models import Cost, Step, Task
+from torchsmith.plan.shell import fresh_copy, sh, unless
+from torchsmith.plan.sources import fetching
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import build_env, search_path
 from torchsmith.resolve.models import MagmaChoice, Resolution
@@ -93,22 +92,17 @@ def fetch_magma(magma: MagmaChoice) -> Step:
     """Bring MAGMA's source."""
     folder = f"sources/magma-{magma.version}"
     source = magma.source
+    where = source.url or source.path
     if source.kind == "debian":
-        commands = debian_commands(folder, source, magma.version)
         where = f"Debian {source.suite}, source package {source.package}"
-    else:
-        # Its hash is in the commands: there is nothing to read before it is fetched.
-        commands = archive_commands(folder, source.url, source.path, source.sha256)
-        where = source.url or source.path
     return Step(
         id=f"fetch-magma-{magma.version}",
         kind="fetch",
         title=f"Fetch MAGMA {magma.version}",
         why=where,
         project="magma",
-        commands=tuple(commands),
+        task=fetching(source, folder, magma.version),
         outputs=(folder,),
-        source=source,
         cost=Cost(core_seconds=5, disk_mb=100, basis="a download"),
     )
 
@@ -158,7 +152,6 @@ def _verify(resolution: Resolution, magma: MagmaChoice, compiled: Step) -> Step:
     variant = resolution.variant
     library = f"{compiled.outputs[0]}/{LIBRARY}"
     folder = f"verify/{variant}/magma"
-    symbols = " ".join(SYMBOLS)
     return Step(
         id=f"verify-magma-{variant}",
         kind="verify",
@@ -167,23 +160,18 @@ def _verify(resolution: Resolution, magma: MagmaChoice, compiled: Step) -> Step:
         project="magma",
         variant=variant,
         needs=(compiled.id,),
-        commands=(
-            sh("mkdir", "-p", folder),
-            needs_program("nm", "install binutils"),
-            f"nm --defined-only {library} > {folder}/symbols 2>/dev/null",
-            f"for name in {symbols}; do "
-            f'grep -q " T $name\\$" {folder}/symbols || '
-            f'{{ echo "{LIBRARY} has no $name" >&2; exit 1; }}; done',
-        ),
         outputs=tuple(f"{folder}/libmagma.a.verify.{end}" for end in ("json", "txt")),
-        expects=Expects(
-            package="magma",
-            version=magma.version,
-            cuda=resolution.cuda.version if resolution.cuda else "",
-            archs=tuple(f"sm_{arch}" for arch in magma.archs),
-            symbols=SYMBOLS,
-            wheel=library,
-            folder=folder,
+        task=Task(
+            "verify",
+            Expects(
+                package="magma",
+                version=magma.version,
+                cuda=resolution.cuda.version if resolution.cuda else "",
+                archs=tuple(f"sm_{arch}" for arch in magma.archs),
+                symbols=SYMBOLS,
+                wheel=library,
+                folder=folder,
+            ),
         ),
         cost=Cost(core_seconds=30, disk_mb=10, basis="reading it"),
     )
@@ -196,7 +184,6 @@ def _pack(resolution: Resolution, magma: MagmaChoice, verified: Step, archive: s
     formats = archive_formats(archive)
     name = f"{magma.package}-{magma.version}-{BUILD_NUMBER}"
     packages = tuple(f"channel/{variant}/{subdir}/{name}.{form}" for form in formats)
-    recipe = f"conda/{variant}/{magma.package}"
     assert resolution.cuda is not None
     spec = CondaSpec(
         output=f"channel/{variant}",
@@ -222,16 +209,8 @@ def _pack(resolution: Resolution, magma: MagmaChoice, verified: Step, archive: s
         project="magma",
         variant=variant,
         needs=(*verified.needs, verified.id),
-        inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
-        commands=(
-            *rattler(recipe, variant, formats),
-            *(
-                unless(f"test -f {package}", f"no {magma.package} was packed")
-                for package in packages
-            ),
-        ),
         outputs=packages,
-        task=conda_task(spec),
+        task=Task("conda", spec),
         cost=Cost(core_seconds=60, disk_mb=500, basis="compression"),
     )
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from torchsmith.plan.expects import Expects
 from torchsmith.resolve.models import Resolution, SourceChoice
 
 Kind = Literal[
+    "base",
     "fetch",
     "patch",
     "environment",
@@ -43,31 +43,89 @@ class Cost(Struct, frozen=True):
     basis: str = ""
 
 
-class Task(Struct, frozen=True):
-    """What torchsmith does in place of a step's commands: a module of ours is run in the work
-    folder with `given`, JSON text, on its standard input.
+class Fetch(Struct, frozen=True, omit_defaults=True):
+    """A source to bring: into which folder, and the version its tree is named by."""
+
+    source: SourceChoice
+    into: str
+    version: str = ""
+
+
+class Work(NamedTuple):
+    """How torchsmith does a kind of task: the module it runs, and the form of what that makes.
+
+    `form` is raised when the module makes something else of the same arguments: what was made
+    before is then made again.
     """
 
     module: str
-    given: str
+    form: int = 1
+
+
+TASKS: Mapping[str, Work] = {
+    "attest": Work("torchsmith.package.attest"),
+    "conda": Work("torchsmith.package.conda"),
+    "fetch": Work("torchsmith.sources"),
+    "finish": Work("torchsmith.package.finish"),
+    "image": Work("torchsmith.images"),
+    "libtorch": Work("torchsmith.package.libtorch"),
+    "push": Work("torchsmith.images.publish"),
+    "ship": Work("torchsmith.ship"),
+    "verify": Work("torchsmith.verify"),
+}
+
+
+class Task(Struct, frozen=True):
+    """A piece of work that torchsmith does itself: one of TASKS, and what it is given.
+
+    The module is run in the work folder with the arguments, as JSON, on its standard input.
+    """
+
+    name: str
+    arguments: Struct
+
+    @property
+    def module(self) -> str:
+        """The module that does it."""
+        return TASKS[self.name].module
+
+    @property
+    def text(self) -> str:
+        """The arguments as JSON, the same text for the same arguments."""
+        return json.encode(self.arguments, order="deterministic").decode()
+
+
+class Place(Struct, frozen=True):
+    """Where a step runs: on this machine, or in a container of an image the plan makes.
+
+    `image` is the name of that image, `base` the step that makes it.
+    """
+
+    system: str = ""
+    image: str = ""
+    base: str = ""
+
+    @property
+    def inside(self) -> bool:
+        """Whether it is a container."""
+        return bool(self.image)
+
+
+HERE = Place()
 
 
 class Step(Struct, frozen=True):
-    """One thing to do.
+    """One thing to do: one action, in one place.
 
-    `commands` are lines of POSIX shell, run in order in `folder` of the plan's work folder,
-    whose absolute path is `$WORK`; `path` holds folders of it to put before PATH. `inputs`
-    are files of the plan (patches, recipes) the step reads; `reads` are paths of the recipe's
-    own folder, whose absolute path is `$PROJECT`: their content is not in the plan, so whoever
-    runs the step adds it to the key. `needs` are the steps whose outputs it reads. In `env`, a
-    value that starts with `@/` is a path in the work folder; an output that starts with
-    `$PROJECT/` lies in the recipe's. `secrets` names variables that must be set when it runs and
-    whose values appear nowhere. `pip` names what its commands ask pip for, so that it can be had
-    beforehand where there is no network later. A fetch carries the `source` it brings: what runs
-    the plan may bring it in a better way than its commands do.
-    So does a verify with what it `expects`: its commands try what can be tried without
-    torchsmith, which itself proves all of it and leaves the reports that are the step's outputs.
-    What packs and ships may carry a `task`: its commands then do it for those without torchsmith.
+    The action is `commands` or a `task`, never both. Commands are lines of POSIX shell, run in
+    order in `folder` of the plan's work folder, whose absolute path is `$WORK`; `path` holds
+    folders of it to put before PATH. `inputs` are files of the plan (patches, recipes) the step
+    reads; `reads` are paths of the recipe's own folder, whose absolute path is `$PROJECT`: their
+    content is not in the plan, so whoever runs the step adds it to the key. `needs` are the steps
+    whose outputs it reads. In `env`, a value that starts with `@/` is a path in the work folder;
+    an output that starts with `$PROJECT/` lies in the recipe's. `secrets` names variables that
+    must be set when it runs and whose values appear nowhere. `pip` names what its commands ask
+    pip for, so that it can be had beforehand where there is no network later.
     """
 
     id: str
@@ -76,6 +134,7 @@ class Step(Struct, frozen=True):
     why: str = ""
     project: str = ""
     variant: str = ""
+    place: Place = HERE
     needs: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
@@ -83,15 +142,29 @@ class Step(Struct, frozen=True):
     path: tuple[str, ...] = ()
     folder: str = "."
     commands: tuple[str, ...] = ()
+    task: Task | None = None
     outputs: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
-    source: SourceChoice | None = None
-    expects: Expects | None = None
-    task: Task | None = None
     cost: Cost = Cost()
     details: tuple[tuple[str, str], ...] = ()
     key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.commands and self.task is not None:
+            raise ValueError(f"{self.id} has two actions: commands and a task")
+
+    @property
+    def source(self) -> SourceChoice | None:
+        """The source it brings, if that is what it does."""
+        given = self.task.arguments if self.task else None
+        return given.source if isinstance(given, Fetch) else None
+
+    @property
+    def expects(self) -> Expects | None:
+        """What it proves, if that is what it does."""
+        given = self.task.arguments if self.task else None
+        return given if isinstance(given, Expects) else None
 
 
 class Plan(Struct, frozen=True):
@@ -134,7 +207,7 @@ def step_key(
     Titles, reasons, details, estimates and the variant's name change nothing that is built, and so
     they are left out: two variants that do the same share the result.
     """
-    subject = {
+    subject: dict[str, object] = {
         "kind": step.kind,
         "needs": sorted(keys[need] for need in step.needs),
         "inputs": {name: digest(files[name]) for name in step.inputs},
@@ -145,13 +218,20 @@ def step_key(
         "commands": _without_variant(step, step.commands),
         "outputs": _without_variant(step, step.outputs),
     }
-    if step.expects is not None:
-        subject["expects"] = json.loads(
-            _neutral(step, json.dumps(to_builtins(replace(step.expects, variant=""))))
-        )
+    if step.place.inside:
+        subject["place"] = step.place.image
     if step.task is not None:
-        subject["task"] = [step.task.module, _neutral(step, step.task.given)]
-    return digest(json.dumps(subject, sort_keys=True, separators=(",", ":")).encode())
+        subject["task"] = [step.task.name, TASKS[step.task.name].form, _arguments(step)]
+    return digest(json.encode(subject, order="sorted"))
+
+
+def _arguments(step: Step) -> str:
+    """What a task is given, less what changes nothing in what it makes."""
+    assert step.task is not None
+    task = step.task
+    if isinstance(task.arguments, Expects):
+        task = replace(task, arguments=replace(task.arguments, variant=""))
+    return _neutral(step, task.text)
 
 
 def _without_variant(step: Step, texts: Iterable[str]) -> list[str]:

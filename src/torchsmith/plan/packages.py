@@ -17,7 +17,6 @@ from torchsmith.plan.conda import (
 )
 from torchsmith.plan.models import Cost, Step, Task, as_json
 from torchsmith.plan.patching import patch_files
-from torchsmith.plan.shell import needs_program, sh, unless
 from torchsmith.resolve.models import Resolution
 
 # Where libraries of a conda prefix are found from torch/ and from torch/lib/ in site-packages.
@@ -25,39 +24,9 @@ MODULE_RPATH = "$ORIGIN:$ORIGIN/lib:$ORIGIN/../../.."
 LIBRARY_RPATH = "$ORIGIN:$ORIGIN/../../../.."
 
 
-def rattler(recipe: str, variant: str, formats: tuple[str, ...]) -> tuple[str, ...]:
-    """Commands that pack a recipe's folder into the variant's channel."""
-    return (
-        needs_program("rattler-build", "see https://rattler.build"),
-        *(
-            sh(
-                "rattler-build",
-                "build",
-                "--recipe",
-                f"{recipe}/recipe.yaml",
-                "--output-dir",
-                f"channel/{variant}",
-                "--package-format",
-                archive.replace(".", "-"),
-                "--no-build-id",
-            )
-            for archive in formats
-        ),
-    )
-
-
-def conda_task(spec: CondaSpec) -> Task:
-    """How torchsmith packs by itself."""
-    return Task("torchsmith.package.conda", json.encode(spec).decode())
-
-
 def _packages(resolution: Resolution, stem: str, formats: tuple[str, ...]) -> tuple[str, ...]:
     folder = f"channel/{resolution.variant}/{conda_subdir(resolution.platform)}"
     return tuple(f"{folder}/{stem}.{archive}" for archive in formats)
-
-
-def _were_packed(stem: str, packages: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(unless(f"ls {package}", f"no {stem} was packed") for package in packages)
 
 
 def conda_record(resolution: Resolution) -> tuple[tuple[str, str], ...]:
@@ -92,7 +61,6 @@ def conda_step(
 ) -> Step:
     """Pack the wheel just built as a conda package."""
     variant = resolution.variant
-    recipe = f"conda/{variant}/pytorch"
     name = f"pytorch-{resolution.torch}-{resolution.conda_build}"
     formats = archive_formats(archive)
     packages = _packages(resolution, name, formats)
@@ -123,10 +91,8 @@ def conda_step(
         variant=variant,
         # Proven first: nobody takes a package back.
         needs=(wheel.id, proof.id, *after),
-        inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
-        commands=(*rattler(recipe, variant, formats), *_were_packed(name, packages)),
         outputs=packages,
-        task=conda_task(spec),
+        task=Task("conda", spec),
         cost=Cost(core_seconds=300, disk_mb=3000, basis="compression"),
         details=(
             ("build string", resolution.conda_build),
@@ -141,7 +107,6 @@ def library_conda_step(
 ) -> Step:
     """Pack a companion or an extension; it needs the very torch it was built against."""
     variant = resolution.variant
-    recipe = f"conda/{variant}/{name}"
     formats = archive_formats(archive)
     # The version is in the wheel's name, once there is a wheel. A digit, or it is another's name.
     stem = f"{name}-[0-9]*-{resolution.conda_build}"
@@ -168,15 +133,7 @@ def library_conda_step(
         project=wheel.project,
         variant=variant,
         needs=(wheel.id, proof.id, *([torch.id] if torch else [])),
-        inputs=(f"{recipe}/recipe.yaml", f"{recipe}/build.sh"),
-        commands=(
-            f"rm -f {' '.join(packages)}",
-            f'WHEEL_VERSION="$(basename {pattern} | cut -d- -f2 | cut -d+ -f1)"',
-            "export WHEEL_VERSION",
-            *rattler(recipe, variant, formats),
-            *_were_packed(name, packages),
-        ),
         outputs=packages,
-        task=conda_task(spec),
+        task=Task("conda", spec),
         cost=Cost(core_seconds=20, disk_mb=200, basis="compression"),
     )

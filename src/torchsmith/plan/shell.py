@@ -50,3 +50,19 @@ def fresh_copy(source: str, folder: str) -> str:
         f"rm -rf {folder} {folder}.part; mkdir -p {folder}.part; "
         f"cp -a {source}/. {folder}.part; mv {folder}.part {folder}; fi"
     )
+
+
+def ours(module: str, *words: str) -> str:
+    """A command that is a module of torchsmith's own; `words` are shell words already.
+
+    Renderings for those without torchsmith put a plain command in its place.
+    """
+    return " ".join([f"{OURS} -m torchsmith.{module}", *words])
+
+
+OURS = '"$TORCHSMITH_PYTHON" -P'
+
+
+def compressed(wheel: str) -> str:
+    """Compress a wheel, or all a pattern stands for, with every core and to the same bytes."""
+    return ours("package", f'"$WORK"/{wheel}')

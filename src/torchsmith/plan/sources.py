@@ -2,167 +2,21 @@
 
 from __future__ import annotations
 
-import re
-
 from msgspec.structs import replace
 
-from torchsmith.plan.models import Cost, Step, digest
-from torchsmith.plan.shell import in_project, needs_program, plain_name, sh, unless
+from torchsmith.plan.models import Cost, Fetch, Step, Task, digest
+from torchsmith.plan.shell import in_project, plain_name, sh, unless
 from torchsmith.resolve.models import CompanionChoice, Resolution, SourceChoice
 
-PYPI = "https://pypi.org/simple"
-DEBIAN_MIRROR = "https://deb.debian.org/debian"
-DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+def fetching(source: SourceChoice, folder: str, version: str = "") -> Task:
+    """The task that brings a source into a folder."""
+    return Task("fetch", Fetch(source, folder, version))
 
 
-def git_commands(
-    folder: str, url: str, mirrors: tuple[str, ...], ref: str, commit: str
-) -> list[str]:
-    """A shallow clone at a ref, its commit checked, its submodules brought along."""
-    git = ("git", "-C", folder)
-    fetches = [
-        sh(*git, "fetch", "--quiet", "--depth", "1", source, ref) for source in (url, *mirrors)
-    ]
-    commands = [
-        needs_program("git", "install git"),
-        sh("mkdir", "-p", folder),
-        sh(*git, "init", "--quiet"),
-        # Submodules with relative addresses need a remote to be relative to.
-        f"{sh(*git, 'remote', 'add', 'origin', url)} 2>/dev/null || "
-        + sh(*git, "remote", "set-url", "origin", url),
-        " || ".join(fetches),
-        sh(*git, "-c", "advice.detachedHead=false", "checkout", "--quiet", "--force", "FETCH_HEAD"),
-    ]
-    if commit:
-        commands.append(
-            unless(
-                f'test "$({sh(*git, "rev-parse", "HEAD")})" = {commit}',
-                f"{ref} does not point to {commit}: the tag was moved, "
-                "or this is another repository",
-            )
-        )
-    update = (*git, "submodule", "update", "--quiet", "--init", "--recursive")
-    return [
-        *commands,
-        sh(*git, "submodule", "sync", "--quiet", "--recursive"),
-        # git before 2.8 has no --jobs, and some servers give no single commits: then all of it.
-        f"{sh(*update, '--depth', '1', '--jobs', '8')} || "
-        f"{{ {sh(*git, 'submodule', 'deinit', '--quiet', '--force', '.')}; "
-        f"{sh('rm', '-rf', f'{folder}/.git/modules')}; {sh(*update)}; }}",
-    ]
-
-
-def _alone(apt: str, package: str, version: str) -> str:
-    """A source package; where its Debian part is not to be had, what upstream released."""
-    tree = sh(f"{package}-{version}")
-    said = f"warning: Debian's part of {package} {version} cannot be had; upstream's is taken alone"
-    # Only for want of the file: a package that came whole and cannot be unpacked is an error.
-    return (
-        f"if {apt} source --download-only {sh(package)}; then {apt} source {sh(package)}; "
-        f"else echo {sh(said)} >&2; {apt} source --tar-only {sh(package)}; mkdir {tree}; "
-        f"tar --extract --file {sh(f'{package}_{version}')}*.orig.tar.* --directory {tree} "
-        "--strip-components=1; fi"
-    )
-
-
-def debian_commands(folder: str, source: SourceChoice, version: str, home: str = "") -> list[str]:
-    """A source package through a private apt list: the host's own lists stay as they are.
-
-    The lists and what is downloaded lie in `home`.
-    """
-    suite, package = source.suite, source.package
-    home = home or f"apt/{package}"
-    options = (
-        f'Dir::Etc::SourceList="$WORK"/{home}/sources.list',
-        "Dir::Etc::SourceParts=/dev/null",
-        f'Dir::State::Lists="$WORK"/{home}/lists',
-        f'Dir::Cache="$WORK"/{home}/cache',
-        # Whatever this host's own configuration says.
-        "Acquire::AllowInsecureRepositories=false",
-        "APT::Get::AllowUnauthenticated=false",
-        # Root's apt otherwise reads the work folder as the user _apt, who may not enter it.
-        "APT::Sandbox::User=root",
-    )
-    apt = " ".join(["apt-get -qq", *(f"-o {option}" for option in options)])
-    tree = sh(f"{package}-{version}") + "*/"
-    bring = (
-        _alone(apt, package, version) if source.upstream_alone else f"{apt} source {sh(package)}"
-    )
-    return [
-        needs_program("apt-get", "Debian's source packages need a Debian or Ubuntu machine"),
-        needs_program("dpkg-source", "apt-get install dpkg-dev"),
-        unless(
-            f"test -e {DEBIAN_KEYS}",
-            "the keys of Debian's archive are missing: apt-get install debian-archive-keyring",
-        ),
-        sh("mkdir", "-p", f"{home}/lists/partial", f"{home}/cache/archives/partial", "sources"),
-        f"printf 'deb-src [signed-by=%s] %s %s main contrib\\n' {DEBIAN_KEYS} "
-        f'"${{DEBIAN_MIRROR:-{DEBIAN_MIRROR}}}" {sh(suite)} > {home}/sources.list',
-        f"{apt} update",
-        sh("rm", "-rf", f"{home}/unpack", folder),
-        sh("mkdir", "-p", f"{home}/unpack"),
-        # apt checks the files against the signed index; dpkg-source applies the patch series.
-        f"(cd {home}/unpack; {bring})",
-        unless(
-            f"ls -d {home}/unpack/{tree} >/dev/null 2>&1",
-            f"Debian {suite} no longer has {package} {version}",
-        ),
-        f"mv {home}/unpack/{tree} {sh(folder)}",
-        sh("rm", "-rf", f"{home}/unpack"),
-    ]
-
-
-def archive_commands(folder: str, url: str, path: str, sha256: str) -> list[str]:
-    """An archive, its hash checked before a byte of it is unpacked."""
-    name = plain_name((url or path).split("?")[0].rsplit("/", 1)[-1])
-    file = f"downloads/{sha256[:12]}-{name}"
-    bring = (
-        [
-            needs_program("curl", "install curl"),
-            f"curl --fail --silent --show-error --location --retry 3 --output {file} {sh(url)}",
-        ]
-        if url
-        else [f"cp {in_project(path)} {file}"]
-    )
-    return [
-        "mkdir -p downloads",
-        *bring,
-        unless(
-            f"echo '{sha256}  {file}' | sha256sum --check --status",
-            f"{file} does not have the hash the recipe says",
-        ),
-        sh("rm", "-rf", folder),
-        sh("mkdir", "-p", folder),
-        sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1"),
-    ]
-
-
-def sdist_commands(folder: str, project: str, sha256: str) -> list[str]:
-    """A source archive found in a package index by its hash; nothing in it is run."""
-    # As PEP 503 writes a project's name in the address of its page.
-    page = re.sub(r"[-_.]+", "-", project).lower()
-    file = f"downloads/{sha256[:12]}-{page}.tar.gz"
-    curl = "curl --fail --silent --show-error --location --retry 3"
-    return [
-        needs_program("curl", "install curl"),
-        "mkdir -p downloads",
-        f'{curl} --output {file}.html "${{PIP_INDEX_URL:-{PYPI}}}"/{page}/',
-        f'url="$(sed -n \'s/.*href="\\([^"]*\\)#sha256={sha256}".*/\\1/p\' {file}.html)"',
-        unless('test -n "$url"', f"the index has no file of {project} with the sha256 {sha256}"),
-        f'{curl} --output {file} "$url"',
-        unless(
-            f"echo '{sha256}  {file}' | sha256sum --check --status",
-            f"{file} does not have the hash the recipe says",
-        ),
-        sh("rm", "-rf", folder),
-        sh("mkdir", "-p", folder),
-        sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1"),
-    ]
-
-
-def folder_commands(folder: str, path: str) -> list[str]:
+def folder_commands(folder: str, path: str) -> tuple[str, ...]:
     """A copy of a folder, so that building leaves the original as it is."""
-    return [
+    return (
         unless(
             f"test -d {in_project(path)}",
             f"there is no folder {path}: PROJECT must be the folder the recipe lies in",
@@ -170,24 +24,7 @@ def folder_commands(folder: str, path: str) -> list[str]:
         sh("rm", "-rf", folder),
         sh("mkdir", "-p", folder),
         f"cp -a {in_project(path)}/. {sh(folder)}",
-    ]
-
-
-def _torch_commands(folder: str, source: SourceChoice, version: str) -> list[str]:
-    if source.kind == "debian":
-        return debian_commands(folder, source, version)
-    if source.kind == "archive":
-        return archive_commands(folder, source.url, source.path, source.sha256)
-    if source.kind == "folder":
-        return folder_commands(folder, source.path)
-    if source.kind == "bundle":
-        return [
-            "mkdir -p sources",
-            sh("rm", "-rf", folder),
-            f"tar --extract --file {in_project(source.path)} --directory sources",
-            unless(f"test -d {sh(folder)}", f"the bundle does not hold {folder}"),
-        ]
-    return git_commands(folder, source.url, source.mirrors, source.ref, source.commit)
+    )
 
 
 def fetch_torch(resolution: Resolution) -> Step:
@@ -211,10 +48,13 @@ def fetch_torch(resolution: Resolution) -> Step:
         why=where,
         project="torch",
         reads=(source.path,) if source.path else (),
-        commands=tuple(_torch_commands(folder, source, resolution.torch)),
-        outputs=(folder,),
         # The configuration of one source does not fit another: no falling back from here.
-        source=replace(source, suite="", package="") if source.kind == "git" else source,
+        task=fetching(
+            replace(source, suite="", package="") if source.kind == "git" else source,
+            folder,
+            resolution.torch,
+        ),
+        outputs=(folder,),
         cost=Cost(core_seconds=60, disk_mb=3000, basis="a shallow clone with submodules"),
         details=(("source", source.kind), ("commit", source.commit or "not pinned")),
     )
@@ -234,7 +74,6 @@ def fetch_companion(
     folder = f"sources/{companion.name}-{companion.version}"
     if debian is None:
         repository = companion.repository.removesuffix(".git") + ".git"
-        commands = git_commands(folder, repository, (), companion.tag, companion.commit)
         source = SourceChoice(
             "git",
             url=repository,
@@ -255,7 +94,6 @@ def fetch_companion(
             ref=companion.version,
             upstream_alone=True,
         )
-        commands = debian_commands(folder, source, companion.version)
         why = f"Debian {debian[0]}, source package {debian[1]}"
     return Step(
         id=f"fetch-{companion.name}-{companion.version}",
@@ -263,9 +101,8 @@ def fetch_companion(
         title=f"Fetch {companion.package} {companion.version}",
         why=why,
         project=companion.name,
-        commands=tuple(commands),
+        task=fetching(source, folder, companion.version),
         outputs=(folder,),
-        source=source,
         cost=Cost(core_seconds=5, disk_mb=200, basis="a shallow clone"),
     )
 
@@ -278,16 +115,6 @@ def lender_folder(lender: SourceChoice) -> str:
 def fetch_lender(lender: SourceChoice) -> Step:
     """Bring a source package for the few files of it that torch's own source lacks."""
     folder = lender_folder(lender)
-    home = f"apt/{plain_name(f'{lender.package}-{lender.ref}')}"
-    tree = f"{home}/tree"
-    copies = [
-        line
-        for file in lender.files
-        for line in (
-            sh("mkdir", "-p", f"{folder}/{file}".rpartition("/")[0]),
-            sh("cp", f"{tree}/{file}", f"{folder}/{file}"),
-        )
-    ]
     return Step(
         id=f"fetch-lent-{plain_name(lender.package)}-{lender.ref}",
         kind="fetch",
@@ -295,14 +122,8 @@ def fetch_lender(lender: SourceChoice) -> Step:
         why=f"torch's source comes without them; Debian {lender.suite} has them in "
         f"{lender.package} {lender.ref}: {', '.join(lender.files)}",
         project="torch",
-        commands=(
-            *debian_commands(tree, lender, lender.ref, home),
-            sh("rm", "-rf", folder),
-            *copies,
-            sh("rm", "-rf", tree),
-        ),
+        task=fetching(lender, folder, lender.ref),
         outputs=(folder,),
-        source=lender,
         cost=Cost(core_seconds=30, disk_mb=1, basis="a source package"),
         details=(("source", "debian"),),
     )

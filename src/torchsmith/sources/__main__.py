@@ -1,12 +1,14 @@
-"""`python -m torchsmith.sources INTO CACHE < CHOICE.json`: bring one source tree, as a program.
+"""`python -m torchsmith.sources < FETCH.json`: bring one source tree, as a program.
 
-A plan that is run calls it as the command of a fetch, so that bringing a source can be stopped,
-logged and timed like everything else. Paths in the choice are relative to $PROJECT.
+A fetch of a plan is run by it, so that bringing a source can be stopped, logged and timed like
+everything else. Paths of the source are relative to $PROJECT; $TORCHSMITH_DOWNLOADS is where
+downloads are kept.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -15,7 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from torchsmith.errors import TorchsmithError
-from torchsmith.resolve.models import SourceChoice
+from torchsmith.plan.models import Fetch
+from torchsmith.sources.cache import DOWNLOADS
 from torchsmith.sources.fetch import fetch
 
 # A log wants to know that it goes on, not every packet.
@@ -40,11 +43,13 @@ class _Log:
 
 def main() -> int:
     """Bring the source described on standard input; tell what proves which one it is."""
-    into, cache = map(Path, sys.argv[1:3])
-    choice = msgspec.json.decode(sys.stdin.buffer.read(), type=SourceChoice)
+    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Fetch)
+    choice, into = wanted.source, Path(wanted.into)
+    cache = Path(os.environ[DOWNLOADS])
     if choice.path:
         project = Path(os.environ.get("PROJECT", "."))
         choice = replace(choice, path=str(project / choice.path))
+    shutil.rmtree(into, ignore_errors=True)
     try:
         brought = fetch(choice, into, cache=cache, progress=_Log())
     except TorchsmithError as error:

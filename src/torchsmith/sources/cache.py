@@ -8,6 +8,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+# The variable that names the folder where downloads are kept.
+DOWNLOADS = "TORCHSMITH_DOWNLOADS"
+
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:

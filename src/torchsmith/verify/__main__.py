@@ -2,9 +2,8 @@
 
     python -m torchsmith.verify < EXPECTS
 
-The engine writes this line into a verify step's script instead of the step's own commands,
-which try only what can be tried without torchsmith. It runs in the plan's work folder; what is
-expected comes as JSON on standard input. The reports are left beside the wheel.
+It runs in the plan's work folder; what is expected comes as JSON on standard input. The reports
+are left beside the wheel.
 """
 
 from __future__ import annotations

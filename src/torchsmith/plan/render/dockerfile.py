@@ -36,6 +36,7 @@ from torchsmith.plan.render.stages import (
     uv_commands,
 )
 from torchsmith.plan.render.text import comment, sentences
+from torchsmith.plan.render.twins import twin
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Image
 from torchsmith.resolve.models import Resolution
@@ -88,7 +89,7 @@ def _step(step: Step, mounts: Iterable[str] = ()) -> list[str]:
     for path in step.reads:
         there = path if path.startswith("/") else f"{PROJECT}/{path}"
         lines.append(copy(path.lstrip("/"), there))
-    return lines + run([*_exports(step), *step.commands], mounts)
+    return lines + run([*_exports(step), *twin(step, None).commands], mounts)
 
 
 def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:

@@ -6,10 +6,11 @@ import base64
 import re
 import shlex
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.text import comment, sentences
+from torchsmith.plan.render.twins import twin
 from torchsmith.plan.shell import in_project, in_work
 
 _PREAMBLE = r"""
@@ -98,7 +99,7 @@ def _write_file(name: str, content: bytes) -> list[str]:
     ]
 
 
-def _step(step: Step) -> list[str]:
+def _step(step: Step, commands: Sequence[str]) -> list[str]:
     lines = ["", *comment(sentences(step.title, step.why)), f"step_{step.id}() ("]
     lines.append('  cd "$WORK"')
     lines += [f'  : "${{{name}:?must be set}}"' for name in step.secrets]
@@ -108,9 +109,9 @@ def _step(step: Step) -> list[str]:
     lines += [f"  export {name}={_value(value)}" for name, value in step.env]
     if step.kind == "compile":
         lines.append('  export MAX_JOBS="${MAX_JOBS:-$(jobs_that_fit)}"')
-    if not step.commands:
+    if not commands:
         lines += [f'  echo "written: "{in_work(name)}' for name in step.inputs] or ["  true"]
-    lines += [f"  {command}" for command in step.commands]
+    lines += [f"  {command}" for command in commands]
     lines.append(")")
     return lines
 
@@ -124,7 +125,7 @@ def _case(step: Step) -> list[str]:
     return [*lines, f"      run {shlex.quote(step.title)}", "      ;;"]
 
 
-def _header(plan: Plan, torchsmith: str) -> Iterable[str]:
+def _header(plan: Plan, commands: Iterable[str], torchsmith: str) -> Iterable[str]:
     names = ", ".join(
         f"torch {item.version} for Python {item.python}" for item in plan.variants[:4]
     )
@@ -147,7 +148,7 @@ def _header(plan: Plan, torchsmith: str) -> Iterable[str]:
     yield "# MAX_JOBS  how many compilers at once (as many as cores and memory allow)"
     if any(step.kind == "image" for step in plan.steps):
         yield "# ENGINE    docker or podman (docker)"
-    if any("DEBIAN_MIRROR" in command for step in plan.steps for command in step.commands):
+    if any("DEBIAN_MIRROR" in command for command in commands):
         yield "# DEBIAN_MIRROR  where Debian's source packages come from"
     secrets = sorted({name for step in plan.steps for name in step.secrets})
     if secrets:
@@ -156,14 +157,20 @@ def _header(plan: Plan, torchsmith: str) -> Iterable[str]:
 
 def render_script(plan: Plan, torchsmith: str) -> str:
     """Write the plan as bash. The same plan gives the same bytes."""
-    lines = ["#!/usr/bin/env bash", *_header(plan, torchsmith), _PREAMBLE.rstrip()]
-    if plan.files:
+    variants = {item.variant: item for item in plan.variants}
+    twins = {step.id: twin(step, variants.get(step.variant)) for step in plan.steps}
+    files = {**plan.files}
+    for item in twins.values():
+        files |= item.files
+    commands = [command for item in twins.values() for command in item.commands]
+    lines = ["#!/usr/bin/env bash", *_header(plan, commands, torchsmith), _PREAMBLE.rstrip()]
+    if files:
         lines += ["", "write_files() {"]
-        for name, content in plan.files.items():
+        for name, content in files.items():
             lines += _write_file(name, content)
         lines.append("}")
     for step in plan.steps:
-        lines += _step(step)
+        lines += _step(step, twins[step.id].commands)
     lines += ["", "one() {", '  local id="$1" stamp', '  case "$id" in']
     for step in plan.steps:
         lines += _case(step)
@@ -182,7 +189,7 @@ def render_script(plan: Plan, torchsmith: str) -> str:
         '  -*) echo "$1 is no option; --help names them" >&2; exit 2 ;;',
         "esac",
         "work",
-        *(["write_files"] if plan.files else []),
+        *(["write_files"] if files else []),
         'if [ "$#" -gt 0 ]; then all=("$@"); fi',
         'for id in "${all[@]}"; do one "$id"; done',
         'echo "done: $WORK"',
