@@ -115,7 +115,7 @@ def test_orion_rebuilds_vision_0_3_0_after_torch() -> None:
 
 def test_orion_image_holds_the_client_and_asks_for_8g_of_shared_memory() -> None:
     text = dockerfile("orion-vgpu")
-    assert "FROM nvidia/cuda:9.0-cudnn7-devel-ubuntu16.04" in text
+    assert "FROM docker.io/nvidia/cuda:9.0-cudnn7-devel-ubuntu16.04" in text
     assert "COPY install-client-9.0" in text
     assert "./install-client-9.0" in text
     assert "--shm-size=8G" in text
@@ -138,7 +138,7 @@ def test_gemfield_is_torch_1_8_0_with_cuda_11_0_and_cudnn_8_0_5() -> None:
     assert (resolution.torch, resolution.python) == ("1.8.0", "3.8")
     assert resolution.cuda is not None
     assert (resolution.cuda.version, resolution.cuda.cudnn) == ("11.0", "8.0.5")
-    assert resolution.base_image == "nvidia/cuda:11.0.3-cudnn8-devel-ubuntu20.04"
+    assert resolution.base_image == "docker.io/nvidia/cuda:11.0.3-cudnn8-devel-ubuntu20.04"
 
 
 def test_gemfield_packages_have_the_documents_names() -> None:

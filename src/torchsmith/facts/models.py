@@ -406,7 +406,7 @@ class System(Fact, frozen=True, kw_only=True):
 
     # e.g. ubuntu-20.04, debian-12
     name: str
-    # Its container base image, e.g. ubuntu:20.04
+    # Its container base image, its name in full: docker.io/library/ubuntu:20.04
     image: str
     glibc: Version
     # Its default gcc.

@@ -139,7 +139,7 @@ def image_tag(toolkit: Toolkit, distribution: str, cudnn: str) -> str:
     part = toolkit.image_cudnn or "cudnn"
     if cudnn and part != "cudnn":
         part = f"cudnn{release(cudnn)[0]}"
-    return f"nvidia/cuda:{toolkit.image or toolkit.version}-{part}-devel-{distribution}"
+    return f"docker.io/nvidia/cuda:{toolkit.image or toolkit.version}-{part}-devel-{distribution}"
 
 
 def default_system(facts: Facts, cuda: str, torch: str) -> str:

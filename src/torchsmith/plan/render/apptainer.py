@@ -8,8 +8,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from torchsmith.plan.render.dockerfile import runtime_base
-from torchsmith.plan.render.stages import environment_commands, runtime_packages, uv_commands
+from torchsmith.plan.render.stages import (
+    environment_commands,
+    runtime_base,
+    runtime_packages,
+    uv_commands,
+)
 from torchsmith.plan.render.text import comment
 from torchsmith.recipe.outcome import Image, Training
 from torchsmith.resolve.models import Resolution

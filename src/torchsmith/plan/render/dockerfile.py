@@ -28,12 +28,11 @@ from torchsmith.plan.render.instructions import (
     secret_mounts,
 )
 from torchsmith.plan.render.stages import (
-    build_packages,
+    base_stage,
     environment_commands,
-    python_packages,
+    runtime_base,
     runtime_packages,
     train_stage,
-    uv_commands,
 )
 from torchsmith.plan.render.text import comment, sentences
 from torchsmith.plan.render.twins import twin
@@ -47,27 +46,6 @@ WHEELS_LABEL = "dev.torchsmith.wheels"
 WHEELS_IMAGE_LABEL = "dev.torchsmith.wheels-image"
 PROJECT = f"{WORK}/project"
 _BUILD_KINDS = ("fetch", "patch", "environment", "configure", "compile", "verify")
-
-# What python3 is where the recipe names no distribution to build an image on.
-_PLAIN_BASES = {
-    "3.8": "ubuntu:20.04",
-    "3.9": "debian:11",
-    "3.10": "ubuntu:22.04",
-    "3.12": "ubuntu:24.04",
-    "3.13": "debian:13",
-    "3.14": "ubuntu:26.04",
-}
-
-
-def _base(resolution: Resolution) -> str:
-    return resolution.base_image or _PLAIN_BASES.get(resolution.python, "debian:12")
-
-
-def runtime_base(resolution: Resolution) -> str:
-    """The image that what is built is put on."""
-    base = _base(resolution)
-    # NVIDIA publishes a small sibling of each; nobody else's image is known to have one.
-    return base.replace("-devel-", "-runtime-") if base.startswith("nvidia/cuda:") else base
 
 
 def _exports(step: Step) -> list[str]:
@@ -95,16 +73,8 @@ def _step(step: Step, mounts: Iterable[str] = ()) -> list[str]:
 def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:
     what = "compilers and Python's headers" if compilers else "a Python that can install"
     lines = ["", f"# ---- toolchain: {what}; none of it reaches the runtime"]
-    lines += [f"FROM {_base(resolution)} AS toolchain", f"WORKDIR {WORK}"]
-    lines.append(env({"WORK": WORK, "PROJECT": PROJECT}))
-    packages = build_packages(resolution) if compilers else python_packages(resolution)
-    lines += apt_install(packages)
-    if resolution.python_from == "uv":
-        lines += [
-            "# The distribution has another Python: uv brings this one, in a folder to copy.",
-            "ENV UV_PYTHON_INSTALL_DIR=/opt/python PATH=/opt/uv:$PATH",
-            *run(uv_commands()),
-        ]
+    lines += base_stage(resolution, compilers=compilers, name="toolchain")
+    lines += [f"WORKDIR {WORK}", env({"WORK": WORK, "PROJECT": PROJECT})]
     return lines
 
 

@@ -21,6 +21,46 @@ from torchsmith.plan.torch import last_pip
 from torchsmith.recipe.outcome import Training
 from torchsmith.resolve.models import Resolution
 
+# What python3 is where the recipe names no distribution to build an image on.
+_PLAIN_BASES = {
+    "3.8": "docker.io/library/ubuntu:20.04",
+    "3.9": "docker.io/library/debian:11",
+    "3.10": "docker.io/library/ubuntu:22.04",
+    "3.12": "docker.io/library/ubuntu:24.04",
+    "3.13": "docker.io/library/debian:13",
+    "3.14": "docker.io/library/ubuntu:26.04",
+}
+
+
+def _base(resolution: Resolution) -> str:
+    plain = _PLAIN_BASES.get(resolution.python, "docker.io/library/debian:12")
+    return resolution.base_image or plain
+
+
+def runtime_base(resolution: Resolution) -> str:
+    """The image that what is built is put on."""
+    base = _base(resolution)
+    # NVIDIA publishes a small sibling of each; nobody else's image is known to have one.
+    nvidias = base.removeprefix("docker.io/").startswith("nvidia/cuda:")
+    return base.replace("-devel-", "-runtime-") if nvidias else base
+
+
+def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> list[str]:
+    """The stage every step of a variant can run in: its base image, packages and settings.
+
+    Complete by itself: nothing but sources, a work folder and a compiler cache is missing.
+    """
+    lines = [f"FROM {_base(resolution)}" + (f" AS {name}" if name else "")]
+    packages = build_packages(resolution) if compilers else python_packages(resolution)
+    lines += apt_install(packages)
+    if resolution.python_from == "uv":
+        lines += [
+            "# The distribution has another Python: uv brings this one, in a folder to copy.",
+            "ENV UV_PYTHON_INSTALL_DIR=/opt/python PATH=/opt/uv:$PATH",
+            *run(uv_commands()),
+        ]
+    return lines
+
 
 def python_packages(resolution: Resolution) -> list[str]:
     """What it takes to make a virtual environment."""
@@ -32,7 +72,8 @@ def python_packages(resolution: Resolution) -> list[str]:
 def build_packages(resolution: Resolution) -> list[str]:
     """What it takes to compile."""
     compiler = resolution.compiler
-    packages = ["curl", "git", "make", "patch", *python_packages(resolution), *resolution.apt]
+    packages = ["bash", "ccache", "curl", "git", "make", "ninja-build", "patch"]
+    packages += [*python_packages(resolution), *resolution.apt]
     packages.append(compiler.cc.rsplit("/", 1)[-1])
     if compiler.kind == "gcc":
         packages.append(compiler.cxx.rsplit("/", 1)[-1])
