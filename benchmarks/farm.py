@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torchsmith.engine import Store
-from torchsmith.engine.build import journal_of
+from torchsmith.engine.journals import journal_of
 
 CHUNKS = 60
 

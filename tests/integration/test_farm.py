@@ -20,7 +20,7 @@ from tests.kubernetes_server import Step, kubernetes_server
 from tests.slurm_cluster import Cluster, running_cluster, until
 
 from torchsmith.engine import Store
-from torchsmith.engine.build import journal_of
+from torchsmith.engine.journals import journal_of
 from torchsmith.jobs.farm.request import Resources, variant_jobs
 from torchsmith.jobs.farm.snapshot import Wanted
 from torchsmith.jobs.render import render

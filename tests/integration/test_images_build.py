@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.containers import EngineHere
 
-from torchsmith.engine.build import journal_of
+from torchsmith.engine.journals import journal_of
 from torchsmith.engine.store import Store
 from torchsmith.images.engine import Build
 

@@ -29,8 +29,8 @@ from tests.registries import (
 )
 
 from torchsmith.engine import Event, Store, run_plan
-from torchsmith.engine.build import journal_of
 from torchsmith.engine.events import ImagePushed
+from torchsmith.engine.journals import journal_of
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.models import Recipe
 

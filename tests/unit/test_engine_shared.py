@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from torchsmith.engine import Store, run_plan
-from torchsmith.engine.build import journal_of
 from torchsmith.engine.journal import Journal
+from torchsmith.engine.journals import journal_of
 from torchsmith.engine.leases import Lease, Pulse
 from torchsmith.engine.locks import Holder
 from torchsmith.engine.sharing import share
@@ -203,7 +203,7 @@ def test_a_host_that_died_writing_still_tells_what_it_had_written(
     store = share(Store(tmp_path))
     program = (
         "import os, platform, sys\nfrom pathlib import Path\n"
-        "from torchsmith.engine import Store\nfrom torchsmith.engine.build import journal_of\n"
+        "from torchsmith.engine import Store\nfrom torchsmith.engine.journals import journal_of\n"
         "platform.node = lambda: 'n1'\n"
         "journal = journal_of(Store(Path(sys.argv[1])))\nprint(journal.begin('plan'))\n"
         "with journal._database.transaction() as database:\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from torchsmith.engine.build import keyed
+from torchsmith.engine.door import keyed
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Compiler, Host, InstalledTorch, Python
 from torchsmith.host.probe import Programs

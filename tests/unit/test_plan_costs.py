@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchsmith.engine.build import without_acceleration, without_cache
+from torchsmith.engine.door import without_acceleration, without_cache
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.plan.build import make_plan

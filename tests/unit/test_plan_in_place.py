@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchsmith.engine.build import keyed, without_acceleration
+from torchsmith.engine.door import keyed, without_acceleration
 from torchsmith.engine.shell import inherited_environment, step_environment
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchsmith.engine.build import without_acceleration
+from torchsmith.engine.door import without_acceleration
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.plan.build import make_plan

@@ -16,10 +16,10 @@ from torchsmith.bench.critical_path import critical_path
 from torchsmith.bench.headers import header_costs
 from torchsmith.bench.timeline import Timeline, lay_out
 from torchsmith.bench.timeline_page import clock, page, picture
-from torchsmith.engine.build import journal_of
 from torchsmith.engine.compile_log import CompileLog, CompileRecord, read_compiles
 from torchsmith.engine.events import RunStarted
 from torchsmith.engine.job_log import BuildFolder, Header, Job
+from torchsmith.engine.journals import journal_of
 from torchsmith.engine.store import Store
 from torchsmith.toolchain.governor_events import Finished
 

@@ -9,6 +9,14 @@ import typer
 
 from torchsmith.cli import wishes
 
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        envvar="TORCHSMITH_ENGINE",
+        help="podman, docker or buildah; default: the first that works.",
+    ),
+]
 StoreFolder = Annotated[
     Path | None,
     typer.Option("--store", envvar="TORCHSMITH_STORE", help="Where results are kept."),
@@ -45,6 +53,12 @@ def build(
     bundle: Annotated[
         Path | None, typer.Option("--bundle", help="Take everything out of this file.")
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where results are put; default: dist."),
+    ] = None,
+    stay: wishes.Here = False,
+    engine: EngineName = "",
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     variant: Annotated[
         str, typer.Option("--variant", help="Only this one of the recipe's matrix.")
@@ -78,31 +92,26 @@ def build(
 
     What was built before with the same inputs is taken from the store.
     """
-    import sys
-    from dataclasses import replace
     from functools import partial
 
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import (
-        from_bundle,
-        keyed,
-        waiting,
-        with_same_batches,
-        without_acceleration,
-        without_cache,
+    from torchsmith.engine.build import memory_budget, waiting
+    from torchsmith.engine.delivery import deliver
+    from torchsmith.engine.door import Wanted
+    from torchsmith.engine.preflight import (
+        ensure_formats,
+        ensure_platform,
+        ensure_programs,
+        lacks_cache,
     )
-    from torchsmith.engine.preflight import ensure_formats, ensure_programs, lacks_cache
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
-    from torchsmith.facts.files import shipped
     from torchsmith.images.select import ensure_images
     from torchsmith.plan import subset
-    from torchsmith.recipe.values import size_bytes
-    from torchsmith.sources.reach import with_reachable_source
     from torchsmith.toolchain.huge_pages import ALLOCATOR
     from torchsmith.toolchain.packages import add_packages, ensure_packages
 
@@ -113,51 +122,43 @@ def build(
         )
     here = wishes.host_for(None, brief=True)
     loaded = wishes.loaded(recipe, preset, given)
-    if bundle is None:
-        chosen, said = with_reachable_source(loaded.recipe, shipped())
-        if said:
-            print(f"!  {said}", file=sys.stderr)
-            loaded = replace(loaded, recipe=chosen)
     here = wishes.with_torches(here, loaded)
     project = Path(loaded.path).parent
-    plan = planning.make(loaded, here, json=json, variant=variant)
+    root = Store(store or default_root())
+    wanted = Wanted(
+        variant=variant,
+        here=stay,
+        accel=not no_accel,
+        reproducible=reproducible,
+        build_only=build_only,
+        bundle=bundle,
+        tool=engine,
+    )
+    plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
     ensure = partial(ensure_packages, install=install_deps)
-    if not dry_run and on is None and ensure_programs(plan, ensure):
-        # With a compiler there now, the plan is another.
-        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
-        plan = planning.make(loaded, here, json=json, variant=variant)
-    if install_deps and not dry_run and on is None and not no_accel:
+    acts = not dry_run and on is None
+    if acts and install_deps and not no_accel and not plan.inside:
         add_packages([ALLOCATOR])
-    if build_only:
-        plan = subset.build_only(plan)
     if on is None and lacks_cache(plan):
-        if install_deps and not dry_run:
+        if acts and install_deps:
             ensure(["ccache"])
         else:
-            print("!  without ccache each of these compiles all of torch", file=sys.stderr)
-            plan = without_cache(plan)
-    if no_accel:
-        plan = without_acceleration(plan)
-    elif reproducible:
-        plan = with_same_batches(plan)
-    plan = keyed(plan, project)
-    if bundle is not None:
-        plan = from_bundle(plan, bundle)
-    wanted = loaded.recipe.build
-    try:
-        budget = size_bytes(memory or wanted.memory or "") if memory or wanted.memory else None
-    except ValueError as error:
-        raise UsageError(f"--memory: {error}") from None
-    root = Store(store or default_root())
+            planning.note("without ccache each of these compiles all of torch")
+    if acts and ensure_programs(plan, ensure):
+        # With a compiler there now, the plan is another.
+        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+        plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
+    recipes = loaded.recipe.build
+    budget = memory_budget(memory or recipes.memory)
     if on is not None:
         from torchsmith.cli import farm
 
         farm.check(variant=variant, step=step, work=work, bundle=bundle, fresh=fresh)
         words = wishes.as_arguments(given) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
-        words += ["--install-deps"] * install_deps
+        words += ["--install-deps"] * install_deps + ["--here"] * stay
         cluster = farm.Cluster(on, partition, time_limit, image, claim, detach)
-        size = farm.Size(jobs or wanted.jobs, budget)
+        size = farm.Size(jobs or recipes.jobs, budget)
         built = farm.run(
             plan,
             loaded,
@@ -182,8 +183,10 @@ def build(
         show_dry_run(asked, waiting(plan, root, work), here.cores)
         return
     # Known before hours of compiling, not after them.
+    if emulated := ensure_platform(plan, here):
+        planning.note(emulated)
     ensure_images(asked)
-    here_built = [item for item in plan.variants if not item.container]
+    here_built = [item for item in plan.variants if item.variant not in plan.inside]
     ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
     ensure_formats(here_built, ensure)
     wheels = unpack(bundle, root) if bundle is not None else None
@@ -196,14 +199,16 @@ def build(
             only=step,
             fresh=fresh,
             wheels=wheels,
-            jobs=jobs or wanted.jobs,
+            jobs=jobs or recipes.jobs,
             memory=budget,
             recipe=loaded.path,
             host=f"{here.platform} {here.system}",
             on_event=shown.event,
             on_memory=shown.memory,
         )
-    if not json:
-        for paths in result.artifacts.values():
-            for path in paths:
-                print(path)
+    made = [path for paths in result.artifacts.values() for path in paths]
+    # Beside a recipe of one's own; those that are shipped lie where nobody looks.
+    own = project if Path(loaded.path).is_file() and preset is None else Path()
+    for path in deliver(made, output or own / "dist"):
+        if not json:
+            print(path)

@@ -36,6 +36,7 @@ def bundle(
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import bundle as write
+    from torchsmith.engine.door import Wanted
     from torchsmith.engine.store import Store
 
     loaded = wishes.loaded(recipe, preset, given)
@@ -43,11 +44,13 @@ def bundle(
     if host is None:
         here = wishes.with_torches(here, loaded)
     project = Path(loaded.path).parent
-    plan = planning.make(loaded, here, json=False)
+    place = Store(store)
+    wanted = Wanted(elsewhere=host is not None, must=False)
+    plan = planning.make(loaded, here, json=False, store=place, wanted=wanted)
     with display(plan, json=False, quiet=quiet) as shown:
         held = write(
             plan,
-            Store(store),
+            place,
             output,
             project=project,
             elsewhere=here if host is not None else None,

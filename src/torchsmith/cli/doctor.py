@@ -38,6 +38,7 @@ def doctor(
         return
     from torchsmith.cli import planning
     from torchsmith.cli.output import print_json
+    from torchsmith.engine.door import Wanted
     from torchsmith.errors import HostError
     from torchsmith.facts.files import shipped
     from torchsmith.plan.models import as_json
@@ -51,12 +52,17 @@ def doctor(
         loaded = wishes.loaded(recipe, preset, {})
         if host is None:
             here = wishes.with_torches(here, loaded)
-        made = planning.make(loaded, here, json=json, some=True)
+        made = planning.make(
+            loaded,
+            here,
+            json=json,
+            wanted=Wanted(some=True, elsewhere=True, must=False),
+        )
         resolution = made.variants[0]
         needs = Needs(
             memory_mb=max((step.cost.memory_mb for step in made.steps), default=0),
             disk_mb=sum(step.cost.disk_mb for step in made.steps),
-            images=any(step.kind == "image" for step in made.steps),
+            images=any(step.kind in ("base", "image") for step in made.steps),
         )
     lines = examine(here, facts, resolution, needs)
     rating = worst(lines)

@@ -8,16 +8,7 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli import wishes
-from torchsmith.cli.build import StoreFolder
-
-EngineName = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        envvar="TORCHSMITH_ENGINE",
-        help="podman, docker or buildah; default: the first that works.",
-    ),
-]
+from torchsmith.cli.build import EngineName, StoreFolder
 
 
 def build(
@@ -40,6 +31,7 @@ def build(
     json: Annotated[bool, typer.Option("--json", help="What was built, for scripts.")] = False,
     store: StoreFolder = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
+    stay: wishes.Here = False,
 ) -> None:
     """Build the container images of a recipe, after what goes into them.
 
@@ -54,32 +46,35 @@ def build(
     from torchsmith.cli.output import print_json
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import keyed, waiting
+    from torchsmith.engine.build import waiting
+    from torchsmith.engine.door import Wanted
     from torchsmith.engine.made_images import made_image
-    from torchsmith.engine.preflight import ensure_programs
+    from torchsmith.engine.preflight import ensure_platform, ensure_programs
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
+    from torchsmith.images.find import find_engine
     from torchsmith.images.select import ensure_images, image_steps
-    from torchsmith.plan.images import asked_of_engine
     from torchsmith.toolchain.packages import ensure_packages
 
     given: dict[str, object] = {"platform": platform} if platform else {}
     loaded = wishes.loaded(recipe, preset, given)
     here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     project = Path(loaded.path).parent
-    whole = planning.make(loaded, here, json=json)
-    asked = asked_of_engine(whole, engine=engine, network=network, cache=not no_cache)
-    images = image_steps(asked, variant, only or ())
-    wanted = [step.id for step in images]
-    plan = keyed(replace(asked, steps=tuple(choose(asked, wanted))), project)
     root = Store(store or default_root())
+    asked = Wanted(variant=variant, here=stay, tool=engine, network=network, layers=not no_cache)
+    whole = planning.make(loaded, here, json=json, store=root, wanted=asked)
+    images = image_steps(whole, variant, only or ())
+    wanted = [step.id for step in images]
+    plan = replace(whole, steps=tuple(choose(whole, wanted)))
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
 
+        find_engine(engine)
         show_dry_run(plan.steps, waiting(plan, root, work), here.cores)
         return
     ensure_images(images)
     ensure_programs(plan, partial(ensure_packages, install=False))
+    ensure_platform(plan, here)
     with display(plan, json=False, quiet=quiet or json) as shown:
         result = run(
             plan,

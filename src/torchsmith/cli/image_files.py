@@ -29,11 +29,13 @@ def render(
     from torchsmith import __version__
     from torchsmith.cli import planning
     from torchsmith.cli.output import print_files, write_tree
+    from torchsmith.engine.door import Wanted
     from torchsmith.images.render import render as rendered
 
     loaded = wishes.loaded(recipe, preset, {})
     here = wishes.with_torches(wishes.host_for(host, brief=True), loaded)
-    plan = planning.make(loaded, here, json=False)
+    wanted = Wanted(elsewhere=host is not None, must=False)
+    plan = planning.make(loaded, here, json=False, wanted=wanted)
     files = rendered(plan, loaded.recipe, runtime, __version__, start)
     if output is not None:
         write_tree(output, files)

@@ -19,7 +19,7 @@ def log(
     from dataclasses import asdict
 
     from torchsmith.cli.output import duration, print_json
-    from torchsmith.engine.build import journal_of
+    from torchsmith.engine.journals import journal_of
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
 

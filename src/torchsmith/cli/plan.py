@@ -31,6 +31,7 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File (script) or folder to write.")
     ] = None,
+    stay: wishes.Here = False,
     *,
     given: dict[str, object],
 ) -> None:
@@ -44,7 +45,10 @@ def plan(
         here = machine.result()
     if host is None:
         here = wishes.with_torches(here, loaded)
-    made = planning.make(loaded, here, json=json)
+    from torchsmith.engine.door import Wanted
+
+    wanted = Wanted(here=stay, elsewhere=host is not None, must=False)
+    made = planning.make(loaded, here, json=json, wanted=wanted)
     if render is not None:
         _render(made, loaded, render, output)
     elif json:

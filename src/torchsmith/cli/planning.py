@@ -1,63 +1,63 @@
-"""From the command line to a plan: what `plan`, `doctor` and `build` have in common."""
+"""From the command line to a plan: what `plan`, `doctor`, `build` and others have in common."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from torchsmith.engine.door import Wanted
+    from torchsmith.engine.store import Store
     from torchsmith.host.models import Host
     from torchsmith.plan.models import Plan
     from torchsmith.recipe.load import LoadedRecipe
-    from torchsmith.resolve.models import Refusal, Resolution
+    from torchsmith.resolve.models import Resolution
 
 
-def resolutions(
-    loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False, variant: str = ""
-) -> list[Resolution]:
-    """Resolve every variant; where one cannot exist, show why and end the command.
+def resolutions(loaded: LoadedRecipe, host: Host) -> list[Resolution]:
+    """Resolve every variant; where one cannot exist, show why and end the command."""
+    from torchsmith.engine.door import resolutions as resolved
 
-    With `some`, the variants that can exist are enough; with `variant`, only that one is looked at.
-    """
-    from torchsmith.facts.files import shipped
-    from torchsmith.recipe.matrix import expand, named
-    from torchsmith.resolve.models import Refusal
-    from torchsmith.resolve.resolve import resolve
-
-    facts = shipped()
-    variants = [named(loaded.recipe, variant)] if variant else expand(loaded.recipe)
-    outcomes = [resolve(item, facts, host, loaded.files) for item in variants]
-    refused = [item for item in outcomes if isinstance(item, Refusal)]
-    resolved = [item for item in outcomes if not isinstance(item, Refusal)]
-    if refused and not (some and resolved):
-        _refuse(refused, len(outcomes), json=json)
-    return resolved
+    with _refusals_shown(json=False):
+        return resolved(loaded, host)
 
 
 def make(
-    loaded: LoadedRecipe, host: Host, *, json: bool, some: bool = False, variant: str = ""
+    loaded: LoadedRecipe,
+    host: Host,
+    *,
+    json: bool,
+    store: Store | None = None,
+    wanted: Wanted | None = None,
 ) -> Plan:
-    """Plan every variant, or one; or end the command as `resolutions` does."""
-    from torchsmith import __version__
-    from torchsmith.facts.files import shipped
-    from torchsmith.plan.build import make_plan
+    """Plan a recipe through the one door; or end the command as `resolutions` does."""
+    from torchsmith.engine.door import plan_recipe
+    from torchsmith.engine.store import Store
 
-    resolved = resolutions(loaded, host, json=json, some=some, variant=variant)
-    return make_plan(loaded.recipe, resolved, shipped(), __version__, name=variant)
+    with _refusals_shown(json=json):
+        return plan_recipe(loaded, host, store or Store(), wanted, note)
 
 
-def _refuse(refused: Sequence[Refusal], count: int, *, json: bool) -> NoReturn:
-    from torchsmith.cli.output import print_json
-    from torchsmith.cli.show_plan import show_refusals
-    from torchsmith.errors import ConflictError
-    from torchsmith.plan.models import as_json
+def note(text: str) -> None:
+    """Say what was decided for reasons outside the recipe."""
+    print(f"!  {text}", file=sys.stderr)
 
-    if json:
-        print_json({"refused": as_json(tuple(refused))})
-    else:
-        show_refusals(refused)
-    subject = (
-        "this cannot exist" if count == 1 else f"{len(refused)} of {count} variants cannot exist"
-    )
-    raise ConflictError(subject, "Change the recipe as said above; nothing was written.")
+
+@contextlib.contextmanager
+def _refusals_shown(*, json: bool) -> Iterator[None]:
+    from torchsmith.engine.door import RefusedError
+
+    try:
+        yield
+    except RefusedError as refused:
+        from torchsmith.cli.output import print_json
+        from torchsmith.cli.show_plan import show_refusals
+        from torchsmith.plan.models import as_json
+
+        if json:
+            print_json({"refused": as_json(refused.refusals)})
+        else:
+            show_refusals(refused.refusals)
+        raise

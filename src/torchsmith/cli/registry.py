@@ -108,7 +108,7 @@ def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> No
 
     loaded = wishes.loaded(recipe, None, {})
     here = wishes.host_for(None, brief=True)
-    asked = [expected(item) for item in planning.resolutions(loaded, here, json=False)]
+    asked = [expected(item) for item in planning.resolutions(loaded, here)]
     made = verify_image(engine, str(image), asked)
     if json:
         sys.stdout.write(as_json(made).decode())

@@ -29,10 +29,10 @@ def timeline(
     from torchsmith.bench.timeline import lay_out
     from torchsmith.bench.timeline_page import clock, job_name, page, picture, short
     from torchsmith.cli.output import print_json
-    from torchsmith.engine.build import journal_of
     from torchsmith.engine.compile_log import read_compiles
     from torchsmith.engine.disk import room, write_whole
     from torchsmith.engine.job_log import read_jobs
+    from torchsmith.engine.journals import journal_of
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
 

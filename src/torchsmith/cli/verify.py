@@ -77,7 +77,7 @@ def verify(
     if recipe or preset:
         loaded = wishes.loaded(recipe, preset, {})
         here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
-        found = planning.resolutions(loaded, here, json=False)
+        found = planning.resolutions(loaded, here)
         asked = [expected(item) for item in found]
     made = prove(
         target,

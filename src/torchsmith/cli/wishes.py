@@ -24,6 +24,10 @@ HostFile = Annotated[
     Path | None,
     typer.Option("--host", help="Plan for the machine this file describes (doctor --json)."),
 ]
+Here = Annotated[
+    bool,
+    typer.Option("--here", help="Build on this machine itself, not in the recipe's distribution."),
+]
 DEFAULT_RECIPE = Path("recipe.toml")
 DEFAULT_PRESET = "quickstart"
 MAX_HOST_BYTES = 1 << 20

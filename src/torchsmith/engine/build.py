@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,26 +12,26 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from torchsmith.engine.compile_log import CompileLog
+from torchsmith.engine.door import tree_name
 from torchsmith.engine.events import CompilerCacheUsed, Event, OnEvent, RunFinished
+from torchsmith.engine.inside import HUGE_PAGES
 from torchsmith.engine.job_log import JobLog
-from torchsmith.engine.journal import Journal
-from torchsmith.engine.journals import ONE_HOST, own_file, shared_journal
+from torchsmith.engine.journals import journal_of, own_file
+from torchsmith.engine.places import Containers
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.engine.wheels import TREE, gather, offline
 from torchsmith.errors import UsageError
+from torchsmith.facts.ranges import release
 from torchsmith.host.limits import read_cores
 from torchsmith.host.models import Host
-from torchsmith.plan.build import with_keys
-from torchsmith.plan.in_place import in_place
-from torchsmith.plan.models import Cost, Plan, Step
-from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.bundle import Manifest, read_manifest, write_bundle
+from torchsmith.plan.models import Plan
+from torchsmith.recipe.values import size_bytes
+from torchsmith.sources.bundle import Manifest, write_bundle
 from torchsmith.sources.required import required
-from torchsmith.sources.tree import tree_hash
-from torchsmith.toolchain.accel import SAME, SWITCH, acceleration
-from torchsmith.toolchain.build_paths import names_from_within
+from torchsmith.toolchain.accel import SWITCH, acceleration
+from torchsmith.toolchain.build_paths import Knows, names_from_within, understands
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache, without_a_cache
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
@@ -42,61 +41,12 @@ from torchsmith.toolchain.memory_book import MemoryBook
 T = TypeVar("T")
 
 
-def without_acceleration(plan: Plan) -> Plan:
-    """The plan with every file compiled by itself; its compile steps get keys of their own."""
-    steps = tuple(_apart(step) if step.kind == "compile" else step for step in plan.steps)
-    return with_keys(replace(plan, steps=steps), {})
-
-
-def _apart(step: Step) -> Step:
-    seconds = step.cost.apart_core_seconds or step.cost.core_seconds
-    cost = replace(step.cost, core_seconds=seconds)
-    env = (*step.env, (SWITCH, "off"), ("CCACHE_NAMESPACE", "torchsmith-apart"))
-    return replace(step, env=env, cost=cost)
-
-
-def without_cache(plan: Plan) -> Plan:
-    """The plan with what it costs where no compiler cache keeps what one variant compiled."""
-
-    def uncached(cost: Cost) -> Cost:
-        return replace(cost, core_seconds=cost.uncached_core_seconds or cost.core_seconds)
-
-    return replace(
-        plan, steps=tuple(replace(step, cost=uncached(step.cost)) for step in plan.steps)
-    )
-
-
-def with_same_batches(plan: Plan) -> Plan:
-    """The plan with batches that no number of cores and no earlier build has a say in."""
-    steps = tuple(
-        replace(step, env=(*step.env, (SWITCH, SAME))) if step.kind == "compile" else step
-        for step in plan.steps
-    )
-    return with_keys(replace(plan, steps=steps), {})
-
-
-def journal_of(store: Store) -> Journal:
-    """The record of what was built into a store."""
-    return shared_journal(store.root) if store.shared else Journal(store.root / ONE_HOST)
-
-
-def keyed(plan: Plan, project: Path) -> Plan:
-    """The plan with keys that know what lies in the recipe's own folder.
-
-    What is built of a folder there is built in the tree of the time before.
-    """
-    read: dict[str, str] = {}
-    for name in sorted({name for step in plan.steps for name in step.reads}):
-        path = project / name
-        if path.is_dir():
-            read[name] = tree_hash(path)
-        elif path.is_file():
-            read[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-        else:
-            raise UsageError(
-                f"{name} is not there", f"The recipe names it: it should lie in {project}."
-            )
-    return in_place(plan, read) if read else plan
+def memory_budget(text: str | None) -> int | None:
+    """A size such as 8G in bytes; None where none is said."""
+    try:
+        return size_bytes(text) if text else None
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}") from None
 
 
 def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str]:
@@ -105,30 +55,6 @@ def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str
     return frozenset(
         step.id for step in plan.steps if store.get(step.key, place, step.variant) is None
     )
-
-
-def _tree_name(step: Step) -> str:
-    return step.outputs[0].removeprefix("sources/").replace("/", "-")
-
-
-def from_bundle(plan: Plan, bundle: Path) -> Plan:
-    """The plan with every source taken out of a bundle; its keys stay as they are."""
-    if not bundle.is_file():
-        raise UsageError(f"{bundle} is not there", "`torchsmith bundle` writes one.")
-    held = read_manifest(bundle).trees
-    steps: list[Step] = []
-    for step in plan.steps:
-        if step.source is None:
-            steps.append(step)
-            continue
-        name = _tree_name(step)
-        if name not in held:
-            raise UsageError(
-                f"{bundle} does not hold {name}", f"It holds {', '.join(sorted(held))}."
-            )
-        source = SourceChoice("bundle", path=str(bundle.absolute()), package=name)
-        steps.append(replace(step, source=source))
-    return replace(plan, steps=tuple(steps))
 
 
 def bundle(
@@ -150,7 +76,7 @@ def bundle(
         # Nothing else of the plan: it may read files that only the other machine has.
         sources = replace(plan, steps=fetches)
         brought = build(sources, store, project=project, on_event=on_event)
-        entries = {_tree_name(step): brought.work / step.outputs[0] for step in fetches}
+        entries = {tree_name(step): brought.work / step.outputs[0] for step in fetches}
     more = [line for tree in entries.values() for line in required(tree)]
     with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".wheels-") as place:
         if gather(plan, Path(place), more, elsewhere):
@@ -160,6 +86,17 @@ def bundle(
                 "this plan fetches no source", "There is nothing to put into a bundle."
             )
         return write_bundle(entries, plan.files, destination, plan=plan.name)
+
+
+def _understood(plan: Plan) -> Knows:
+    """Whether the compilers of a plan understand an option; those in containers are not asked."""
+    boxed = [item.compiler for item in plan.variants if item.variant in plan.inside]
+    if not boxed:
+        return understands
+    # -ffile-prefix-map: gcc from 8 on, clang from 10.
+    first = {"gcc": (8,), "clang": (10,)}
+    known = all(release(item.version or "0") >= first.get(item.kind, (99,)) for item in boxed)
+    return lambda compiler, option: known
 
 
 def _each(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
@@ -223,13 +160,15 @@ def build(
     pip may take packages from; `jobs` and `memory` bound the compilers, by default every core
     and the memory there is.
     """
-    plan = keyed(plan, project)
     place = work or default_work(store, plan)
     journal = journal_of(store)
     cache = compiler_cache(store.root, place, shared=store.shared)
     learned = own_file(store.root, "memory") if store.shared else store.root / "memory.db"
     book = MemoryBook(learned, plan.name)
     cores = jobs or read_cores()
+    inherited = inherited_environment()
+    boxed = compiler_cache(store.root, place, shared=store.shared, program="ccache")
+    knows = _understood(plan)
     headers = place.absolute() / ".torchsmith" / "headers"
     off = [(SWITCH, "off") in step.env for step in plan.steps if step.kind == "compile"]
     try:
@@ -243,11 +182,11 @@ def build(
                 roots=[place],
                 listener=_each(compiles.add, on_memory),
                 late_collection=not all(off),
-                options=names_from_within(place.resolve()),
+                options=names_from_within(place.resolve(), knows),
             ) as governor,
         ):
             environment = {
-                **inherited_environment(),
+                **inherited,
                 # Without a cache nothing is ever there, and what is compiled is the same.
                 **governor.environment(cache.command or without_a_cache()),
                 **(cache.environment or {}),
@@ -261,8 +200,21 @@ def build(
             # A fixed number of jobs ends the sharing of slots between files that wait for
             # memory and files that do not.
             environment.pop("MAX_JOBS", None)
+            inside = {name: value for name, value in environment.items() if name not in inherited}
+            inside |= governor.environment(boxed.command) | dict(boxed.environment or {})
+            if not all(off):
+                inside[HUGE_PAGES] = str(store.root)
             if wheels is not None:
                 environment = offline(environment, wheels)
+                inside = offline(inside, wheels)
+            containers = Containers(
+                store.root,
+                inside,
+                inherited,
+                folders=(store.root, place.resolve(), governor.folder),
+                readable=(project.resolve(),),
+                knows=knows,
+            )
             return run_plan(
                 plan,
                 store,
@@ -278,6 +230,7 @@ def build(
                 recipe=recipe,
                 host=host,
                 cores=cores,
+                containers=containers,
             )
     finally:
         journal.close()

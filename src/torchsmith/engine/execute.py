@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from torchsmith.engine import events
@@ -14,6 +14,7 @@ from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_roo
 from torchsmith.engine.history import history
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
+from torchsmith.engine.places import Containers, Vessel, explain_start, in_container
 from torchsmith.engine.process import GRACE_S, Guard, Outcome, Stop, run_script
 from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
@@ -22,10 +23,17 @@ from torchsmith.engine.secrets import Redactor
 from torchsmith.engine.shell import step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import DiskFullError, InterruptedRunError, ProofFailed, StepFailed
+from torchsmith.errors import (
+    DiskFullError,
+    HostError,
+    InterruptedRunError,
+    ProofFailed,
+    StepFailed,
+)
 from torchsmith.plan.attest import HISTORY, is_attestation
 from torchsmith.plan.models import Step
 from torchsmith.sources.cache import DOWNLOADS
+from torchsmith.toolchain.build_paths import Knows, understands
 
 # A container engine that is stopped may have to finish a layer before it can put things away.
 _ENGINE_GRACE_S = 60.0
@@ -55,8 +63,10 @@ class Executor:
         fresh: bool,
         fetches: Mapping[str, Step],
         steps: Mapping[str, Step],
+        containers: Containers | None = None,
     ) -> None:
         self.store = store
+        self.containers = containers
         self.work = work
         self.guard: Guard | None = None
         # Seconds, by step.
@@ -213,28 +223,57 @@ class Executor:
         folder.mkdir(parents=True, exist_ok=True)
         compiles = step.kind == "compile"
         date = build_date(step, self._fetches, self.store, self.work) if compiles else None
+        knows: Knows = understands
         base = {**self._base, DOWNLOADS: str(self.store.root / "downloads")}
+        if step.place.inside:
+            assert self.containers is not None
+            base = dict(self.containers.environment)
+            knows = self.containers.knows
         if is_attestation(step):
             base = {**base, HISTORY: history(step, self._steps, self._recorder)}
-        return run_script(
-            self.work.write_script(step, step_script(step)),
-            folder,
-            step_environment(
-                step,
-                self.work.path,
-                base,
-                self._secrets,
-                resume=resume,
-                fresh=self._fresh,
-                date=date,
-            ),
-            log,
-            redactor=self.redactor,
-            on_line=on_line,
-            stop=self.stop,
-            guard=self.guard,
-            grace=_ENGINE_GRACE_S if step.kind == "image" else GRACE_S,
+        script = self.work.write_script(step, step_script(step))
+        env = step_environment(
+            step,
+            self.work.path,
+            base,
+            self._secrets,
+            resume=resume,
+            fresh=self._fresh,
+            date=date,
+            knows=knows,
         )
+        with self._vessel(step, script, folder, env) as vessel:
+            return run_script(
+                vessel.command if vessel else ["bash", "-euo", "pipefail", str(script)],
+                folder,
+                vessel.environment if vessel else env,
+                log,
+                redactor=self.redactor,
+                on_line=on_line,
+                stop=self.stop,
+                guard=self.guard,
+                grace=_ENGINE_GRACE_S if keeps_nothing(step) else GRACE_S,
+                vessel=vessel,
+            )
+
+    @contextlib.contextmanager
+    def _vessel(
+        self, step: Step, script: Path, folder: Path, env: Mapping[str, str]
+    ) -> Iterator[Vessel | None]:
+        """The container a step runs in, if it does not run on this machine itself."""
+        if not step.place.inside:
+            yield None
+            return
+        assert self.containers is not None
+        image = made_image(self._steps[step.place.base], self.work.path)
+        if image is None:
+            raise HostError(
+                f"the image {step.place.image} is gone", "Run the same command again: it is made."
+            )
+        own = self.work.path / ".torchsmith" / "containers" / plain_name(step.id)
+        name = plain_name(step.id).lower()
+        with in_container(self.containers, image, script, folder, env, own, name=name) as vessel:
+            yield vessel
 
     def _end_badly(self, step: Step, outcome: Outcome, log: Path) -> None:
         if outcome.stopped:
@@ -244,7 +283,13 @@ class Executor:
         if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
             raise self._disproved(step, proof, log, outcome)
         failure = self._failure(step, describe_exit(outcome.status), log, outcome)
-        if ran_out_of_room(failure.excerpt) and step.kind == "image":
+        if step.place.inside and (why := explain_start(outcome.status, log)):
+            raise HostError(
+                why,
+                "Try it by hand: podman run --rm "
+                f"{step.place.image} true. Or build on this machine itself: --here.",
+            ) from failure
+        if ran_out_of_room(failure.excerpt) and keeps_nothing(step):
             raise _engine_is_full() from failure
         if ran_out_of_room(failure.excerpt):
             needed = step.cost.disk_mb * 1_000_000 or None

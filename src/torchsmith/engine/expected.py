@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from torchsmith.engine.events import Progress, StepExpectation
-from torchsmith.engine.journal import StepRecord
-from torchsmith.plan.models import Step
+from torchsmith.engine.journal import Journal, StepRecord
+from torchsmith.engine.journals import journal_of
+from torchsmith.engine.store import Store
+from torchsmith.plan.models import Plan, Step
 
 # The end of a log tells how far its compilation came.
 _TAIL = 1 << 16
@@ -40,6 +45,28 @@ def expectation(step: Step, cores: int, known: Known, share: float = 1.0) -> Ste
     # Only compilations use every core.
     seconds = step.cost.core_seconds / (max(1, cores) if step.kind == "compile" else 1)
     return _said(step, seconds * share, basis, share)
+
+
+def measured(plan: Plan, store: Store) -> Plan:
+    """The plan with what its steps took when just these were run before."""
+    with closing(journal_of(store)) as journal:
+        steps = tuple(_as_it_took(step, journal) for step in plan.steps)
+    return replace(plan, steps=steps)
+
+
+def _as_it_took(step: Step, journal: Journal) -> Step:
+    records = journal.earlier("", "", step.key) if step.cost.core_seconds else []
+    for record in records:
+        if record.status == "done" and record.cpu_seconds and not _resumed(record, records):
+            cost = replace(
+                step.cost,
+                core_seconds=record.cpu_seconds,
+                apart_core_seconds=0.0,
+                uncached_core_seconds=0.0,
+                basis="as it took before",
+            )
+            return replace(step, cost=cost)
+    return step
 
 
 def _said(step: Step, seconds: float, basis: str, share: float) -> StepExpectation:

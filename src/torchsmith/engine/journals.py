@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from torchsmith.engine.journal import Journal, RunRecord, StepRecord
+from torchsmith.engine.store import Store
 
 T = TypeVar("T")
 ONE_HOST = "journal.db"
@@ -29,6 +30,11 @@ def own_file(root: Path, kind: str) -> Path:
     """The database of a kind that only this host writes to."""
     host = re.sub(r"[^A-Za-z0-9._-]", "_", platform.node()) or "_"
     return root / kind / f"{host}.db"
+
+
+def journal_of(store: Store) -> Journal:
+    """The record of what was built into a store."""
+    return shared_journal(store.root) if store.shared else Journal(store.root / ONE_HOST)
 
 
 def shared_journal(root: Path) -> SharedJournal:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.engine.disk import room, write_whole
-from torchsmith.plan.images import task_of
+from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Step
 from torchsmith.plan.publish import Delivery
 
@@ -42,10 +42,11 @@ def note(record: Path, images: MadeImage | tuple[PushedImage, ...]) -> None:
 
 def made_image(step: Step, work: Path) -> MadeImage | None:
     """The image a step has made, if its task has noted one."""
-    if step.kind != "image" or step.task is None:
+    if step.task is None or not isinstance(step.task.arguments, ImageTask):
         return None
+    record = work / step.task.arguments.record
     try:
-        return msgspec.json.decode((work / task_of(step).record).read_bytes(), type=MadeImage)
+        return msgspec.json.decode(record.read_bytes(), type=MadeImage)
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from torchsmith.errors import HostError
-from torchsmith.host.probe import ask
+from torchsmith.host.models import Host
+from torchsmith.host.probe import ask, read_text
 from torchsmith.plan.formats import header_flags, include_folders
 from torchsmith.plan.models import Plan
 from torchsmith.resolve.models import FormatChoice, Resolution
@@ -54,12 +56,48 @@ def ensure_programs(plan: Plan, install: Install) -> bool:
     lacking = [
         package
         for resolution in plan.variants
-        if not resolution.container
+        if resolution.variant not in plan.inside
         for package in _programs(plan, resolution)
     ]
     if lacking:
         install(list(dict.fromkeys(lacking)))
     return bool(lacking)
+
+
+def ensure_platform(plan: Plan, host: Host) -> str:
+    """Refuse to compile for a platform that this machine cannot run; what it costs where it can."""
+    compiled = {step.variant for step in plan.steps if step.kind == "compile"}
+    for item in plan.variants:
+        if item.variant not in compiled or item.platform == host.platform:
+            continue
+        if item.variant not in plan.inside:
+            raise HostError(
+                f"{item.platform} cannot be compiled on this {host.platform} machine itself",
+                "Name the distribution to build in, such as system = 'debian-12': its container "
+                "runs here through an emulator. Or build on such a machine.",
+            )
+        if item.platform not in emulated():
+            raise HostError(
+                f"this {host.platform} machine cannot run programs of {item.platform}",
+                "Register an emulator: apt-get install qemu-user-static binfmt-support. "
+                "Or build on such a machine.",
+            )
+        return f"{item.platform} is emulated here: compiling takes about ten times as long"
+    return ""
+
+
+# What the kernel calls the emulator of each platform, where Debian's packages register it.
+_EMULATORS = {"linux-x86_64": "qemu-x86_64", "linux-aarch64": "qemu-aarch64"}
+
+
+def emulated(registered: Path = Path("/proc/sys/fs/binfmt_misc")) -> frozenset[str]:
+    """The platforms whose programs this kernel hands to an emulator."""
+    found: list[str] = []
+    for platform, name in _EMULATORS.items():
+        text = read_text(registered / name)
+        if text is not None and text.startswith("enabled"):
+            found.append(platform)
+    return frozenset(found)
 
 
 def lacks_cache(plan: Plan) -> bool:
@@ -70,9 +108,7 @@ def lacks_cache(plan: Plan) -> bool:
     compiled = {
         step.variant for step in plan.steps if step.kind == "compile" and step.project == "torch"
     }
-    built = [
-        item.torch for item in plan.variants if not item.container and item.variant in compiled
-    ]
+    built = [item.torch for item in plan.variants if item.variant in compiled - plan.inside]
     return len(built) > len(set(built)) and shutil.which("ccache") is None
 
 

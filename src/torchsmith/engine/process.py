@@ -15,11 +15,12 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.engine.disk import room
+from torchsmith.engine.places import Vessel
 from torchsmith.engine.secrets import LineReader, Redactor
 from torchsmith.engine.signals import hearing
 
@@ -40,14 +41,17 @@ lives() {
   return 1
 }
 trap '' INT TERM HUP
-declare -A groups
-while read -r sign group; do
-  if [ "$sign" = + ]; then groups[$group]=1; else unset "groups[$group]"; fi
+declare -A groups alive
+while read -r sign group file; do
+  if [ "$sign" = + ]; then groups[$group]=1; alive[$group]=$file
+  else unset "groups[$group]" "alive[$group]"; fi
 done
 for group in "${!groups[@]}"; do kill -TERM -- "-$group"; done
 for group in "${!groups[@]}"; do
   for _ in {1..40}; do lives "$group" || break; sleep 0.05; done
   kill -KILL -- "-$group"
+  # A container ends by itself, and lets go of this when it has.
+  if [ -n "${alive[$group]}" ]; then flock "${alive[$group]}" true; fi
 done
 """
 
@@ -99,9 +103,9 @@ class Guard:
                 self._process.stdin.write(line.encode())
 
     @contextlib.contextmanager
-    def over(self, group: int) -> Iterator[None]:
-        """Watch over a process group."""
-        self._say(f"+ {group}\n")
+    def over(self, group: int, alive: Path | None = None) -> Iterator[None]:
+        """Watch over a process group; `alive` is locked while its container lives."""
+        self._say(f"+ {group} {alive or ''}\n")
         try:
             yield
         finally:
@@ -160,7 +164,7 @@ class _Script:
 
 
 def run_script(
-    script: Path,
+    command: Sequence[str],
     folder: Path,
     env: Mapping[str, str],
     log: Path,
@@ -170,12 +174,16 @@ def run_script(
     stop: Stop,
     guard: Guard,
     grace: float = GRACE_S,
+    vessel: Vessel | None = None,
 ) -> Outcome:
-    """Run a script to its end, or until told to stop."""
+    """Run what runs a script to its end, or until told to stop.
+
+    With `vessel` that is a container, which is ended with it.
+    """
     began = time.monotonic()
     with room(log.parent), log.open("ab", buffering=0) as file:
         process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", str(script)],
+            list(command),
             cwd=folder,
             env=env,
             stdin=subprocess.PIPE,
@@ -187,7 +195,8 @@ def run_script(
         assert process.stdin is not None
         assert process.stdout is not None
         running = _Script(process, stop, grace)
-        with process.stdin, process.stdout, guard.over(process.pid):
+        alive = vessel.alive if vessel else None
+        with process.stdin, process.stdout, guard.over(process.pid, alive):
             try:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.write(b"\n")
@@ -195,6 +204,9 @@ def run_script(
                 _follow(running, process.stdout.fileno(), LineReader(redactor), file.write, on_line)
             finally:
                 status, cpu, peak = running.reap()
+                if vessel is not None:
+                    vessel.close()
+                    cpu, peak = vessel.used() or (cpu, peak)
     return Outcome(status, time.monotonic() - began, cpu, peak, running.deadline is not None)
 
 

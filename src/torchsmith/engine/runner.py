@@ -16,6 +16,7 @@ from torchsmith.engine.disk import room
 from torchsmith.engine.execute import Executor
 from torchsmith.engine.expected import expectation, share_left
 from torchsmith.engine.journal import Journal, RunStatus, StepStatus
+from torchsmith.engine.places import Containers
 from torchsmith.engine.process import Guard, Stop
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.schedule import (
@@ -69,12 +70,14 @@ def run_plan(
     host: str = "",
     stop: Stop | None = None,
     cores: int | None = None,
+    containers: Containers | None = None,
 ) -> RunResult:
     """Do what is left to do of a plan.
 
     `environment` is taken as given; without it the caller's is used, less what would change a
     build unseen. `fresh` compiles in new trees only. `recipe` and `host` are words
-    for the journal; `cores` is what compilations may use, for saying how long they take.
+    for the journal; `cores` is what compilations may use, for saying how long they take;
+    `containers` is what steps see that run in one.
     Raises StepFailed, DiskFullError or InterruptedRunError; the same call then goes on.
     """
     steps = choose(plan, only)
@@ -93,6 +96,7 @@ def run_plan(
         fresh=fresh,
         fetches=origins(steps),
         steps={step.id: step for step in steps},
+        containers=containers,
     )
     run = _Run(plan, steps, only, executor, recorder, base, cores or read_cores())
     if store.pulse is not None:

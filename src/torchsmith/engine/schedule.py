@@ -11,14 +11,14 @@ from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.plan.models import Plan, Step
 
 # They only exist for the steps that read them.
-_MEANS = frozenset({"fetch", "patch", "environment", "configure"})
+_MEANS = frozenset({"base", "fetch", "patch", "environment", "configure"})
 _RESULTS = frozenset({"compile", "package"})
 _PARALLEL = frozenset({"fetch", "environment"})
 
 
 def keeps_nothing(step: Step) -> bool:
     """Images live with the container engine, whose own cache is truer than a note of ours."""
-    return step.kind == "image"
+    return step.kind in ("base", "image")
 
 
 def acts_outside(step: Step) -> bool:

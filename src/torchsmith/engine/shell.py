@@ -7,11 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from torchsmith.engine.inside import PATH
 from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.package import UNCOMPRESSED
 from torchsmith.plan.models import Step
 from torchsmith.plan.shell import OURS
-from torchsmith.toolchain.build_paths import setuptools_flags
+from torchsmith.toolchain.build_paths import Knows, setuptools_flags, understands
 
 # A C++ file of PyTorch takes up to this much to compile.
 _BYTES_A_COMPILER = 2_500_000_000
@@ -63,6 +64,7 @@ def step_environment(
     resume: bool,
     fresh: bool = False,
     date: int | None = None,
+    knows: Knows = understands,
 ) -> dict[str, str]:
     """The environment a step runs in; of the plan's secrets it sees only its own.
 
@@ -85,7 +87,7 @@ def step_environment(
         env["SOURCE_DATE_EPOCH"] = str(date)
         env["PYTHONHASHSEED"] = "0"
         compiler = dict(step.env).get("CC", "cc")
-        if flags := setuptools_flags(work, compiler):
+        if flags := setuptools_flags(work, compiler, knows):
             env["CPPFLAGS"] = flags
         # Not read by a setuptools of before 2022, whose wheels are compressed already.
         env["DIST_EXTRA_CONFIG"] = str(UNCOMPRESSED)
@@ -93,7 +95,10 @@ def step_environment(
     # Programs that stand before those of the step's own environment.
     if shims := env.get("TORCHSMITH_SHIMS"):
         folders.insert(0, shims)
-    if folders:
+    if step.place.inside:
+        # Only the container knows what stands behind them.
+        env[PATH] = ":".join(folders)
+    elif folders:
         env["PATH"] = ":".join([*folders, env.get("PATH", os.defpath)])
     for name, value in step.env:
         env[name] = f"{work}/{value[2:]}" if value.startswith("@/") else value

@@ -93,6 +93,11 @@ class Store:
         self.pulse = Pulse(self.root / "alive") if self.shared else None
 
     @property
+    def is_new(self) -> bool:
+        """Whether nothing was built into it yet."""
+        return not self.root.is_dir()
+
+    @property
     def shared(self) -> bool:
         """Whether several hosts build into it."""
         return is_shared(self.root)

@@ -9,7 +9,7 @@ from torchsmith.engine.made_images import MadeImage, note
 from torchsmith.errors import UsageError
 from torchsmith.images.caller import numbers_here
 from torchsmith.images.context import put_project_files, put_wheels
-from torchsmith.images.engine import Build, Secret
+from torchsmith.images.engine import Build, Engine, ImageInfo, Secret
 from torchsmith.images.errors import EngineError
 from torchsmith.images.find import find_engine
 from torchsmith.images.process import OnLine
@@ -29,7 +29,10 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
     """Build what a task describes, note what came of it, and return that."""
     context = Path(task.context)
     args = numbers_here(task.caller)
-    engine = find_engine(task.engine)
+    engine = find_engine(task.engine, runs=task.base)
+    if task.base and task.cache and (there := engine.find(task.name)) is not None:
+        # Its name says what it was made of.
+        return _noted(task, engine, there)
     if task.wheels:
         wheels = sorted(Path().glob(task.wheels))
         if not wheels:
@@ -54,7 +57,11 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
         identity = engine.build(wanted, say)
     except EngineError as error:
         raise explained(error, engine, wanted) from None
-    info = engine.inspect(identity)
+    return _noted(task, engine, engine.inspect(identity))
+
+
+def _noted(task: ImageTask, engine: Engine, info: ImageInfo) -> MadeImage:
+    """Leave word of an image for whoever uses it."""
     digest = next((text.partition("@")[2] for text in info.digests), "")
     made = MadeImage(task.name, info.id, digest, engine.name, info.layers, info.bytes)
     note(Path(task.record), made)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchsmith.engine.build import journal_of
+from torchsmith.engine.journals import journal_of
 from torchsmith.engine.store import Store
 from torchsmith.errors import InterruptedRunError, TorchsmithError
 from torchsmith.images.reference import reference

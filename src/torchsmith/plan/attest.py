@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from torchsmith.plan.models import Cost, Step, Task, as_json, digest
 from torchsmith.resolve.models import Resolution, SourceChoice
@@ -80,6 +81,12 @@ class Attest(Struct, frozen=True):
     changes: tuple[Change, ...]
     torch: str = ""
     form: int = FORM
+
+    def unnamed(self) -> Attest:
+        """The same without the names somebody gave the recipe and the variant."""
+        recipe = {key: value for key, value in self.recipe.items() if key != "name"}
+        resolution = {key: value for key, value in self.resolution.items() if key != "variant"}
+        return replace(self, recipe=recipe, variant="", resolution=resolution)
 
 
 class Made(Struct, frozen=True):

@@ -18,6 +18,7 @@ from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
 from torchsmith.plan.packages import conda_step, library_conda_step
 from torchsmith.plan.patching import patch_source
+from torchsmith.plan.places import placed
 from torchsmith.plan.publish import publish_steps
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
 from torchsmith.plan.ship import job_steps, wheel_folder
@@ -187,17 +188,12 @@ def _variant(
     image_ids: tuple[str, ...] = ()
     if recipe.image is not None:
         context = f"image/{variant}"
-        text = render_dockerfile(recipe, resolution, mine, torchsmith, only=only)
+        text = render_dockerfile(recipe, resolution, mine, torchsmith, only=only, inside=False)
         collector.files[f"{context}/Dockerfile"] = text.encode()
         if recipe.image.foundation is not None:
             collector.files[f"{context}/Dockerfile.base"] = render_base(recipe.image).encode()
-        for step in mine:
-            for name in step.inputs:
-                collector.files[f"{context}/{name}"] = collector.files[name]
-        needs = tuple(step.id for step in wheels) if recipe.image.build == "wheels" else ()
-        inside = mine if recipe.image.build == "inside" else []
-        reads = [path for step in inside for path in step.reads]
-        reads += [path for client in recipe.image.client for path in client.files]
+        needs = tuple(step.id for step in wheels)
+        reads = [path for client in recipe.image.client for path in client.files]
         made = image_steps(
             resolution,
             recipe.image,
@@ -233,16 +229,21 @@ def make_plan(
     torchsmith: str,
     *,
     name: str = "",
+    here: bool = False,
 ) -> Plan:
     """Plan every variant of a recipe; what several share is planned once.
 
     With `name` the resolution is that of this one variant of a matrix: its plan is called so.
+    With `here` every step runs on the machine itself.
     """
     collector = _Collector()
     only = len(resolutions) == 1 and name in ("", recipe.name)
     for resolution in resolutions:
         _variant(facts, recipe, resolution, collector, torchsmith, only=only)
-    steps = another_python(facts, resolutions, collector.steps.values())
+    steps = tuple(collector.steps.values())
+    if not here:
+        steps = placed(recipe, resolutions, steps, collector.files)
+    steps = another_python(facts, resolutions, steps)
     return with_keys(Plan(name or recipe.name, tuple(resolutions), steps, collector.files), {})
 
 

@@ -43,8 +43,7 @@ def another_python(
     bindings: dict[str, float] = {}
     for resolution in resolutions:
         entry = _entry(facts, "torch", resolution)
-        # A container has a cache of its own, empty whenever it starts.
-        if entry is None or not entry.python_core_seconds or resolution.container:
+        if entry is None or not entry.python_core_seconds:
             continue
         same = _all_but_python(resolution)
         if same in seen:
@@ -76,6 +75,7 @@ def _all_but_python(resolution: Resolution) -> tuple[object, ...]:
     return (
         resolution.torch,
         resolution.platform,
+        resolution.system if resolution.container else "",
         resolution.cuda,
         resolution.cpu_flags,
         resolution.profile,

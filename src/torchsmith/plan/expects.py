@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 from packaging.utils import canonicalize_name
 
 from torchsmith.facts.models import Mode
@@ -58,6 +59,10 @@ class Expects(Struct, frozen=True, omit_defaults=True):
     layered: bool = False
     folder: str = ""
     proof: int = PROOF
+
+    def unnamed(self) -> Expects:
+        """The same without the variant's name, which changes nothing that is proven."""
+        return replace(self, variant="")
 
 
 def expected(resolution: Resolution) -> Expects:

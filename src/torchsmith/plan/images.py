@@ -18,7 +18,8 @@ class ImageTask(Struct, frozen=True, omit_defaults=True):
 
     `wheels` is the pattern of the wheels to be put into the context, `reads` are paths of the
     recipe's folder to be put there too. `caller` gives the image's user the numbers of whoever
-    builds it. What the image is, is written to `record`. The rest is how the engine is asked.
+    builds it. What the image is, is written to `record`. With `base` it is one that steps run in:
+    made once, by a program that also starts containers. The rest is how the engine is asked.
     """
 
     name: str
@@ -31,6 +32,7 @@ class ImageTask(Struct, frozen=True, omit_defaults=True):
     caller: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     platform: str = ""
+    base: bool = False
     engine: str = ""
     network: str = ""
     cache: bool = True
@@ -85,7 +87,7 @@ def image_steps(
             context=context,
             record=f"{context}/{stage}.json",
             stage=stage,
-            wheels=f"{dist}/*.whl" if image.build == "wheels" and dist else "",
+            wheels=f"{dist}/*.whl" if dist else "",
             reads=reads,
             caller=_of_the_caller(training),
             secrets=tuple(image.secrets),
@@ -97,9 +99,7 @@ def image_steps(
                 id=f"image-{stage}-{variant}",
                 kind="image",
                 title=what or f"Build the image {name}",
-                why="wheels built on this machine, copied in"
-                if image.build == "wheels"
-                else "everything built inside the image",
+                why="the wheels of this plan, copied in" if dist else "published wheels",
                 variant=variant,
                 needs=needs,
                 inputs=(f"{context}/Dockerfile",),

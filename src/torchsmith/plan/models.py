@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, json
-from msgspec.structs import replace
 
 from torchsmith.plan.expects import Expects
 from torchsmith.resolve.models import Resolution, SourceChoice
@@ -188,6 +187,11 @@ class Plan(Struct, frozen=True):
         """Expected work."""
         return sum(step.cost.core_seconds for step in self.steps)
 
+    @property
+    def inside(self) -> frozenset[str]:
+        """The variants that are built in containers."""
+        return frozenset(step.variant for step in self.steps if step.place.inside) - {""}
+
 
 def digest(content: bytes) -> str:
     """The hash that names content everywhere."""
@@ -228,10 +232,11 @@ def step_key(
 def _arguments(step: Step) -> str:
     """What a task is given, less what changes nothing in what it makes."""
     assert step.task is not None
-    task = step.task
-    if isinstance(task.arguments, Expects):
-        task = replace(task, arguments=replace(task.arguments, variant=""))
-    return _neutral(step, task.text)
+    unnamed = getattr(step.task.arguments, "unnamed", None)
+    task = step.task if unnamed is None else Task(step.task.name, unnamed())
+    text = _neutral(step, task.text)
+    # Steps are named by their variant, too.
+    return text.replace(f'-{step.variant}"', '-@"') if step.variant else text
 
 
 def _without_variant(step: Step, texts: Iterable[str]) -> list[str]:
@@ -240,9 +245,14 @@ def _without_variant(step: Step, texts: Iterable[str]) -> list[str]:
 
 def _neutral(step: Step, text: str) -> str:
     """The same text without the variant's name, which only says where files lie."""
-    if not step.variant:
+    return renamed(text, step.variant, "@")
+
+
+def renamed(text: str, variant: str, name: str) -> str:
+    """A text with the folders of a variant called otherwise."""
+    if not variant:
         return text
-    return re.sub(rf"\b({_HOMES})/{re.escape(step.variant)}(?![\w.])", r"\1/@", text)
+    return re.sub(rf"\b({_HOMES})/{re.escape(variant)}(?![\w.])", rf"\1/{name}", text)
 
 
 # The folders of the work folder that have one folder for each variant.

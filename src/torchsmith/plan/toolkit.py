@@ -59,7 +59,9 @@ def toolkit_folder(resolution: Resolution) -> str:
     if cuda is None:
         return ""
     # Variants that differ in Python share it; variants that differ in cuDNN or NCCL do not.
-    parts = (*requirements(resolution, cuda), resolution.compiler.cc)
+    # Its stubs are made by the compiler of the place it is used in.
+    place = resolution.system if resolution.container else ""
+    parts = (*requirements(resolution, cuda), resolution.compiler.cc, place)
     mark = digest("\n".join(parts).encode())[:8]
     return f"toolkit/cuda-{cuda.version}-{mark}"
 

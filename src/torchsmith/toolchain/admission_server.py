@@ -32,7 +32,7 @@ from torchsmith.toolchain.governor_events import (
 from torchsmith.toolchain.jobserver import Jobserver
 from torchsmith.toolchain.memory_book import MIB, Estimate, MemoryBook
 from torchsmith.toolchain.memory_meter import Meter
-from torchsmith.toolchain.processes import Process, end, find_process, own_group
+from torchsmith.toolchain.processes import Process, end, find_child, own_group
 
 _ATTEMPTS = 3
 _RAISE = 1.5
@@ -181,10 +181,8 @@ class AdmissionServer:
             if fields[0] == b"ask":
                 self._asked(job, [os.fsdecode(each) for each in fields[1:]])
             elif fields[0] == b"pid":
-                # Another number there than here, if the build runs in a container; and another
-                # parent, if its launcher has been killed since.
-                found = find_process(int(fields[1]))
-                job.compiler = found if found and found.parent == job.pid else None
+                # Nothing, if its launcher has been killed since.
+                job.compiler = find_child(job.pid, int(fields[1]))
                 job.unnamed = job.compiler is None
             elif fields[0] == b"done":
                 job.compiler, job.unnamed = None, False

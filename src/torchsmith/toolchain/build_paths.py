@@ -26,15 +26,20 @@ _PLAIN = re.compile(r"[\w./+@%:=~^-]*")
 IGNORED = (f"{_OPTION}*", f"{_FOR_NVCC}*")
 
 
-def names_from_within(work: Path) -> Callable[[Compile], Sequence[str]]:
+# Whether a compiler understands an option.
+Knows = Callable[[str, str], bool]
+
+
+def names_from_within(work: Path, knows: Knows | None = None) -> Callable[[Compile], Sequence[str]]:
     """What says, for each compile, how names below a work folder are written."""
+    known = knows or understands
     root = str(work)
 
     def options(unit: Compile) -> Sequence[str]:
-        if unit.language in ("c", "c++") and understands(unit.compiler, _OPTION):
+        if unit.language in ("c", "c++") and known(unit.compiler, _OPTION):
             return [f"{_OPTION}{name}" for name in _names(root, unit)]
         plain = _PLAIN.fullmatch(root + unit.cwd)
-        if unit.language == "cuda" and plain and understands(unit.compiler, _FOR_NVCC):
+        if unit.language == "cuda" and plain and known(unit.compiler, _FOR_NVCC):
             return [f"{_FOR_NVCC}{name}" for name in _names(root, unit)]
         return ()
 
@@ -67,11 +72,12 @@ def _out_of(here: PurePath, folder: PurePath) -> Iterator[str]:
         yield f"{inside}/{up}=../"
 
 
-def setuptools_flags(work: Path, compiler: str) -> str:
+def setuptools_flags(work: Path, compiler: str, knows: Knows | None = None) -> str:
     """The same for files that setuptools compiles, as CPPFLAGS, which CMake does not read."""
     root = str(work)
     plain = not any(character.isspace() or character in "\"'\\" for character in root)
-    return f"{_OPTION}{root}/=./" if plain and understands(compiler, _OPTION) else ""
+    known = knows or understands
+    return f"{_OPTION}{root}/=./" if plain and known(compiler, _OPTION) else ""
 
 
 @cache

@@ -53,14 +53,18 @@ def _counts(log: Path | None) -> Counter[str]:
     return Counter(text.splitlines())
 
 
-def compiler_cache(store: Path, work: Path, *, shared: bool = False) -> CompilerCache:
+def compiler_cache(
+    store: Path, work: Path, *, shared: bool = False, program: str = ""
+) -> CompilerCache:
     """ccache with its files in the store; nothing where there is no ccache.
+
+    `program` is what it is called in a container, where it is known to be.
 
     The caller's own settings, of a remote storage for a team say, stay in force. A store is
     `shared` where several hosts build into it.
     """
-    program = shutil.which("ccache")
-    if program is None:
+    program = program or shutil.which("ccache") or ""
+    if not program:
         return CompilerCache()
     log = _new_log(work, "compiler-cache.log")
     settings = {

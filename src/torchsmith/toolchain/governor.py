@@ -151,6 +151,11 @@ class Governor:
         return variables
 
     @property
+    def folder(self) -> Path:
+        """Where its socket and its jobs' pipe lie: what runs in a container must see it."""
+        return self._place.parent
+
+    @property
     def failures(self) -> tuple[GaveUp, ...]:
         """The compiles given up for want of memory."""
         return tuple(self._server.failures) if self._server else ()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes.util
 import hashlib
+import json
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -58,7 +60,9 @@ def _given() -> bool:
 
 def _library(folder: Path, compiler: str) -> Path | None:
     """The library, compiled if it is not there; None if that cannot be."""
-    told = platform.machine().encode() + _SOURCE.read_bytes()
+    # A library made on one distribution may want a newer C library than another has.
+    system = (read_text(Path("/etc/os-release")) or "").encode()
+    told = platform.machine().encode() + system + _SOURCE.read_bytes()
     library = folder / f"huge-pages-{hashlib.sha256(told).hexdigest()[:16]}.so"
     if library.is_file():
         return library
@@ -74,3 +78,7 @@ def _library(folder: Path, compiler: str) -> Path | None:
     except OSError:
         return None
     return library
+
+
+if __name__ == "__main__":
+    print(json.dumps(huge_pages(Path(sys.argv[1]))))

@@ -33,6 +33,32 @@ def find_process(pid: int) -> Process | None:
         return None
 
 
+def find_child(parent: int, number: int) -> Process | None:
+    """The process a parent started, by the number it has where the parent lives.
+
+    That may be a container, whose processes have numbers of their own.
+    """
+    found = find_process(number)
+    if found is not None and found.parent == parent and _number_inside(parent) == parent:
+        return found
+    for pid in process_tree(parent)[1:]:
+        if _number_inside(pid) == number:
+            child = find_process(pid)
+            return child if child is not None and child.parent == parent else None
+    return None
+
+
+def _number_inside(pid: int) -> int:
+    """The number a process has in its own namespace; its number here where there is no other."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return int(line.split()[-1])
+    except (OSError, ValueError):
+        pass
+    return pid
+
+
 def own_group(pid: int) -> int:
     """The group of processes that one leads, as ninja's and make's commands do; 0 if none."""
     try:

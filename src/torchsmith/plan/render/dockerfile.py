@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from torchsmith.plan.finishing import finishes
 from torchsmith.plan.images import wheels_image
-from torchsmith.plan.models import Plan, Step, digest
+from torchsmith.plan.models import Plan, Step, digest, renamed
 from torchsmith.plan.render.instructions import (
     CCACHE_MOUNT,
     PIP_MOUNT,
@@ -108,8 +108,8 @@ def _stage_name(project: str) -> str:
     return "".join(char if char.isalnum() else "-" for char in project.lower())
 
 
-def _wheels(steps: Sequence[Step], variant: str, *, inside: bool) -> list[str]:
-    folder = f"dist/{variant}/finished" if any(map(finishes, steps)) else f"dist/{variant}"
+def _wheels(steps: Sequence[Step], *, inside: bool) -> list[str]:
+    folder = "dist/out/finished" if any(map(finishes, steps)) else "dist/out"
     return [
         "",
         "# ---- wheels: nothing else; `docker build --target wheels --output wheels .` takes",
@@ -220,15 +220,17 @@ def render_dockerfile(
     torchsmith: str,
     *,
     only: bool = True,
+    inside: bool = True,
 ) -> str:
     """Write one variant as a Dockerfile. The same plan gives the same bytes.
 
-    `only` says that the recipe has no other variant: names of images then name none.
+    `only` says that the recipe has no other variant: names of images then name none. Not `inside`,
+    wheels built elsewhere are copied in.
     """
     image = recipe.image or Image()
     mine = [step for step in steps if _reaches(step, resolution)]
     compiled = any(step.kind == "compile" for step in mine)
-    inside = compiled and image.build == "inside"
+    inside = inside and compiled
     lines = [
         *comment(
             f"{resolution.variant}: PyTorch {resolution.version} for Python {resolution.python}."
@@ -243,9 +245,10 @@ def render_dockerfile(
     ]
     lines += _toolchain(resolution, compilers=inside)
     if inside:
-        lines += _builds(mine)
+        # Folders named by a variant would make other layers of the same build.
+        lines += [renamed(line, resolution.variant, "out") for line in _builds(mine)]
     if compiled:
-        lines += _wheels(mine, resolution.variant, inside=inside)
+        lines += _wheels(mine, inside=inside)
     lines += _install(resolution, image, wheels=compiled)
     lines += _shared(resolution, image)
     wheels = wheels_image(image, resolution.variant, only=only) if compiled else ""
@@ -280,7 +283,8 @@ def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str,
     for resolution in plan.variants:
         top = f"{resolution.variant}/" if len(plan.variants) > 1 else ""
         steps = plan.of(resolution.variant)
-        text = render_dockerfile(recipe, resolution, steps, torchsmith, only=not top)
+        inside = recipe.image is None or recipe.image.build == "inside"
+        text = render_dockerfile(recipe, resolution, steps, torchsmith, only=not top, inside=inside)
         files[f"{top}Dockerfile"] = text.encode()
         if recipe.image is not None and recipe.image.foundation is not None:
             files[f"{top}Dockerfile.base"] = render_base(recipe.image).encode()

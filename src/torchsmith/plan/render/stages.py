@@ -32,14 +32,15 @@ _PLAIN_BASES = {
 }
 
 
-def _base(resolution: Resolution) -> str:
+def base_name(resolution: Resolution) -> str:
+    """The image that is built on."""
     plain = _PLAIN_BASES.get(resolution.python, "docker.io/library/debian:12")
     return resolution.base_image or plain
 
 
 def runtime_base(resolution: Resolution) -> str:
     """The image that what is built is put on."""
-    base = _base(resolution)
+    base = base_name(resolution)
     # NVIDIA publishes a small sibling of each; nobody else's image is known to have one.
     nvidias = base.removeprefix("docker.io/").startswith("nvidia/cuda:")
     return base.replace("-devel-", "-runtime-") if nvidias else base
@@ -50,7 +51,7 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
 
     Complete by itself: nothing but sources, a work folder and a compiler cache is missing.
     """
-    lines = [f"FROM {_base(resolution)}" + (f" AS {name}" if name else "")]
+    lines = [f"FROM {base_name(resolution)}" + (f" AS {name}" if name else "")]
     packages = build_packages(resolution) if compilers else python_packages(resolution)
     lines += apt_install(packages)
     if resolution.python_from == "uv":

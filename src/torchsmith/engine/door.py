@@ -1,0 +1,237 @@
+"""The one way from a recipe to a plan that can be run, looked at or written down.
+
+Whatever decides what is done is decided here, once: where torch's source can be reached, what this
+machine has, how files are compiled, where each step runs, what a bundle holds, what lies in the
+recipe's folder, what earlier builds took. `plan`, `build`, `image`, `bundle` and a farm's nodes all
+come through here, so they see the same plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from dataclasses import replace as with_fields
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from torchsmith import __version__
+from torchsmith.engine.disk import write_whole
+from torchsmith.engine.preflight import lacks_cache
+from torchsmith.engine.store import Store
+from torchsmith.errors import ConflictError, UsageError
+from torchsmith.facts.files import shipped
+from torchsmith.host.models import Host
+from torchsmith.plan import subset
+from torchsmith.plan.build import make_plan, with_keys
+from torchsmith.plan.images import asked_of_engine
+from torchsmith.plan.in_place import in_place
+from torchsmith.plan.models import Cost, Fetch, Plan, Step, Task
+from torchsmith.recipe.load import LoadedRecipe
+from torchsmith.recipe.matrix import expand, named
+from torchsmith.resolve.models import Refusal, Resolution, SourceChoice
+from torchsmith.resolve.resolve import resolve
+from torchsmith.sources.bundle import read_manifest
+from torchsmith.sources.reach import answers, with_reachable_source
+from torchsmith.sources.tree import tree_hash
+from torchsmith.toolchain.accel import SAME, SWITCH
+
+# How long an answer of a server, or its silence, holds.
+_FRESH_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a recipe is to be planned; every field is a choice of the person who asks.
+
+    `here` builds on this machine itself whatever distribution the recipe names. With `some`, the
+    variants that can exist are enough. `elsewhere` says that another machine will run it: its
+    network and files cannot be looked at from here. Unless it `must` run, files that the recipe
+    names may be missing. `tool`, `network` and `layers` are for the
+    program that makes images.
+    """
+
+    variant: str = ""
+    some: bool = False
+    here: bool = False
+    elsewhere: bool = False
+    accel: bool = True
+    reproducible: bool = False
+    build_only: bool = False
+    bundle: Path | None = None
+    must: bool = True
+    tool: str = ""
+    network: str = ""
+    layers: bool = True
+
+
+class RefusedError(ConflictError):
+    """Variants that cannot exist; `refusals` say why."""
+
+    def __init__(self, refusals: tuple[Refusal, ...], count: int) -> None:
+        subject = (
+            "this cannot exist"
+            if count == 1
+            else f"{len(refusals)} of {count} variants cannot exist"
+        )
+        super().__init__(subject, "Change the recipe as said above; nothing was written.")
+        self.refusals = refusals
+
+
+def resolutions(
+    loaded: LoadedRecipe, host: Host, *, variant: str = "", some: bool = False
+) -> list[Resolution]:
+    """Every variant of a recipe with all choices made, or the one that is named."""
+    facts = shipped()
+    variants = [named(loaded.recipe, variant)] if variant else expand(loaded.recipe)
+    outcomes = [resolve(item, facts, host, loaded.files) for item in variants]
+    refused = tuple(item for item in outcomes if isinstance(item, Refusal))
+    resolved = [item for item in outcomes if not isinstance(item, Refusal)]
+    if refused and not (some and resolved):
+        raise RefusedError(refused, len(outcomes))
+    return resolved
+
+
+def plan_recipe(
+    loaded: LoadedRecipe,
+    host: Host,
+    store: Store,
+    wanted: Wanted | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """The plan of a recipe; `say` is told what was decided for reasons outside the recipe."""
+    wanted = wanted or Wanted()
+    if wanted.here and loaded.recipe.system is not None:
+        loaded = with_fields(loaded, recipe=loaded.recipe.model_copy(update={"system": None}))
+    if wanted.bundle is None and not wanted.elsewhere:
+        recipe, note = with_reachable_source(loaded.recipe, shipped(), _remembering(store))
+        if note:
+            say(note)
+            loaded = with_fields(loaded, recipe=recipe)
+    resolved = resolutions(loaded, host, variant=wanted.variant, some=wanted.some)
+    plan = make_plan(
+        loaded.recipe, resolved, shipped(), __version__, name=wanted.variant, here=wanted.here
+    )
+    if wanted.build_only:
+        plan = subset.build_only(plan)
+    if not wanted.elsewhere and lacks_cache(plan):
+        plan = without_cache(plan)
+    if not wanted.accel:
+        plan = without_acceleration(plan)
+    elif wanted.reproducible:
+        plan = with_same_batches(plan)
+    plan = asked_of_engine(plan, engine=wanted.tool, network=wanted.network, cache=wanted.layers)
+    plan = keyed(plan, Path(loaded.path).parent, must=wanted.must)
+    if wanted.bundle is not None:
+        plan = from_bundle(plan, wanted.bundle)
+    if not store.is_new:
+        from torchsmith.engine.expected import measured
+
+        plan = measured(plan, store)
+    return plan
+
+
+def _remembering(store: Store) -> Callable[[str], bool]:
+    """Ask a server once an hour: whoever plans often should not wait for it each time."""
+    file = store.root / "reached.json"
+
+    def ask(url: str) -> bool:
+        try:
+            known = json.loads(file.read_text())
+            when, answered = known[url]
+            if 0 <= time.time() - float(when) < _FRESH_S:
+                return bool(answered)
+        except (OSError, ValueError, KeyError, TypeError):
+            known = {}
+        answered = answers(url)
+        if isinstance(known, dict) and store.root.is_dir():
+            known[url] = [time.time(), answered]
+            try:
+                write_whole(file, json.dumps(known).encode())
+            except OSError:
+                return answered
+        return answered
+
+    return ask
+
+
+def without_acceleration(plan: Plan) -> Plan:
+    """The plan with every file compiled by itself; its compile steps get keys of their own."""
+    steps = tuple(_apart(step) if step.kind == "compile" else step for step in plan.steps)
+    return with_keys(replace(plan, steps=steps), {})
+
+
+def _apart(step: Step) -> Step:
+    seconds = step.cost.apart_core_seconds or step.cost.core_seconds
+    cost = replace(step.cost, core_seconds=seconds)
+    env = (*step.env, (SWITCH, "off"), ("CCACHE_NAMESPACE", "torchsmith-apart"))
+    return replace(step, env=env, cost=cost)
+
+
+def without_cache(plan: Plan) -> Plan:
+    """The plan with what it costs where no compiler cache keeps what one variant compiled."""
+
+    def uncached(cost: Cost) -> Cost:
+        return replace(cost, core_seconds=cost.uncached_core_seconds or cost.core_seconds)
+
+    return replace(
+        plan, steps=tuple(replace(step, cost=uncached(step.cost)) for step in plan.steps)
+    )
+
+
+def with_same_batches(plan: Plan) -> Plan:
+    """The plan with batches that no number of cores and no earlier build has a say in."""
+    steps = tuple(
+        replace(step, env=(*step.env, (SWITCH, SAME))) if step.kind == "compile" else step
+        for step in plan.steps
+    )
+    return with_keys(replace(plan, steps=steps), {})
+
+
+def keyed(plan: Plan, project: Path, *, must: bool = True) -> Plan:
+    """The plan with keys that know what lies in the recipe's own folder.
+
+    What is built of a folder there is built in the tree of the time before. Unless it `must` be
+    there, what is missing counts as empty.
+    """
+    read: dict[str, str] = {}
+    for name in sorted({name for step in plan.steps for name in step.reads}):
+        path = project / name
+        if path.is_dir():
+            read[name] = tree_hash(path)
+        elif path.is_file():
+            read[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        elif must:
+            raise UsageError(
+                f"{name} is not there", f"The recipe names it: it should lie in {project}."
+            )
+    return in_place(plan, read) if read else plan
+
+
+def tree_name(step: Step) -> str:
+    """What a bundle calls the tree a step brings."""
+    return step.outputs[0].removeprefix("sources/").replace("/", "-")
+
+
+def from_bundle(plan: Plan, bundle: Path) -> Plan:
+    """The plan with every source taken out of a bundle; its keys stay as they are."""
+    if not bundle.is_file():
+        raise UsageError(f"{bundle} is not there", "`torchsmith bundle` writes one.")
+    held = read_manifest(bundle).trees
+    steps: list[Step] = []
+    for step in plan.steps:
+        if step.source is None:
+            steps.append(step)
+            continue
+        name = tree_name(step)
+        if name not in held:
+            raise UsageError(
+                f"{bundle} does not hold {name}", f"It holds {', '.join(sorted(held))}."
+            )
+        source = SourceChoice("bundle", path=str(bundle.absolute()), package=name)
+        fetch = Fetch(source, step.outputs[0])
+        steps.append(replace(step, task=Task("fetch", fetch)))
+    return replace(plan, steps=tuple(steps))
