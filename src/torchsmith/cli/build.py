@@ -17,6 +17,9 @@ EngineName = Annotated[
         help="podman, docker or buildah; default: the first that works.",
     ),
 ]
+NetworkName = Annotated[
+    str, typer.Option("--network", help="The network that image builds see, e.g. host.")
+]
 StoreFolder = Annotated[
     Path | None,
     typer.Option("--store", envvar="TORCHSMITH_STORE", help="Where results are kept."),
@@ -59,6 +62,7 @@ def build(
     ] = None,
     stay: wishes.Here = False,
     engine: EngineName = "",
+    network: NetworkName = "",
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     variant: Annotated[
         str, typer.Option("--variant", help="Only this one of the recipe's matrix.")
@@ -110,7 +114,7 @@ def build(
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
-    from torchsmith.images.select import ensure_images
+    from torchsmith.images.select import ensure_containers, ensure_images
     from torchsmith.plan import subset
     from torchsmith.toolchain.huge_pages import ALLOCATOR
     from torchsmith.toolchain.packages import add_packages, ensure_packages
@@ -133,6 +137,7 @@ def build(
         build_only=build_only,
         bundle=bundle,
         tool=engine,
+        network=network,
     )
     plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
     ensure = partial(ensure_packages, install=install_deps)
@@ -186,6 +191,7 @@ def build(
     if emulated := ensure_platform(plan, here):
         planning.note(emulated)
     ensure_images(asked)
+    ensure_containers(asked, waiting(plan, root, work), engine)
     here_built = [item for item in plan.variants if item.variant not in plan.inside]
     ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
     ensure_formats(here_built, ensure)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli import wishes
-from torchsmith.cli.build import EngineName, StoreFolder
+from torchsmith.cli.build import EngineName, NetworkName, StoreFolder
 
 
 def build(
@@ -22,9 +22,7 @@ def build(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Only these images; may be repeated.")
     ] = None,
-    network: Annotated[
-        str, typer.Option("--network", help="The network its commands see, e.g. host.")
-    ] = "",
+    network: NetworkName = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be built.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
@@ -53,7 +51,7 @@ def build(
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
     from torchsmith.images.find import find_engine
-    from torchsmith.images.select import ensure_images, image_steps
+    from torchsmith.images.select import ensure_containers, ensure_images, image_steps
     from torchsmith.toolchain.packages import ensure_packages
 
     given: dict[str, object] = {"platform": platform} if platform else {}
@@ -73,6 +71,7 @@ def build(
         show_dry_run(plan.steps, waiting(plan, root, work), here.cores)
         return
     ensure_images(images)
+    ensure_containers(plan.steps, waiting(plan, root, work), engine)
     ensure_programs(plan, partial(ensure_packages, install=False))
     ensure_platform(plan, here)
     with display(plan, json=False, quiet=quiet or json) as shown:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torchsmith.errors import UsageError
 from torchsmith.images.caller import numbers_here
 from torchsmith.images.engine import Engine
+from torchsmith.images.errors import NoEngineError
 from torchsmith.images.find import find_engine
 from torchsmith.plan.images import task_of
 from torchsmith.plan.models import Plan, Step
@@ -15,7 +16,7 @@ from torchsmith.plan.models import Plan, Step
 
 def image_steps(plan: Plan, variant: str = "", only: Sequence[str] = ()) -> list[Step]:
     """The steps of the images asked for: all of them, or those of a variant, or by name."""
-    steps = [step for step in plan.steps if step.kind == "image" and step.task is not None]
+    steps = [step for step in plan.steps if step.kind == "image"]
     if not steps:
         raise UsageError(
             "the recipe asks for no image", "Add a table [image] to it; see docs/images.md."
@@ -46,9 +47,21 @@ def _meant(wanted: str, known: Sequence[str]) -> str:
     return f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
 
 
+def ensure_containers(steps: Sequence[Step], waiting: Collection[str], tool: str) -> None:
+    """Have what starts containers before anything long is begun that runs in one."""
+    if not any(step.place.inside and step.id in waiting for step in steps):
+        return
+    try:
+        find_engine(tool, runs=True)
+    except NoEngineError as error:
+        raise NoEngineError(
+            error.message, f"{error.hint} Or build on this machine itself: --here."
+        ) from None
+
+
 def ensure_images(steps: Sequence[Step]) -> Engine | None:
     """Have what image steps need before anything long is begun; the engine, if there are any."""
-    tasks = [task_of(step) for step in steps if step.kind == "image" and step.task is not None]
+    tasks = [task_of(step) for step in steps if step.kind == "image"]
     for task in tasks:
         numbers_here(task.caller)
     return find_engine(tasks[0].engine) if tasks else None

@@ -134,7 +134,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
     """Where an image comes from; no date, so that the same recipe gives the same image."""
     cuda = resolution.cuda
     # Without what is made of the build afterwards: a job or an upload makes no other image.
-    wish = recipe.model_dump_json(exclude={"job", "publish"})
+    wish = recipe.model_dump_json(exclude={"description", "job", "name", "publish"})
     return {
         "org.opencontainers.image.title": f"PyTorch {resolution.version}",
         "org.opencontainers.image.version": resolution.version,

@@ -1,0 +1,179 @@
+"""A recipe that names a distribution is built in it: in a container, by what the plan says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.containers import EngineHere
+from tests.lab import Torchsmith, in_folder
+
+from torchsmith.engine.door import plan_recipe
+from torchsmith.engine.store import Store
+from torchsmith.host import read_host
+from torchsmith.plan.models import as_json
+from torchsmith.plan.shell import OURS
+from torchsmith.recipe.load import load_recipe
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
+
+# It notes where it is compiled, and takes its time if it is told to.
+SETUP = """
+import os, time
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+inside = os.path.exists("/run/.containerenv") or os.path.exists("/.dockerenv")
+with open("/etc/os-release") as file:
+    system = [line.split("=")[1].strip().strip('"') for line in file if line.startswith("ID=")][0]
+with open("near_where.py", "w") as file:
+    file.write("inside = %r\\nsystem = %r\\n" % (inside, system))
+if os.path.exists(os.path.join(os.environ["PROJECT"], "slow")):
+    print("it takes its time", flush=True)
+    time.sleep(600)
+setup(
+    name="near", version="1.0", cmdclass={"build_ext": BuildExtension}, py_modules=["near_where"],
+    ext_modules=[CppExtension("near", ["near.cpp"])],
+)
+"""
+RECIPE = """
+name = "first"
+system = "debian-12"
+torch = { release = "2.13.0", use = "wheel" }
+[[companions.extension]]
+name = "near"
+folder = "near"
+check = "import near, near_where; assert near_where.inside; assert near.answer() == 42"
+"""
+
+
+def project(folder: Path, engine: EngineHere) -> Torchsmith:
+    here = in_folder(folder, RECIPE, engine)
+    (here.project / "near/setup.py").write_text(SETUP)
+    return here
+
+
+def events(text: str, name: str) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == name]
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def built(podman: EngineHere, tmp_path_factory: pytest.TempPathFactory) -> Torchsmith:
+    """An extension, built by podman in Debian 12 whatever this machine is."""
+    here = project(tmp_path_factory.mktemp("places"), podman)
+    here("build", "--quiet")
+    return here
+
+
+def test_the_wheel_lies_beside_the_recipe_and_is_the_callers(
+    podman: EngineHere, built: Torchsmith
+) -> None:
+    (wheel,) = (built.project / "dist").glob("*.whl")
+    assert wheel.name.startswith("near-1.0-cp311-")
+    assert wheel.stat().st_uid == os.geteuid()
+    owners = {path.lstat().st_uid for path in built.store.rglob("*")}
+    assert owners == {os.geteuid()}
+    # Its proof ran in the container too, and says where it was compiled.
+    report = json.loads((wheel.parent / f"{wheel.name}.verify.json").read_text())
+    assert report["rating"] in ("pass", "warn")
+    assert not podman.containers()
+
+
+def test_what_ran_is_what_the_plan_says(built: Torchsmith) -> None:
+    plan = plan_recipe(
+        load_recipe(built.project / "recipe.toml"), read_host(built.project), Store(built.store)
+    )
+    scripts = built.store / "work/first/.torchsmith/scripts"
+    shown = {step["id"]: step for step in json.loads(built("plan", "--json"))["steps"]}
+    for step in plan.steps:
+        lines = (scripts / f"{step.id}.sh").read_text().splitlines()[1:]
+        if step.task is None:
+            assert lines == list(step.commands) == shown[step.id]["commands"]
+        else:
+            assert lines[0].startswith(f"{OURS} -m {step.task.module} ")
+            assert lines[1] == step.task.text
+            assert shown[step.id]["task"] == as_json(step.task)
+        assert shown[step.id]["key"] == step.key
+    kinds = {step.kind: step.place.system for step in plan.steps}
+    assert kinds["compile"] == kinds["environment"] == kinds["verify"] == "debian-12"
+    assert kinds["fetch"] == kinds["base"] == ""
+
+
+def test_a_second_build_and_one_of_another_name_do_nothing(built: Torchsmith) -> None:
+    again = events(built("build", "--json"), "run-started")
+    assert [event["to_run"] for event in again] == [[]]
+    other = built.project / "other-name.toml"
+    other.write_text(RECIPE.replace('"first"', '"second"'))
+    renamed = events(built("build", "other-name.toml", "--json"), "run-started")
+    assert [event["to_run"] for event in renamed] == [[]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_a_build_that_is_stopped_and_it_goes_on(
+    number: signal.Signals, podman: EngineHere, built: Torchsmith
+) -> None:
+    (built.project / "slow").touch()
+    (built.project / "near/near.cpp").open("a").write(f"// {number}\n")
+    log = built.project / "log"
+    with log.open("wb") as file:
+        build = subprocess.Popen(
+            built.command("build", "--json"), cwd=built.project, env=built.env, stdout=file
+        )
+    until(lambda: "it takes its time" in log.read_text(), 300)
+    assert podman.containers()
+    build.send_signal(number)
+    build.wait(60)
+    until(lambda: not podman.containers())
+    (built.project / "slow").unlink()
+    built("build", "--quiet")
+
+
+def test_here_builds_on_this_machine(built: Torchsmith) -> None:
+    shown = built("build", "--here", "--dry-run")
+    assert "Make the image" not in shown
+    assert "Make the image" in built("build", "--dry-run")
+
+
+def test_docker_builds_the_same(docker: EngineHere, tmp_path: Path) -> None:
+    here = project(tmp_path, docker)
+    # The daemon of these tests has no network of its own for builds.
+    here("build", "--quiet", "--network", "host")
+    assert list((here.project / "dist").glob("near-1.0-*.whl"))
+    assert not docker.containers()
+
+
+def test_a_machine_without_a_container_tool_is_told_what_to_do(built: Torchsmith) -> None:
+    (built.project / "near/near.cpp").open("a").write("// once more\n")
+    env = {**built.env, "TORCHSMITH_ENGINE": "podman", "PATH": "/usr/bin:/bin"}
+    nowhere = built.project / "bin"
+    nowhere.mkdir(exist_ok=True)
+    for name in ("bash", "git", "cp", "rm", "mkdir", "test"):
+        (nowhere / name).unlink(missing_ok=True)
+        (nowhere / name).symlink_to(f"/usr/bin/{name}")
+    env["PATH"] = str(nowhere)
+    told = Torchsmith(built.project, env, built.store).tried("build")
+    assert told.returncode == 4
+    assert "podman is not installed" in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_an_image_that_does_not_answer_is_said_in_one_sentence(built: Torchsmith) -> None:
+    recipe = built.project / "elsewhere.toml"
+    recipe.write_text(RECIPE.replace("debian-12", "debian-11").replace('"2.13.0"', '"2.6.0"'))
+    told = built.tried("build", "elsewhere.toml")
+    assert told.returncode != 0
+    assert "docker.io/library/debian:11" in told.stderr
+    assert "Traceback" not in told.stderr
