@@ -49,7 +49,8 @@ def _step_line(step: Step) -> str:
     if step.cost.core_seconds >= 300:
         about = "about " if step.cost.basis == "estimated" else ""
         cost = f"  [{about}{duration(step.cost.core_seconds)} of one core]"
-    return f"{step.kind:<11} {step.title}{cost}"
+    place = f"  in {step.place.system}" if step.place.inside else ""
+    return f"{step.kind:<11} {step.title}{place}{cost}"
 
 
 def _add_steps(branch: Branch, steps: Sequence[Step], *, explain: bool) -> None:

@@ -282,13 +282,17 @@ class Executor:
             self.heed_stop()
         if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
             raise self._disproved(step, proof, log, outcome)
-        failure = self._failure(step, describe_exit(outcome.status), log, outcome)
-        if step.place.inside and (why := explain_start(outcome.status, log)):
-            raise HostError(
-                why,
-                "Try it by hand: podman run --rm "
-                f"{step.place.image} true. Or build on this machine itself: --here.",
-            ) from failure
+        reason = describe_exit(outcome.status)
+        if outcome.lost:
+            why = explain_start(outcome.status, log)
+            if why:
+                raise HostError(
+                    f"{step.title}: {why}",
+                    f"Try it by hand: run --rm {step.place.image} true. "
+                    "Or build on this machine itself: --here.",
+                )
+            reason = "its container was ended from outside, or by the kernel for want of memory"
+        failure = self._failure(step, reason, log, outcome)
         if ran_out_of_room(failure.excerpt) and keeps_nothing(step):
             raise _engine_is_full() from failure
         if ran_out_of_room(failure.excerpt):

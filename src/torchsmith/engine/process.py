@@ -119,13 +119,17 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended: a negative status is a signal; `peak_rss` in bytes."""
+    """How a script ended: a negative status is a signal; `peak_rss` in bytes.
+
+    `lost` says that its container was gone before it could tell.
+    """
 
     status: int
     seconds: float
     cpu_seconds: float
     peak_rss: int
     stopped: bool
+    lost: bool = False
 
 
 class _Script:
@@ -181,6 +185,7 @@ def run_script(
     With `vessel` that is a container, which is ended with it.
     """
     began = time.monotonic()
+    lost = False
     with room(log.parent), log.open("ab", buffering=0) as file:
         process = subprocess.Popen(
             list(command),
@@ -206,8 +211,11 @@ def run_script(
                 status, cpu, peak = running.reap()
                 if vessel is not None:
                     vessel.close()
-                    cpu, peak = vessel.used() or (cpu, peak)
-    return Outcome(status, time.monotonic() - began, cpu, peak, running.deadline is not None)
+                    used = vessel.used()
+                    lost = used is None
+                    cpu, peak = used or (cpu, peak)
+    seconds = time.monotonic() - began
+    return Outcome(status, seconds, cpu, peak, running.deadline is not None, lost)
 
 
 def _follow(

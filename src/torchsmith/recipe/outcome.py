@@ -133,7 +133,9 @@ class Image(_Section):
     base: ImageName | None = Field(None, description="Default: chosen from `system` and `cuda`.")
     foundation: Foundation | None = Field(None, description="Instead of `base`.")
     build: Literal["wheels", "inside"] = Field(
-        "inside", description="Build torch inside the image, or copy wheels built on this machine."
+        "inside",
+        description="Build what goes in inside a container of the image's base, or where `system` "
+        "says.",
     )
     shm_size: Size = "8G"
     apt: list[AptPackage] = Field(default_factory=list)
