@@ -283,16 +283,17 @@ class Executor:
         if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
             raise self._disproved(step, proof, log, outcome)
         reason = describe_exit(outcome.status)
+        unstarted = explain_start(outcome.status, log) if outcome.lost else ""
         if outcome.lost:
-            why = explain_start(outcome.status, log)
-            if why:
-                raise HostError(
-                    f"{step.title}: {why}",
-                    f"Try it by hand: run --rm {step.place.image} true. "
-                    "Or build on this machine itself: --here.",
-                )
-            reason = "its container was ended from outside, or by the kernel for want of memory"
+            ended = "its container was ended from outside, or by the kernel for want of memory"
+            reason = unstarted or ended
         failure = self._failure(step, reason, log, outcome)
+        if unstarted:
+            raise HostError(
+                f"{step.title}: {unstarted}",
+                f"Try it by hand: run --rm {step.place.image} true. "
+                "Or build on this machine itself: --here.",
+            ) from failure
         if ran_out_of_room(failure.excerpt) and keeps_nothing(step):
             raise _engine_is_full() from failure
         if ran_out_of_room(failure.excerpt):
