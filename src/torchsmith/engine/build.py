@@ -185,25 +185,31 @@ def build(
                 options=names_from_within(place.resolve(), knows),
             ) as governor,
         ):
-            environment = {
-                **inherited,
-                # Without a cache nothing is ever there, and what is compiled is the same.
-                **governor.environment(cache.command or without_a_cache()),
-                **(cache.environment or {}),
+            own = {
                 **acceleration(store.root / "lessons", cores, headers, governor.budget),
-                **({} if all(off) else huge_pages(store.root)),
                 "PROJECT": str(project.resolve()),
                 # PyTorch's setup.py hands it to CMake: a library's search path in the build tree
                 # takes room in it, which would be as long as the name of that tree.
                 "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
             }
+            environment = {
+                **inherited,
+                # Without a cache nothing is ever there, and what is compiled is the same.
+                **governor.environment(cache.command or without_a_cache()),
+                **(cache.environment or {}),
+                **({} if all(off) else huge_pages(store.root)),
+                **own,
+            }
             # A fixed number of jobs ends the sharing of slots between files that wait for
             # memory and files that do not.
             environment.pop("MAX_JOBS", None)
-            inside = {name: value for name, value in environment.items() if name not in inherited}
-            inside |= governor.environment(boxed.command) | dict(boxed.environment or {})
-            if not all(off):
-                inside[HUGE_PAGES] = str(store.root)
+            inside = {
+                **governor.environment(boxed.command),
+                **(boxed.environment or {}),
+                # Which of this machine's libraries do, only the container's own gcc knows.
+                **({} if all(off) else {HUGE_PAGES: str(store.root)}),
+                **own,
+            }
             if wheels is not None:
                 environment = offline(environment, wheels)
                 inside = offline(inside, wheels)
@@ -222,7 +228,9 @@ def build(
                 work=place,
                 only=only,
                 on_event=_each(
-                    _each(compiles.heed, _with_cache_report(cache, on_event)),
+                    _each(
+                        compiles.heed, _with_cache_report(boxed if plan.inside else cache, on_event)
+                    ),
                     JobLog(store.root / "logs").heed,
                 ),
                 environment=environment,

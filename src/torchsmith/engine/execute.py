@@ -30,6 +30,7 @@ from torchsmith.errors import (
     ProofFailed,
     StepFailed,
 )
+from torchsmith.package.keys import keys_folder
 from torchsmith.plan.attest import HISTORY, is_attestation
 from torchsmith.plan.models import Step
 from torchsmith.sources.cache import DOWNLOADS
@@ -272,7 +273,10 @@ class Executor:
             )
         own = self.work.path / ".torchsmith" / "containers" / plain_name(step.id)
         name = plain_name(step.id).lower()
-        with in_container(self.containers, image, script, folder, env, own, name=name) as vessel:
+        keys = keys_folder() if is_attestation(step) else None
+        with in_container(
+            self.containers, image, script, folder, env, own, name=name, keys=keys
+        ) as vessel:
             yield vessel
 
     def _end_badly(self, step: Step, outcome: Outcome, log: Path) -> None:

@@ -102,8 +102,12 @@ def in_container(
     own: Path,
     *,
     name: str,
+    keys: Path | None = None,
 ) -> Iterator[Vessel]:
-    """A container that runs a script once it is started; gone when this is left."""
+    """A container that runs a script once it is started; gone when this is left.
+
+    `keys` is the folder of this machine's signing keys, for what signs.
+    """
     program = shutil.which(image.engine, path=containers.caller.get("PATH"))
     if program is None:
         raise HostError(
@@ -131,7 +135,13 @@ def in_container(
     variables["TORCHSMITH_PYTHON"] = str(kit.python)
     words = [program, "run", "--rm", "--interactive", "--name", f"torchsmith-{name}-{_tag()}"]
     words += _options(image.engine, program)
-    for folder in containers.folders:
+    folders = containers.folders
+    if keys is not None:
+        keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folders = (*folders, keys)
+        # As keys_folder() finds them.
+        variables["XDG_DATA_HOME"] = str(keys.parent.parent)
+    for folder in folders:
         words += ["--volume", f"{folder}:{folder}"]
     for path in dict.fromkeys((*containers.readable, *_named_by_pip(variables))):
         words += ["--volume", f"{path}:{path}:ro"]
@@ -153,7 +163,9 @@ def in_container(
 
 
 # What the container tool itself reads from its environment.
-_ITS_OWN = frozenset({"HOME", "PATH", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"})
+_ITS_OWN = frozenset(
+    ["HOME", "PATH", "TMPDIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR"]
+)
 
 
 def _tag() -> str:
