@@ -33,7 +33,7 @@ from torchsmith.sources.required import required
 from torchsmith.toolchain.accel import SWITCH, acceleration
 from torchsmith.toolchain.build_paths import Knows, names_from_within, understands
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache, without_a_cache
-from torchsmith.toolchain.governor import Governor
+from torchsmith.toolchain.governor import SHIMS, Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.huge_pages import huge_pages
 from torchsmith.toolchain.memory_book import MemoryBook
@@ -210,6 +210,10 @@ def build(
                 **({} if all(off) else {HUGE_PAGES: str(store.root)}),
                 **own,
             }
+            # PATH is the image's own, behind programs of ours: make may be too old there as well.
+            inside.pop("PATH", None)
+            inside["TORCHSMITH_SHIMS"] += f":{SHIMS}"
+            told_of = boxed if plan.inside else cache
             if wheels is not None:
                 environment = offline(environment, wheels)
                 inside = offline(inside, wheels)
@@ -228,9 +232,7 @@ def build(
                 work=place,
                 only=only,
                 on_event=_each(
-                    _each(
-                        compiles.heed, _with_cache_report(boxed if plan.inside else cache, on_event)
-                    ),
+                    _each(compiles.heed, _with_cache_report(told_of, on_event)),
                     JobLog(store.root / "logs").heed,
                 ),
                 environment=environment,

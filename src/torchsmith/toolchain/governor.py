@@ -38,6 +38,8 @@ from torchsmith.toolchain.memory_book import MIB, MemoryBook
 from torchsmith.toolchain.memory_meter import HostMeter, Meter
 
 _HERE = Path(__file__).parent
+# Programs to be found before those of the same names.
+SHIMS = _HERE / "shims"
 # The path of a Unix socket has to fit into 108 bytes.
 _LONGEST = 80
 # Where nothing tells how much memory there is.
@@ -147,7 +149,7 @@ class Governor:
             "USE_CCACHE": "0",
         }
         if _make_is_old():
-            variables["PATH"] = f"{_HERE / 'shims'}{os.pathsep}{os.environ.get('PATH', '')}"
+            variables["PATH"] = f"{SHIMS}{os.pathsep}{os.environ.get('PATH', '')}"
         return variables
 
     @property
