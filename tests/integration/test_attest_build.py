@@ -286,7 +286,7 @@ def test_a_private_key_that_all_can_read_ends_the_build(
     assert step.task is not None
     said = subprocess.run(
         [sys.executable, "-m", step.task.module],
-        input=step.task.given,
+        input=step.task.text,
         cwd=bench.place / "work",
         capture_output=True,
         text=True,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from tests.integration.conda_packages import MACHINE, make_index
+from tests.plans import run_step
 
-from torchsmith.engine.shell import step_script
 from torchsmith.plan.models import Plan, Step
 from torchsmith.recipe.models import Recipe
 from torchsmith.sources.debian import mirrors
@@ -121,11 +121,6 @@ def step_of(plan: Plan, start: str) -> Step:
     return step
 
 
-def run_step(step: Step, work: Path, code: int = 0) -> str:
-    script = step_script(step, work / "cache")
-    return run("bash", "-euo", "pipefail", "-c", script, cwd=work, code=code)
-
-
 def test_a_program_is_built_against_the_package_of_a_real_magma(
     planned: Planned,
     debians_magma: Path,
@@ -144,11 +139,13 @@ def test_a_program_is_built_against_the_package_of_a_real_magma(
     (built / "lib/libmagma.a").hardlink_to(debians_magma / "lib/libmagma.a")
     (debians_magma / "include").rename(built / "include")
     # It has everything that PyTorch calls, and is seen to be for Debian's choice of GPUs.
-    said = run_step(step_of(plan, "verify-magma"), tmp_path, code=9)
-    assert "x  magma: sm_70 sm_75 compute_80 sm_80" in said
-    assert "2 passed, 1 failed" in said
+    proof = run_step(step_of(plan, "verify-magma"), tmp_path)
+    assert proof.returncode == 9, proof.stdout + proof.stderr
+    assert "x  magma: sm_70 sm_75 compute_80 sm_80" in proof.stdout
+    assert "2 passed, 1 failed" in proof.stdout
     package = step_of(plan, "package-magma")
-    run_step(package, tmp_path)
+    packed = run_step(package, tmp_path)
+    assert packed.returncode == 0, packed.stdout + packed.stderr
     assert Path(package.outputs[0]).name == "magma-cuda124-2.9.0-1.conda"
 
     channel = tmp_path / "channel/gpu"

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from tests.integration.conda_packages import MACHINE, SUBDIR
+from tests.plans import run_step
 
-from torchsmith.engine.shell import step_script
 from torchsmith.errors import DiskFullError, OutputError
 from torchsmith.package.conda.pack import pack
 from torchsmith.package.pack import pack_folder
 from torchsmith.plan.conda import CondaSpec
-from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.recipe.models import Recipe
 
@@ -39,19 +39,6 @@ vision = "match"
 conda = true
 conda_format = "both"
 """
-
-
-def run_step(step: Step, work: Path) -> None:
-    """Run a step's script as the engine does."""
-    ended = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", step_script(step, work / "cache")],
-        input="\n",
-        capture_output=True,
-        text=True,
-        cwd=work,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def make_wheel(folder: Path, name: str, version: str, into: Path, *libraries: str) -> Path:
@@ -104,7 +91,8 @@ def test_torch_and_its_companion_are_packed_for_each_other(
     stale.write_text("of an earlier recipe")
     for step in plan.steps:
         if step.id.startswith("package-conda"):
-            run_step(step, tmp_path)
+            done = run_step(step, tmp_path)
+            assert done.returncode == 0, done.stdout + done.stderr
     made = sorted(path.name for path in stale.parent.iterdir())
     build = resolution.conda_build
     stems = (f"pytorch-2.6.0-{build}", f"torchvision-0.21.0-{build}")

@@ -13,6 +13,7 @@ from torchsmith.errors import StepFailed
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.shell import fresh_copy
+from torchsmith.plan.sources import fetching
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.toolchain.governor_events import Event, Finished
 
@@ -31,9 +32,8 @@ PLAN = with_keys(
                 "Fetch",
                 project="torch",
                 reads=("source",),
-                commands=("false",),
+                task=fetching(SourceChoice("folder", path="source"), "sources/torch"),
                 outputs=("sources/torch",),
-                source=SourceChoice("folder", path="source"),
             ),
             Step(
                 "configure-torch-one",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from msgspec import json as msgspec_json
+from tests.integration.conftest import Planned
+from tests.plans import run_twin
 
 from torchsmith.errors import HostError, OutputError, UsageError
 from torchsmith.host.system import read_platform
@@ -330,28 +332,23 @@ def test_a_step_of_a_plan_finishes_its_wheel_and_leaves_one(demo: Built, tmp_pat
     assert made.exists()
 
 
-def test_those_without_torchsmith_have_auditwheel_do_it(demo: Built, tmp_path: Path) -> None:
-    host = tmp_path / "host.json"
-    host.write_text(json.dumps({"platform": read_platform(), "system": "debian-12"}))
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
+def test_those_without_torchsmith_have_auditwheel_do_it(
+    demo: Built, planned: Callable[[str | Path], Planned], tmp_path: Path
+) -> None:
+    recipe = (
         'name = "lab"\ntorch = "2.6.0"\npython = "3.11"\ncuda = "none"\n'
         'packages = { libraries = "vendor" }\n'
         '[[companions.extension]]\nname = "demo"\nsdist = "demo==1.0"\n'
         f'sha256 = "{"0" * 64}"\n'
     )
-    words = [sys.executable, "-m", "torchsmith", "plan", str(recipe), "--host", str(host), "--json"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    steps = {step["id"]: step for step in json.loads(said)["steps"]}
-    step = steps["package-wheel-demo-lab"]
-    assert step["id"] in steps["verify-demo-lab"]["needs"]
-    assert "package-wheel-torch-lab" in steps["verify-demo-lab"]["needs"]
+    plan = planned(recipe)[0]
+    step = plan.step("package-wheel-demo-lab")
+    assert {step.id, "package-wheel-torch-lab"} <= {*plan.step("verify-demo-lab").needs}
     work = tmp_path / "work"
     (work / "dist" / "lab").mkdir(parents=True)
     shutil.copy(demo.wheel, work / "dist" / "lab")
-    script = "\n".join(["set -eu", *step["commands"]])
-    subprocess.run(["bash", "-c", script], cwd=work, check=True, capture_output=True)
-    (made,) = work.glob(step["outputs"][0])
+    assert run_twin(plan, step, work).returncode == 0
+    (made,) = work.glob(step.outputs[0])
     shutil.rmtree(demo.system)
     python = installed(tmp_path / "env", made)
     assert says(python, "import demo; print(demo.answer())") == "42"

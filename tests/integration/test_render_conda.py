@@ -21,6 +21,7 @@ import pytest
 from torchsmith.plan.conda import conda_subdir
 from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
+from torchsmith.plan.render.twins import twin
 from torchsmith.recipe.models import Recipe
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
@@ -118,15 +119,16 @@ def test_the_plans_own_recipe_packs_the_wheel(
     (resolution,) = plan.variants
     step = next(step for step in plan.steps if step.id == "package-conda-cpu")
     work = tmp_path / "work"
-    for name in step.inputs:
+    files = twin(step, resolution).files
+    for name, content in files.items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
-        (work / name).write_bytes(plan.files[name])
+        (work / name).write_bytes(content)
     compiled = next(item for item in plan.steps if item.id == step.needs[0])
     make_wheel(work / compiled.outputs[0], tmp_path, resolution.version)
     subdir = conda_subdir(resolution.platform)
     channel = make_channel(tmp_path, subdir)
     monkeypatch.setenv("RATTLER_CACHE_DIR", str(tmp_path / "cache"))
-    recipe = Stage0Recipe.from_file(work / step.inputs[0])
+    recipe = Stage0Recipe.from_file(work / next(iter(files)))
     recipe.run_build(
         VariantConfig(),
         output_dir=work / "channel/cpu",

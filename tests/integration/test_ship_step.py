@@ -16,6 +16,7 @@ from tests.tiny_packages import conda, wheel
 
 from torchsmith.engine import Journal, Store, run_plan
 from torchsmith.plan.models import Plan, Step, step_key
+from torchsmith.plan.render.twins import twin
 
 pytestmark = pytest.mark.integration
 
@@ -95,7 +96,7 @@ def test_without_torchsmith_a_shell_makes_an_index_that_pip_installs_from(
     project = tmp_path / "project folder"
     project.mkdir()
     build, index, _ = steps
-    script = "\n".join(["set -eu", *build.commands, *index.commands])
+    script = "\n".join(["set -eu", *build.commands, *twin(index, None).commands])
     for _ in range(2):
         subprocess.run(
             ["bash", "-c", script],

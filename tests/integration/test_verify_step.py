@@ -22,7 +22,7 @@ from torchsmith.engine.store import Store
 from torchsmith.errors import ProofFailed
 from torchsmith.facts.models import Mode
 from torchsmith.plan.build import with_keys
-from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.models import Plan, Step, Task
 from torchsmith.plan.torch import verify_step
 from torchsmith.recipe.models import Recipe
 from torchsmith.verify.report import Report, from_json
@@ -91,7 +91,7 @@ class Bench:
         )
         if not fresh:
             expects = replace(expects, environment=str(self.environment), layered=True)
-        steps = (environment, compiled, replace(verify, expects=expects))
+        steps = (environment, compiled, replace(verify, task=Task("verify", expects)))
         return with_keys(Plan("published", (self.resolution,), steps), {})
 
     def run(self, plan: Plan) -> RunResult:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from torchsmith.engine.proof import read_proof
 from torchsmith.engine.schedule import final_steps
@@ -16,7 +15,8 @@ from torchsmith.engine.work import WorkFolder
 from torchsmith.errors import ProofFailed
 from torchsmith.plan.attest import attestations
 from torchsmith.plan.expects import Expects
-from torchsmith.plan.models import Step
+from torchsmith.plan.models import Step, Task
+from torchsmith.plan.render.twins import twin
 from torchsmith.plan.torch import reports
 from torchsmith.verify.__main__ import without
 from torchsmith.verify.checks import Check
@@ -29,9 +29,17 @@ VERIFY = Step(
     id="verify",
     kind="verify",
     title="Verify tiny",
-    commands=("python -c 'import tiny'",),
+    task=Task(
+        "verify",
+        Expects(
+            package="tiny",
+            wheel=WHEEL,
+            environment="env/v",
+            folder="verify/v/tiny",
+            check="import tiny",
+        ),
+    ),
     outputs=reports(WHEEL),
-    expects=Expects(package="tiny", wheel=WHEEL, environment="env/v", folder="verify/v/tiny"),
 )
 GOOD = Check("behaviour", "tensors", "pass")
 BAD = Check("asked for", "feature ucc", "fail", "not there", "on", cure="build it with ucc")
@@ -47,16 +55,14 @@ def kept(work: Path, *checks: Check) -> Path:
     return document
 
 
-def test_the_engine_proves_with_its_own_program_and_others_with_the_steps_commands(
-    tmp_path: Path,
-) -> None:
-    script = step_script(VERIFY, tmp_path)
-    assert "import tiny" not in script
+def test_the_engine_proves_with_its_own_program_and_others_with_a_shell() -> None:
+    script = step_script(VERIFY)
     program, told = script.splitlines()[1:3]
     assert "-m torchsmith.verify <<" in program
     assert msgspec.json.decode(told, type=Expects) == VERIFY.expects
-    plain = step_script(replace(VERIFY, expects=None), tmp_path)
-    assert "import tiny" in plain
+    plain = twin(VERIFY, None).commands
+    assert "torchsmith" not in " ".join(plain)
+    assert plain[-1] == "bin/python -c 'import tiny'"
 
 
 def test_the_checks_that_failed_are_named(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from torchsmith.engine.shell import inherited_environment, step_environment
 from torchsmith.engine.work import plain_name
 from torchsmith.errors import TorchsmithError
 from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.sources import fetching
+from torchsmith.resolve.models import SourceChoice
 
 pytestmark = pytest.mark.unit
 
@@ -104,7 +106,7 @@ def test_only_the_named_steps_and_their_needs_are_chosen() -> None:
 
 
 def test_only_fetches_and_environments_share_time_and_never_two_apts() -> None:
-    apt = Step("a", "fetch", "", commands=("apt-get -qq source x",))
+    apt = Step("a", "fetch", "", task=fetching(SourceChoice("debian", package="x"), "x"))
     assert may_share_time(ENV, [FETCH])
     assert may_share_time(ENV, [apt, FETCH])
     assert not may_share_time(COMPILE, [FETCH])

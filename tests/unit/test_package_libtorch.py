@@ -157,7 +157,7 @@ def test_a_plan_packs_what_the_command_does(run: Run) -> None:
     assert code == 0
     steps = {step["id"]: step for step in json.loads(out)["steps"]}
     (step,) = [step for name, step in steps.items() if name.startswith("package-libtorch")]
-    given = json.loads(step["task"]["given"])
+    given = step["task"]["arguments"]
     assert step["outputs"] == [given["archive"]]
     assert given["archive"].endswith("/libtorch-2.6.0+cpu-linux-x86_64.zip")
     assert given["wheel"].endswith("-linux_x86_64.whl")

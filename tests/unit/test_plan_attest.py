@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-import msgspec
 import pytest
+from tests.plans import arguments
 from tests.unit.test_plan_keys import planned
 
 from torchsmith.plan.attest import Attest, attestations, is_attestation
@@ -27,8 +27,7 @@ packages = { conda = true, libtorch = true }
 
 def attest(plan: Plan, variant: str = "lab") -> tuple[Step, Attest]:
     step = plan.step(f"attest-{variant}")
-    assert step.task is not None
-    return step, msgspec.json.decode(step.task.given, type=Attest)
+    return step, arguments(step, Attest)
 
 
 def test_each_artifact_of_a_plan_gets_both_documents() -> None:

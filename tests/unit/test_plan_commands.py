@@ -6,11 +6,13 @@ import re
 import shlex
 
 import pytest
+from tests.plans import arguments, shell_lines
 
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.conda import conda_requirements
+from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.instructions import copy, quoted
@@ -53,14 +55,14 @@ def test_no_command_hides_a_failure_in_a_chain(plan: Plan) -> None:
     chained = [
         (step.id, command)
         for step in plan.steps
-        for command in step.commands
+        for command in shell_lines(plan, step)
         if "&&" in shlex.split(command, comments=False)
     ]
     assert not chained
 
 
 def test_every_command_is_one_line_for_a_dockerfile(plan: Plan) -> None:
-    assert not [step.id for step in plan.steps for line in step.commands if "\n" in line]
+    assert not [step.id for step in plan.steps for line in shell_lines(plan, step) if "\n" in line]
 
 
 def test_no_step_writes_where_another_of_its_variant_writes(plan: Plan) -> None:
@@ -70,14 +72,17 @@ def test_no_step_writes_where_another_of_its_variant_writes(plan: Plan) -> None:
 
 def test_environments_are_written_by_one_step_only(plan: Plan) -> None:
     def writers(step: Step) -> bool:
-        return any(re.search(r"\S+/env/bin/python -m pip install", line) for line in step.commands)
+        return any(
+            re.search(r"\S+/env/bin/python -m pip install", line)
+            for line in shell_lines(plan, step)
+        )
 
     assert {step.kind for step in plan.steps if writers(step)} <= {"environment"}
 
 
 def test_nothing_needs_a_tool_newer_than_ubuntu_16_04_for_a_plan_made_for_it() -> None:
     plan, _ = plan_of("orion-vgpu")
-    lines = [line for step in plan.steps for line in step.commands]
+    lines = [line for step in plan.steps for line in shell_lines(plan, step)]
     # git 2.7 has no --jobs: another way has to stand beside it.
     assert all("||" in line for line in lines if "--jobs" in line)
     # pip 8 does not know which releases still run on Python 3.5.
@@ -97,7 +102,8 @@ def test_a_folder_of_the_recipe_is_named_so_that_it_can_be_copied_and_watched() 
     dockerfile = dockerfile_context(plan, recipe, "test")["Dockerfile"].decode()
     assert "COPY src/pytorch /opt/torchsmith/project/src/pytorch" in dockerfile
     image = next(step for step in plan.steps if step.kind == "image")
-    assert any('cp -a "$PROJECT"/src/pytorch' in line for line in image.commands)
+    assert any('cp -a "$PROJECT"/src/pytorch' in line for line in shell_lines(plan, image))
+    assert arguments(image, ImageTask).reads == ("src/pytorch",)
 
 
 def test_a_toolkit_from_wheels_is_shared_by_the_pythons_it_serves() -> None:

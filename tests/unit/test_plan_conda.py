@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.plans import arguments, shell_lines
 
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
@@ -48,8 +49,8 @@ def planned(text: str) -> Plan:
 def packing(plan: Plan) -> dict[str, tuple[Step, CondaSpec]]:
     found = {}
     for step in plan.steps:
-        if step.task is not None and step.task.module == "torchsmith.package.conda":
-            spec = msgspec.json.decode(step.task.given, type=CondaSpec)
+        if step.task is not None and step.task.name == "conda":
+            spec = arguments(step, CondaSpec)
             found[spec.name] = (step, spec)
     return found
 
@@ -91,7 +92,7 @@ def test_a_recipe_says_the_format(asked: str, endings: list[str]) -> None:
     plan = planned(f'{RECIPE}conda_format = "{asked}"\n')
     for step, _ in packing(plan).values():
         assert [output.split("_0.")[1] for output in step.outputs] == endings
-        commands = [command for command in step.commands if "--package-format" in command]
+        commands = [command for command in shell_lines(plan, step) if "--package-format" in command]
         assert len(commands) == len(endings)
 
 

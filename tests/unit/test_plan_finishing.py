@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from tests.plans import arguments, shell_lines
 from tests.unit.test_plan_keys import planned
 
 from torchsmith.plan.finishing import Finishing, finishes
 from torchsmith.plan.models import Plan
+from torchsmith.plan.publish import Shipment
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.script import render_script
 from torchsmith.recipe.load import parse_recipe
@@ -31,10 +32,7 @@ def plan(packages: str) -> Plan:
 
 
 def given(plan: Plan, project: str) -> Finishing:
-    task = plan.step(f"package-wheel-{project}-lab").task
-    assert task is not None
-    assert task.module == "torchsmith.package.finish"
-    return msgspec.json.decode(task.given, type=Finishing)
+    return arguments(plan.step(f"package-wheel-{project}-lab"), Finishing)
 
 
 def test_the_default_finishes_nothing() -> None:
@@ -59,7 +57,7 @@ def test_a_wheel_is_finished_before_it_is_verified() -> None:
     assert verify.expects is not None
     assert verify.expects.wheel == torch.output
     assert verify.outputs == (f"{torch.output}.verify.json", f"{torch.output}.verify.txt")
-    assert torch.output in " ".join(verify.commands)
+    assert torch.output in " ".join(shell_lines(made, verify))
 
 
 def test_a_companion_is_held_to_its_torch_and_tried_beside_the_finished_one() -> None:
@@ -77,9 +75,8 @@ def test_a_companion_is_held_to_its_torch_and_tried_beside_the_finished_one() ->
 def test_what_is_published_and_put_into_images_is_finished() -> None:
     made = plan('libraries = "vendor"')
     published = made.step("publish-index-lab")
-    assert any("in dist/lab/finished/*.whl;" in line for line in published.commands)
-    assert published.task is not None
-    assert "dist/lab/finished/*.whl" in published.task.given
+    assert any("in dist/lab/finished/*.whl;" in line for line in shell_lines(made, published))
+    assert "dist/lab/finished/*.whl" in arguments(published, Shipment).files
     recipe = parse_recipe(RECIPE.replace("PACKAGES", 'libraries = "vendor"'), "test", None).recipe
     text = dockerfile_context(made, recipe, "test")["Dockerfile"].decode()
     assert "COPY --from=verified /opt/torchsmith/dist/lab/finished/*.whl /" in text

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.plans import arguments, shell_lines
 from tests.unit.conftest import Run
 
 from torchsmith.errors import UsageError
@@ -13,7 +14,7 @@ from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.images.select import image_steps
 from torchsmith.plan.build import make_plan
-from torchsmith.plan.images import asked_of_engine, split_name, task_of
+from torchsmith.plan.images import ImageTask, asked_of_engine, split_name, task_of
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.recipe.load import parse_recipe
@@ -91,9 +92,10 @@ def test_secrets_are_mounts_and_nothing_else() -> None:
     assert body.count("--mount=type=secret,id=INDEX_TOKEN") == 2
     assert 'INDEX_TOKEN="$(cat /run/secrets/INDEX_TOKEN)"' in body
     assert not re.search(r"^(ARG|ENV).*INDEX_TOKEN", text, re.MULTILINE)
-    step = image_steps(plan_of('secrets = ["INDEX_TOKEN"]')[0])[0]
-    assert step.secrets == ("INDEX_TOKEN",)
-    assert "--secret id=INDEX_TOKEN,env=INDEX_TOKEN" in step.commands[-1]
+    plan = plan_of('secrets = ["INDEX_TOKEN"]')[0]
+    step = image_steps(plan)[0]
+    assert step.secrets == arguments(step, ImageTask).secrets == ("INDEX_TOKEN",)
+    assert "--secret id=INDEX_TOKEN,env=INDEX_TOKEN" in shell_lines(plan, step)[-1]
 
 
 def test_a_health_check_is_there_only_if_asked_for() -> None:

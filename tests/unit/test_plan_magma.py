@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.plans import arguments, shell_lines
 from tests.unit.test_plan_commands import plan_of
 
-from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.models import Fetch, Plan, Step
 
 pytestmark = pytest.mark.unit
 
@@ -40,11 +41,13 @@ def test_its_source_is_upstreams_archive() -> None:
 
 
 def test_its_source_is_debians_where_torchs_is_and_the_release_is_there() -> None:
-    fetch = step(planned(more='[source]\nkind = "debian"\nsuite = "trixie"'), "fetch")
+    plan = planned(more='[source]\nkind = "debian"\nsuite = "trixie"')
+    fetch = step(plan, "fetch")
     assert fetch.source is not None
     assert (fetch.source.kind, fetch.source.suite) == ("debian", "trixie")
     assert (fetch.source.package, fetch.source.ref) == ("magma", "2.9.0")
-    assert "sources/magma-2.9.0" in fetch.commands[-2]
+    assert arguments(fetch, Fetch).into == "sources/magma-2.9.0"
+    assert "sources/magma-2.9.0" in shell_lines(plan, fetch)[-2]
 
 
 def test_its_source_can_be_an_archive_of_the_recipes() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from tests.plans import arguments, shell_lines
 from tests.unit.test_plan_commands import plan_of
 
 from torchsmith.errors import RecipeError
-from torchsmith.plan.models import Step
+from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.publish import Accounts, Shipment
 from torchsmith.recipe.load import parse_recipe
 
@@ -28,43 +28,46 @@ repository = "https://pypi.example.org/legacy/"
 """
 
 
-def shipped(identity: str) -> tuple[Step, Shipment]:
-    step = plan_of(RECIPE)[0].step(identity)
-    assert step.task is not None
-    assert step.task.module == "torchsmith.ship"
-    return step, msgspec.json.decode(step.task.given, type=Shipment)
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return plan_of(RECIPE)[0]
 
 
-def test_wheels_and_libtorch_go_into_the_recipes_own_folder() -> None:
-    step, shipment = shipped("publish-index-lab")
+def shipped(plan: Plan, identity: str) -> tuple[Step, Shipment]:
+    step = plan.step(identity)
+    return step, arguments(step, Shipment)
+
+
+def test_wheels_and_libtorch_go_into_the_recipes_own_folder(plan: Plan) -> None:
+    step, shipment = shipped(plan, "publish-index-lab")
     archive = "dist/lab/libtorch-2.6.0+cpu-linux-x86_64.zip"
     assert shipment == Shipment(("dist/lab/*.whl", archive), index="idx")
     assert step.outputs == ("$PROJECT/idx",)
     assert step.needs == ("verify-torch-lab", "package-libtorch-lab", "attest-lab")
-    assert all('"$PROJECT"/idx' in line for line in step.commands)
+    assert all('"$PROJECT"/idx' in line for line in shell_lines(plan, step))
 
 
-def test_packages_go_into_the_recipes_own_channel() -> None:
-    step, shipment = shipped("publish-channel-lab")
+def test_packages_go_into_the_recipes_own_channel(plan: Plan) -> None:
+    step, shipment = shipped(plan, "publish-channel-lab")
     files = ("channel/lab/*/*.conda", "channel/lab/*/*.tar.bz2")
     assert shipment == Shipment(files, channel="ch")
     assert step.outputs == ("$PROJECT/ch",)
 
 
-def test_a_bucket_is_filled_after_the_folders_it_is_a_copy_of() -> None:
-    step, shipment = shipped("publish-bucket-lab")
+def test_a_bucket_is_filled_after_the_folders_it_is_a_copy_of(plan: Plan) -> None:
+    step, shipment = shipped(plan, "publish-bucket-lab")
     assert step.needs == ("publish-index-lab", "publish-channel-lab")
     assert shipment == Shipment(
         index="idx", channel="ch", to=("s3",), accounts=Accounts(bucket="s3://lab-wheels/torch/")
     )
-    assert step.commands[-1].endswith('"$PROJECT"/ch s3://lab-wheels/torch/channel')
+    assert shell_lines(plan, step)[-1].endswith('"$PROJECT"/ch s3://lab-wheels/torch/channel')
 
 
-def test_uploads_name_their_secrets_and_hold_none() -> None:
-    step, shipment = shipped("publish-wheels-lab")
+def test_uploads_name_their_secrets_and_hold_none(plan: Plan) -> None:
+    step, shipment = shipped(plan, "publish-wheels-lab")
     assert step.secrets == ("TWINE_PASSWORD",)
     assert (shipment.files, shipment.to) == (("dist/lab/*.whl",), ("pypi",))
-    step, shipment = shipped("publish-anaconda-lab")
+    step, shipment = shipped(plan, "publish-anaconda-lab")
     assert step.secrets == ("ANACONDA_TOKEN",)
     assert shipment.accounts == Accounts(anaconda_user="alice")
 

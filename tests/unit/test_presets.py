@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.plans import arguments, shell_lines
 
 from torchsmith import __version__
 from torchsmith.facts.files import shipped
@@ -13,7 +14,9 @@ from torchsmith.host.models import Host
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
 from torchsmith.plan.build import make_plan
-from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.images import ImageTask
+from torchsmith.plan.models import Fetch, Plan, Step
+from torchsmith.plan.publish import Delivery, Shipment
 from torchsmith.plan.render.conda import render_conda
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.script import render_script
@@ -90,8 +93,11 @@ def test_orion_has_the_documents_build_variables_and_no_other_switches() -> None
 
 
 def test_orion_clones_recursively_at_the_tag() -> None:
-    fetch = next(step for step in planned("orion-vgpu").steps if step.kind == "fetch")
-    text = "\n".join(fetch.commands)
+    plan = planned("orion-vgpu")
+    fetch = next(step for step in plan.steps if step.kind == "fetch")
+    source = arguments(fetch, Fetch).source
+    assert (source.kind, source.ref) == ("git", "v1.1.0")
+    text = "\n".join(shell_lines(plan, fetch))
     assert "https://github.com/pytorch/pytorch" in text
     assert "submodule sync" in text
     assert "submodule update" in text
@@ -191,8 +197,10 @@ def test_gemfield_makes_a_wheel_too_and_uploads_without_writing_the_token() -> N
     )
     upload = next(step for step in plan.steps if step.kind == "publish")
     assert upload.secrets == ("ANACONDA_TOKEN",)
-    assert any("anaconda upload --user gemfield" in command for command in upload.commands)
-    assert any("ANACONDA_TOKEN:?is unset" in command for command in upload.commands)
+    assert arguments(upload, Shipment).accounts.anaconda_user == "gemfield"
+    lines = shell_lines(plan, upload)
+    assert any("anaconda upload --user gemfield" in command for command in lines)
+    assert any("ANACONDA_TOKEN:?is unset" in command for command in lines)
 
 
 # -------------------------------------------------------------------------- training-image
@@ -227,7 +235,8 @@ def test_training_image_gives_alice_and_bob_their_own_image_of_one_build() -> No
 def test_training_image_takes_the_callers_user_and_the_documents_time_zone() -> None:
     plan = planned("training-image")
     train = next(step for step in plan.steps if step.id == "image-train-train-training-image")
-    assert any('UID="$(id -u)"' in command for command in train.commands)
+    assert "UID" in arguments(train, ImageTask).caller
+    assert any('UID="$(id -u)"' in command for command in shell_lines(plan, train))
     text = dockerfile("training-image")
     assert "TZ=Asia/Seoul" in text
     assert "FROM scratch AS wheels" in text
@@ -278,7 +287,7 @@ def test_jetson_says_that_magma_is_absent_and_checks_how_c_is_named() -> None:
     assert "no magma" in said
     assert "no nccl" in said
     verify = next(step for step in plan.steps if step.kind == "verify")
-    assert "EXTENSION_SUFFIXES" in " ".join(verify.commands)
+    assert "EXTENSION_SUFFIXES" in " ".join(shell_lines(plan, verify))
 
 
 # --------------------------------------------------------------------------------- openpai
@@ -290,7 +299,9 @@ def test_openpai_builds_base_and_run_image_and_pushes() -> None:
     assert (
         "Build the base image pai.build.base:hadoop2.7.2-cuda8.0-cudnn6-devel-ubuntu16.04" in titles
     )
-    assert any(step.kind == "publish" and "push" in " ".join(step.commands) for step in plan.steps)
+    push = next(step for step in plan.steps if step.kind == "publish")
+    assert arguments(push, Delivery).images
+    assert any(" push " in line for line in shell_lines(plan, push))
     assert not [step for step in plan.steps if step.kind == "compile"]
     files = dockerfile_context(plan, loaded("openpai").recipe, __version__)
     assert b"FROM nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04" in files["Dockerfile.base"]
