@@ -41,13 +41,22 @@ conda_format = "both"
 """
 
 
-def make_wheel(folder: Path, name: str, version: str, into: Path, *libraries: str) -> Path:
+def make_wheel(
+    folder: Path,
+    name: str,
+    version: str,
+    into: Path,
+    *libraries: str,
+    requires: tuple[str, ...] = (),
+) -> Path:
     """A wheel whose libraries need the system's, as every library does."""
     tree = folder / name
     info = tree / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
     tag = f"cp311-cp311-linux_{MACHINE}"
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    needs = "".join(f"Requires-Dist: {line}\n" for line in requires)
+    about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    (info / "METADATA").write_text(about)
     (info / "WHEEL").write_text(f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n")
     (info / "RECORD").write_text("")
     source = folder / "one.c"

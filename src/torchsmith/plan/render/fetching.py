@@ -145,9 +145,14 @@ def sdist_commands(folder: str, project: str, sha256: str) -> list[str]:
     return [
         needs_program("curl", "install curl"),
         "mkdir -p downloads",
-        f'{curl} --output {file}.html "${{PIP_INDEX_URL:-{PYPI}}}"/{page}/',
+        f'page="${{PIP_INDEX_URL:-{PYPI}}}"; page="${{page%/}}/{page}/"',
+        f'{curl} --output {file}.html "$page"',
         f'url="$(sed -n \'s/.*href="\\([^"]*\\)#sha256={sha256}".*/\\1/p\' {file}.html)"',
         unless('test -n "$url"', f"the index has no file of {project} with the sha256 {sha256}"),
+        # A link may be relative: to the index's host, or to the page.
+        'case "$url" in *://*) ;; '
+        '/*) url="$(echo "$page" | sed "s|\\(://[^/]*\\).*|\\1|")$url" ;; '
+        '*) url="$page$url" ;; esac',
         f'{curl} --output {file} "$url"',
         unless(
             f"echo '{sha256}  {file}' | sha256sum --check --status",

