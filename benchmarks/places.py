@@ -1,0 +1,124 @@
+"""CPU-seconds of a compile in a container, as a ratio to the same compile on the machine itself.
+
+    python -m benchmarks.places [RECIPE] [--files 50] [--seed 1] [--rounds 2] [--system debian-12]
+
+RECIPE asks for torch from source (default: the preset quickstart). Its torch is configured on this
+machine, then files of it are drawn and compiled without a compiler cache, as steps of a plan: here
+and in a container of the named distribution, one after the other, as many rounds as asked for. The
+two should be the same distribution, so that only the place differs. The store is --store, so that
+what was configured before is not configured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shlex
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace as with_fields
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from torchsmith.engine.build import build
+from torchsmith.engine.door import Wanted, plan_recipe
+from torchsmith.engine.events import Event, StepFinished
+from torchsmith.engine.store import Store, default_root
+from torchsmith.host import read_host
+from torchsmith.plan.build import with_keys
+from torchsmith.plan.models import HERE, Place, Plan, Step
+from torchsmith.recipe.load import LoadedRecipe, load_recipe
+from torchsmith.recipe.presets import find_preset
+
+
+def drawn(tree: Path, count: int, seed: int) -> list[str]:
+    """Compile commands of files of a configured tree, each to an object nobody keeps."""
+    listed = json.loads((tree / "build/compile_commands.json").read_text())
+    listed = [entry for entry in listed if entry["file"].endswith((".cpp", ".cc", ".c"))]
+    chosen = random.Random(seed).sample(listed, min(count, len(listed)))
+    return [f"cd {shlex.quote(entry['directory'])}; {_to_nowhere(entry)}" for entry in chosen]
+
+
+def _to_nowhere(entry: dict[str, str]) -> str:
+    words = shlex.split(entry["command"])
+    words[words.index("-o") + 1] = "/dev/null"
+    return shlex.join(words)
+
+
+def step(number: int, place: Place, commands: list[str], needs: tuple[str, ...]) -> Step:
+    """A step that compiles the drawn files, two at once."""
+    lines = "\n".join(commands)
+    where = "container" if place.inside else "here"
+    return Step(
+        id=f"compile-{where}-{number}",
+        kind="compile",
+        title=f"Round {number}, {place.system or 'this machine'}",
+        place=place,
+        needs=needs,
+        # What an earlier run took is not what is asked.
+        env=(("ROUND", uuid.uuid4().hex),),
+        commands=(
+            f"cat > round.sh <<'END_OF_ROUND'\n{lines}\nEND_OF_ROUND",
+            "xargs --delimiter='\\n' --max-procs=2 --max-args=1 bash -c < round.sh",
+            f"echo done > done-{where}-{number}",
+        ),
+        outputs=(f"done-{where}-{number}",),
+    )
+
+
+def planned(loaded: LoadedRecipe, store: Store, **wanted: bool) -> Plan:
+    """The plan of a recipe on this machine."""
+    return plan_recipe(loaded, read_host(Path.cwd()), store, Wanted(build_only=True, **wanted))
+
+
+def rounds(count: int, place: Place, commands: list[str], base: Step) -> Iterator[Step]:
+    """Here and there by turns."""
+    for number in range(1, count + 1):
+        yield step(number, HERE, commands, ())
+        yield step(number, place, commands, (base.id,))
+
+
+def main() -> None:
+    """Configure, compile, and print the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recipe", nargs="?", type=Path)
+    parser.add_argument("--files", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--system", default="debian-12")
+    parser.add_argument("--store", type=Path)
+    given = parser.parse_args()
+    store = Store(given.store or default_root())
+    loaded = load_recipe(given.recipe or find_preset("quickstart").path)
+    project = Path(loaded.path).parent
+    plan = planned(loaded, store, here=True)
+    configure = next(item for item in plan.steps if item.kind == "configure")
+    configured = build(plan, store, project=project, only=[configure.id])
+    commands = drawn(configured.work / configure.outputs[0], given.files, given.seed)
+    recipe = loaded.recipe.model_copy(update={"system": given.system})
+    boxed = planned(with_fields(loaded, recipe=recipe), store)
+    base = next(item for item in boxed.steps if item.kind == "base")
+    place = next(item.place for item in boxed.steps if item.place.inside)
+    steps = (base, *rounds(given.rounds, place, commands, base))
+    measured = with_keys(replace(boxed, name=plan.name, steps=steps), {})
+    took: dict[str, float] = {}
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepFinished):
+            took[event.step] = event.cpu_seconds
+
+    build(measured, store, project=project, work=configured.work, fresh=True, on_event=note)
+    for kind in ("here", "container"):
+        times = [seconds for name, seconds in took.items() if f"-{kind}-" in name]
+        print(f"{kind:>10}: {', '.join(f'{seconds:.1f}' for seconds in times)} CPU-s")
+    here, there = (
+        sum(seconds for name, seconds in took.items() if f"-{kind}-" in name)
+        for kind in ("here", "container")
+    )
+    print(f"{len(commands)} files in a container of {given.system}: {there / here:.3f} of here")
+
+
+if __name__ == "__main__":
+    main()
