@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubeflow.training.models as kubeflow_models  # type: ignore[import-untyped]
 import kubernetes_validate  # type: ignore[import-untyped]
 
 RELEASES = ("1.25", "1.28", "1.31", "1.34", "1.37")
 
 
+_PUBLISHED = {
+    kind: json.loads(
+        (Path(__file__).parent / f"data/kubernetes/{kind.lower()}.schema.json").read_bytes()
+    )
+    for kind in ("JobSet", "TrainJob")
+}
+
+
 def check_object(document: Any, releases: Sequence[str] = RELEASES) -> None:
-    """Raise where an object is not one of every release, or not one of Kubeflow's operator."""
-    if document["kind"] != "PyTorchJob":
+    """Raise where an object is not one of every release, or not one its operator publishes."""
+    kind = document["kind"]
+    if kind in _PUBLISHED:
+        jsonschema.Draft7Validator(_PUBLISHED[kind]).validate(document)
+    if kind == "JobSet":
+        for one in document["spec"]["replicatedJobs"]:
+            job = {"apiVersion": "batch/v1", "kind": "Job", **one["template"]}
+            kubernetes_validate.validate(job, releases[-1], strict=True)
+        return
+    if kind == "TrainJob":
+        kubernetes_validate.validate(train_pod(document), releases[-1], strict=True)
+        return
+    if kind != "PyTorchJob":
         for release in releases:
             kubernetes_validate.validate(document, release, strict=True)
         return
@@ -22,6 +44,24 @@ def check_object(document: Any, releases: Sequence[str] = RELEASES) -> None:
         pod = {"apiVersion": "v1", "kind": "Pod", **replica["template"]}
         kubernetes_validate.validate(pod, releases[-1], strict=True)
         assert pod["spec"]["containers"][0]["name"] == "pytorch"
+
+
+def train_pod(document: Any) -> dict[str, Any]:
+    """The pod Trainer makes of a TrainJob and its runtime."""
+    trainer = document["spec"]["trainer"]
+    (patch,) = document["spec"]["runtimePatches"]
+    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert job["name"] == "node"
+    template = job["template"]["spec"]["template"]
+    laid_over = dict(template.get("spec", {}))
+    (mounted,) = laid_over.pop("containers", None) or [{"name": "node"}]
+    container = {
+        **mounted,
+        **{key: trainer[key] for key in ("image", "command", "env") if key in trainer},
+        "resources": trainer["resourcesPerNode"],
+    }
+    spec = {**laid_over, "containers": [container]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"], "spec": spec}
 
 
 def check_model(model: Any, value: Any) -> None:

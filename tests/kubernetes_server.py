@@ -25,7 +25,7 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.kubernetes_objects import RELEASES, check_object
+from tests.kubernetes_objects import RELEASES, check_object, train_pod
 from tests.troubled_server import Answer, Record, TroubledHandler, serving
 
 TOKEN = "kubernetes-token-of-alice-9f31"
@@ -34,7 +34,11 @@ _KINDS = {
     "/api/v1": ("services", "pods"),
     "/apis/batch/v1": ("jobs",),
     "/apis/kubeflow.org/v1": ("pytorchjobs",),
+    "/apis/jobset.x-k8s.io/v1alpha2": ("jobsets",),
+    "/apis/trainer.kubeflow.org/v1alpha1": ("trainjobs",),
 }
+# They are there only where their controllers are.
+_OPERATED = ("pytorchjobs", "jobsets", "trainjobs")
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 
@@ -191,11 +195,13 @@ class KubernetesServer(Record):
             if step.phase != "Pending":
                 written = "".join(one.writes for one in self.steps[: at + 1])
                 self.logs[key] = written.encode()
-        status: dict[str, Any] = {"startTime": NOW, "active": 1}
+        status: dict[str, Any] = {}
+        if kind in ("jobs", "pytorchjobs"):
+            status = {"startTime": NOW, "active": 1}
         if step.condition:
             word, reason = step.condition
-            if kind == "pytorchjobs" and word == "Complete":
-                word = "Succeeded"
+            if word == "Complete":
+                word = {"pytorchjobs": "Succeeded", "jobsets": "Completed"}.get(kind, word)
             status["conditions"] = [
                 {
                     "type": word,
@@ -205,7 +211,7 @@ class KubernetesServer(Record):
                     "lastTransitionTime": NOW,
                 }
             ]
-            if word != "Failed":
+            if word != "Failed" and "startTime" in status:
                 status["completionTime"] = NOW
         return {**thing, "status": status}
 
@@ -216,6 +222,18 @@ class KubernetesServer(Record):
                 mark = {"batch.kubernetes.io/job-completion-index": str(index)}
                 pod = f"{name}-{index}-x7k2p"
                 yield self._pod(pod, thing["spec"]["template"], mark, space, name)
+        elif kind == "jobsets":
+            for one in thing["spec"]["replicatedJobs"]:
+                job = one["template"]["spec"]
+                for index in range(job["completions"]):
+                    mark = {"batch.kubernetes.io/job-completion-index": str(index)}
+                    pod = f"{name}-{one['name']}-0-{index}-x7k2p"
+                    yield self._pod(pod, job["template"], mark, space, name)
+        elif kind == "trainjobs":
+            for index in range(thing["spec"]["trainer"]["numNodes"]):
+                mark = {"batch.kubernetes.io/job-completion-index": str(index)}
+                pod = f"{name}-node-0-{index}-x7k2p"
+                yield self._pod(pod, train_pod(thing), mark, space, name)
         elif kind == "pytorchjobs":
             for replica, spec in thing["spec"]["pytorchReplicaSpecs"].items():
                 for index in range(spec["replicas"]):
@@ -281,7 +299,7 @@ class _Handler(TroubledHandler):
         if match is None or match[3] not in _KINDS.get(match[1], ()):
             raise Status(404, "NotFound", "the server could not find the requested resource")
         group, space, kind, name, log = match.groups()
-        if kind == "pytorchjobs" and not server.operator:
+        if kind in _OPERATED and not server.operator:
             raise Status(404, "NotFound", "the server could not find the requested resource")
         if space == "vip":
             raise Status(

@@ -130,7 +130,7 @@ class OpenPaiServer(Record):
             job = yaml.safe_load(body) if protocol == 2 else json.loads(body)
         except (yaml.YAMLError, ValueError) as error:
             raise Refusal(400, "InvalidParametersError", str(error)) from None
-        _validate(job, protocol)
+        validate(job, protocol)
         name = job["name" if protocol == 2 else "jobName"]
         if protocol == 2:
             cluster = (job.get("defaults") or {}).get("virtualCluster", "default")
@@ -243,7 +243,7 @@ class OpenPaiServer(Record):
         )
 
 
-def _validate(job: Any, protocol: int) -> None:
+def validate(job: Any, protocol: int) -> None:
     """The server's own rules, and its way of telling which one is broken."""
     found = [
         {
@@ -269,12 +269,23 @@ def _validate(job: Any, protocol: int) -> None:
                 f"Duplicate {item['type']} prerequisites {item['name']}.",
             )
         names.add(item["name"])
+    deployed: set[str] = set()
+    for item in job.get("deployments", ()):
+        if item["name"] in deployed:
+            raise Refusal(400, "InvalidProtocolError", f"Duplicate deployments {item['name']}.")
+        deployed.add(item["name"])
     for role in job["taskRoles"].values():
+        for name in role.get("prerequisites", ()):
+            if not any(name in names for names in known.values()):
+                raise Refusal(400, "InvalidProtocolError", f"Prerequisite {name} does not exist.")
         for key in ("script", "output", "data", "dockerImage"):
             if key in role and role[key] not in known.get(key.lower(), ()):
                 raise Refusal(
                     400, "InvalidProtocolError", f"Prerequisite {role[key]} does not exist."
                 )
+    default = job.get("defaults", {}).get("deployment")
+    if default is not None and default not in deployed:
+        raise Refusal(400, "InvalidProtocolError", f"Default deployment {default} does not exist.")
 
 
 class _Handler(TroubledHandler):

@@ -116,6 +116,69 @@ def test_a_pytorchjob_is_submitted_too(jobs: JobsHere, cluster: KubernetesServer
     assert "--to kubernetes" in said
 
 
+def test_a_trainjob_is_submitted_too(jobs: JobsHere, cluster: KubernetesServer) -> None:
+    jobs.to = "kubeflow-trainer"
+    more = f'{IMAGE}\ndistributed = true\nsecrets = {{ HF_TOKEN = "hub/token" }}'
+    changes = ("--set", "role.tasks=3", "--set", "role.shm_mb=512")
+    job = jobs.submit(jobs.write("python main.py", more, "ddp"), *changes)
+    assert cluster.names("trainjobs") == ["ddp"]
+    found = jobs.ended(job)
+    assert found["state"] == "succeeded"
+    assert [task["index"] for task in found["tasks"]] == [0, 1, 2]
+    cluster.operator = False
+    said = jobs.call("submit", jobs.write("x", IMAGE, "late"), "--to", jobs.to).stderr
+    assert "the cluster of test knows no TrainJob" in said
+
+
+SERVED = """
+name = "served"
+image = "lab/torch:2.6"
+
+[[role]]
+name = "ps"
+min_succeeded = -1
+command = "python ps.py"
+
+[[role]]
+name = "worker"
+tasks = 2
+min_succeeded = 2
+command = "python worker.py --ps $PAI_HOST_IP_ps_0"
+"""
+
+
+def test_roles_that_end_each_other_are_one_jobset(
+    jobs: JobsHere, cluster: KubernetesServer
+) -> None:
+    path = jobs.folder / "served.toml"
+    path.write_text(SERVED, encoding="utf-8")
+    job = jobs.submit(path)
+    assert cluster.names("jobsets") == ["served"]
+    assert cluster.names("jobs") == []
+    found = jobs.ended(job)
+    assert found["state"] == "succeeded"
+    assert found["ended"]
+    assert [task["role"] for task in found["tasks"]] == ["ps", "worker", "worker"]
+    assert [one["name"] for one in jobs.list()] == ["served"]
+    cluster.steps = [*WELL[:2]]
+    other = jobs.submit(path, "--set", "name=other")
+    assert jobs.call("cancel", other).returncode == 0
+    assert cluster.names("jobsets") == ["served"]
+
+
+def test_a_cluster_without_jobsets_still_lists_its_jobs(
+    jobs: JobsHere, cluster: KubernetesServer
+) -> None:
+    cluster.operator = False
+    jobs.submit(jobs.write("python main.py", IMAGE, "mnist"))
+    assert [one["name"] for one in jobs.list()] == ["mnist"]
+    path = jobs.folder / "served.toml"
+    path.write_text(SERVED, encoding="utf-8")
+    done = jobs.call("submit", path, "--to", "kubernetes")
+    assert done.returncode == 11
+    assert "the cluster of test knows no JobSet" in done.stderr
+
+
 def test_a_cancelled_job_leaves_nothing(jobs: JobsHere, cluster: KubernetesServer) -> None:
     cluster.steps = [*WELL[:2]]
     path = jobs.folder / "pair.toml"

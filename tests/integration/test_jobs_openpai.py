@@ -79,7 +79,11 @@ def test_a_job_of_protocol_1_is_the_same_from_here(jobs: JobsHere, pai: OpenPaiS
     done = jobs.call("import", EXAMPLES / "openpai-mnist.json", "--output", "mnist.toml")
     assert done.returncode == 0, done.stderr
     pai.steps[-1:] = [Step("FAILED", "CUDA error\n", 1)]
-    done = jobs.call("submit", "mnist.toml", "--to", "openpai-v1", "--follow")
+    done = jobs.call("submit", "mnist.toml", "--to", "openpai-v1")
+    assert done.returncode == 2
+    assert "USER may stand for a name of yours" in done.stderr
+    mine = ("--set", "image=alice/pai.run.pytorch")
+    done = jobs.call("submit", "mnist.toml", "--to", "openpai-v1", "--follow", *mine)
     assert done.returncode == 12, done.stderr
     assert "CUDA error" in done.stdout
     (found,) = jobs.list()
@@ -88,7 +92,8 @@ def test_a_job_of_protocol_1_is_the_same_from_here(jobs: JobsHere, pai: OpenPaiS
     ((key, job),) = pai.jobs.items()
     sent = json.loads(job.config)
     assert sent.pop("extras") == {"torchsmith": sent_token(jobs)}
-    assert sent == json.loads((EXAMPLES / "openpai-mnist.json").read_text(encoding="utf-8"))
+    guide = json.loads((EXAMPLES / "openpai-mnist.json").read_text(encoding="utf-8"))
+    assert sent == {**guide, "image": "alice/pai.run.pytorch"}
     assert found["engine_id"] == key
 
 

@@ -86,13 +86,35 @@ secrets = { HF_TOKEN = "hub/token" }
 [[role]]
 command = "python main.py"
 """
+# What OpenPAI's variables and its rules of completion become.
+SERVED = """
+name = "served"
+image = "lab/torch"
+retries = -1
+openpai_env = true
+
+[[role]]
+name = "ps"
+tasks = 2
+min_failed = -1
+min_succeeded = -1
+port = [{ name = "grpc", count = 2 }]
+command = "python ps.py"
+
+[[role]]
+name = "worker"
+tasks = 3
+min_failed = 2
+min_succeeded = 3
+command = ["set -u", "echo \\"$PAI_HOST_IP_ps_0:$PAI_PORT_LIST_ps_0_grpc\\""]
+"""
 EXAMPLES = {
     path.stem: path.read_text(encoding="utf-8")
     for path in sorted((ROOT / "examples/jobs").glob("*.toml"))
 }
 # A folder beside the job, which only this machine has.
 HERE = {"digits": ["output=[]"]}
-JOBS = {"everything": EVERYTHING, "small": SMALL, **EXAMPLES}
+JOBS = {"everything": EVERYTHING, "small": SMALL, "served": SERVED, **EXAMPLES}
 SCRIPTS = {**JOBS, "wheels": ENVIRONMENT}
 
 
@@ -145,15 +167,19 @@ def test_jobs_that_follow_each_other_are_submitted_by_a_good_script(tmp_path: Pa
 @pytest.mark.parametrize("name", JOBS)
 def test_a_manifest_is_valid_for_every_kubernetes(name: str, release: str, tmp_path: Path) -> None:
     # Counting tasks came later than the rest.
-    changes = ["role.min_failed=1"] if name == "small" and release < "1.34" else []
+    counting = {"small": "role.min_failed=1", "served": "role.worker.min_failed=1"}
+    changes = [counting[name]] if name in counting and release < "1.34" else []
     path = rendered(JOBS[name], "kubernetes", tmp_path, *changes, *HERE.get(name, []))
     for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
         check_object(document, [release])
 
 
-@pytest.mark.parametrize("name", sorted(set(JOBS) - {"everything", "small"}))
-def test_a_pytorchjob_matches_its_published_model(name: str, tmp_path: Path) -> None:
-    path = rendered(JOBS[name], "kubeflow", tmp_path, *HERE.get(name, []))
+@pytest.mark.parametrize("engine", ["kubeflow", "kubeflow-trainer"])
+@pytest.mark.parametrize("name", sorted(set(JOBS) - {"everything", "small", "served"}))
+def test_a_job_of_kubeflow_matches_its_published_model(
+    name: str, engine: str, tmp_path: Path
+) -> None:
+    path = rendered(JOBS[name], engine, tmp_path, *HERE.get(name, []))
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     check_object(document)
 

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
@@ -113,6 +114,97 @@ def test_a_job_is_stopped_when_its_time_is_up(tmp_path: Path) -> None:
     done = run(job(tmp_path, "sleep 60", 'time_limit = "1s"'))
     assert done.returncode == 124
     assert time.monotonic() - started < 30
+
+
+def as_openpai(job: Path, *changes: str) -> subprocess.CompletedProcess[str]:
+    """Run what OpenPAI would: the commands as one text, in bash."""
+    (content,) = render(load_jobs(job, changes), "openpai").files.values()
+    (role,) = yaml.safe_load(content)["taskRoles"].values()
+    commands = "\n".join(command.strip() for command in role["commands"])
+    return subprocess.run(
+        ["bash", "-c", commands], input="typed\n", capture_output=True, text=True, timeout=60
+    )
+
+
+COMMANDS = (
+    'command = ["echo one", "read line; echo $line", "sleep $FIRST", "exit $CODE", "echo last"]'
+)
+
+
+def test_openpai_stops_at_the_first_failure_and_its_limit_is_for_all_commands(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "job.toml"
+    for limit in ("", 'time_limit = "2s"\n'):
+        head = f'name = "job"\nimage = "x"\n{limit}'
+        path.write_text(
+            f'{head}env = {{ FIRST = "0", CODE = "3" }}\n[[role]]\n{COMMANDS}\n', encoding="utf-8"
+        )
+        done = as_openpai(path)
+        assert (done.returncode, done.stdout.split()) == (3, ["one", "typed"]), done.stderr
+    started = time.monotonic()
+    done = as_openpai(path, 'env={ FIRST = "30", CODE = "0" }')
+    assert (done.returncode, done.stdout.split()) == (124, ["one", "typed"]), done.stderr
+    assert time.monotonic() - started < 20
+
+
+SERVED = """
+name = "served"
+
+[[role]]
+name = "ps"
+min_succeeded = -1
+command = "sleep 60"
+
+[[role]]
+name = "worker"
+tasks = 2
+min_succeeded = 2
+command = [
+  "sleep 1",
+  "where=$PAI_HOST_IP_ps_0:$PAI_PORT_LIST_ps_0_http",
+  "echo $PAI_TASK_INDEX of $PAI_TASK_ROLE_TASK_COUNT_worker meets $where",
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        pytest.param([], 0, id="a parameter server ends when its workers are done"),
+        pytest.param(['role.worker.command="exit 3"'], 3, id="a worker that fails ends all"),
+        pytest.param(
+            ['role.ps.command="exit 4"', "role.ps.min_failed=-1"], 0, id="a failure nobody counts"
+        ),
+        pytest.param(
+            ['role.worker.command="exit $TASK_INDEX"', "role.worker.min_succeeded=1"],
+            (0, 1),
+            id="whichever comes first",
+        ),
+        pytest.param(["role.ps.min_failed=-1", 'time_limit="1s"'], 124, id="no time for it"),
+    ],
+)
+def test_a_job_ends_by_the_count_of_its_tasks(
+    tmp_path: Path, changes: list[str], code: int | tuple[int, int]
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(SERVED, encoding="utf-8")
+    started = time.monotonic()
+    done = run(path, *changes)
+    codes = (code,) if isinstance(code, int) else code
+    assert done.returncode in codes, done.stdout + done.stderr
+    assert time.monotonic() - started < 30
+    if not changes:
+        ports = re.findall(r"^(\d) of 2 meets 127\.0\.0\.1:(\d+)$", done.stdout, re.MULTILINE)
+        assert sorted(index for index, _ in ports) == ["0", "1"]
+        assert len({port for _, port in ports}) == 1
+
+
+def test_failures_within_the_count_are_borne(tmp_path: Path) -> None:
+    path = job(tmp_path, 'exit "$TASK_INDEX"')
+    assert run(path, "role.tasks=2", "role.min_failed=2").returncode == 0
+    assert run(path, "role.tasks=2", "role.min_failed=-1").returncode == 0
+    assert run(path, "role.tasks=2").returncode == 1
 
 
 def test_a_secret_comes_from_its_file_or_from_the_environment(tmp_path: Path) -> None:

@@ -314,3 +314,57 @@ def test_a_job_is_stopped_when_its_time_is_up(limited: tuple[Jobs, str]) -> None
     status = jobs.until(job, "timeout", "failed", "cancelled", seconds=150)
     assert status.state == "timeout"
     assert "at work" in jobs.call("logs", job).stdout
+
+
+SERVED = """
+name = "served"
+
+[[role]]
+name = "ps"
+memory_mb = 200
+min_succeeded = -1
+command = "echo $PAI_CURRENT_TASK_ROLE_NAME $PAI_TASK_INDEX; sleep 4713"
+
+[[role]]
+name = "worker"
+memory_mb = 200
+min_succeeded = 1
+command = ["test -n \\"$PAI_HOST_IP_ps_0\\"", "echo meets $PAI_HOST_IP_ps_0 in $PAI_JOB_NAME"]
+"""
+
+
+def test_a_parameter_server_ends_when_its_worker_is_done(jobs: Jobs) -> None:
+    path = jobs.folder / "served.toml"
+    path.write_text(SERVED, encoding="utf-8")
+    done = jobs.call("submit", path, "--to", "slurm", "--follow")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ps-0 | ps 0" in done.stdout
+    assert re.search(r"worker-0 \| meets n[12] in root~served", done.stdout)
+    assert jobs.list()[0]["state"] == "succeeded"
+    until(lambda: b"sleep\x004713" not in command_lines())
+
+
+def test_a_role_that_fails_ends_the_others(jobs: Jobs) -> None:
+    path = jobs.folder / "served.toml"
+    path.write_text(SERVED.replace("test -n", "exit 7; test -n"), encoding="utf-8")
+    done = jobs.call("submit", path, "--to", "slurm", "--wait")
+    assert done.returncode == 12, done.stdout + done.stderr
+    found = jobs.list()[0]
+    assert found["state"] == "failed"
+    assert [task["exit_code"] for task in found["tasks"] if task["role"] == "worker"] == [7]
+    until(lambda: b"sleep\x004713" not in command_lines())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        pytest.param(["min_failed=2"], 0, id="one failure is borne"),
+        pytest.param(["min_failed=1"], 12, id="one failure fails it"),
+        pytest.param(["min_failed=-1", "min_succeeded=1"], 0, id="one success is enough"),
+    ],
+)
+def test_the_tasks_of_a_role_are_counted(jobs: Jobs, changes: list[str], code: int) -> None:
+    job = jobs.write('if [ "$SLURM_PROCID" = 1 ]; then exit 3; fi; sleep 1', "", "counted")
+    options = [word for change in changes for word in ("--set", f"role.{change}")]
+    done = jobs.call("submit", job, "--to", "slurm", "--wait", "--set", "role.tasks=2", *options)
+    assert done.returncode == code, done.stdout + done.stderr

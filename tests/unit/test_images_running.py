@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.errors import HostError, UsageError
+from torchsmith.errors import HostError, TorchsmithError, UsageError
 from torchsmith.images.attached import Ended
 from torchsmith.images.ended import explained
+from torchsmith.images.find import ENGINES
 from torchsmith.images.gpus import chosen_gpus, gpu_words, parse_gpus, withheld
 from torchsmith.images.running import Start, parse_mount, run_words, user_words
 from torchsmith.images.shared_memory import (
@@ -20,6 +21,7 @@ from torchsmith.images.shared_memory import (
     shm_bytes,
     shortages,
 )
+from torchsmith.images.starting import Wish, prepared
 
 pytestmark = pytest.mark.unit
 
@@ -164,3 +166,13 @@ def test_a_bus_error_is_known_by_its_code_and_by_its_words() -> None:
     assert list(explained(Ended(1, lines), 64 << 20)) == [by_code]
     assert list(explained(Ended(1, ("ValueError: mine",)), 64 << 20)) == []
     assert list(explained(Ended(0), 64 << 20)) == []
+
+
+def test_a_dry_run_needs_no_image() -> None:
+    # An engine that knows no image at all.
+    engine = ENGINES["podman"]("/bin/false", "5.0", {})
+    wish = Wish(what="lab/torch:2.6", command=("python",), gpus="none")
+    ready = prepared(engine, wish, None, terminal=False, piped=False, dry_run=True)
+    assert ready.words[-2:] == ("lab/torch:2.6", "python")
+    with pytest.raises(TorchsmithError):
+        prepared(engine, wish, None, terminal=False, piped=False)

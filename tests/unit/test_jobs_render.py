@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,13 @@ from torchsmith.errors import UsageError
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Rendering
 from torchsmith.jobs.render import ENGINES, render
+from torchsmith.recipe import job as written
+from torchsmith.recipe.job import Kubernetes, Slurm
+from torchsmith.recipe.presets import find_preset
 
 pytestmark = pytest.mark.unit
 
+ROOT = Path(__file__).parents[2]
 HEAD = 'name = "train"\nimage = "registry.example.org/lab/torch:2.6"\n'
 ROLE = "[[role]]\ncpus = 4\nmemory_mb = 4096\ngpus = 2\ntasks = 2\n"
 PLAIN = 'command = "python main.py --lr 1"\n'
@@ -38,6 +44,7 @@ def text_of(folder: Path, text: str, engine: str, *changes: str) -> str:
         ("slurm", '--node-rank="$SLURM_PROCID" --master-addr="$MASTER_ADDR"'),
         ("kubernetes", '--node-rank="$JOB_COMPLETION_INDEX" --master-addr=train-0.train'),
         ("kubeflow", '--node-rank="$RANK" --master-addr="$MASTER_ADDR"'),
+        ("kubeflow-trainer", '--node-rank="$PET_NODE_RANK" --master-addr="$PET_MASTER_ADDR"'),
         ("openpai", '--master-addr="$PAI_HOST_IP_main_0"'),
         ("openpai-v1", "--master-port="),
         ("compose", '--node-rank="$$TASK_INDEX" --master-addr=main-0'),
@@ -93,6 +100,7 @@ def test_a_secret_is_only_ever_referred_to(tmp_path: Path, engine: str) -> None:
     where = {
         "kubernetes": "secretKeyRef",
         "kubeflow": "secretKeyRef",
+        "kubeflow-trainer": "secretKeyRef",
         "openpai": "<% $secrets.hub_token %>",
         "compose": "${HF_TOKEN:?",
     }
@@ -139,9 +147,92 @@ def test_a_claim_is_mounted_by_kubernetes_and_openpai(tmp_path: Path) -> None:
     (mount,) = pod["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert mount == {"name": "mount-0", "mountPath": "/d", "subPath": "mnist", "readOnly": True}
     request = yaml.safe_load(text_of(tmp_path, text + ROLE + PLAIN, "openpai"))
-    (plugin,) = request["extras"]["com.microsoft.pai.runtimeplugin"]
-    assert plugin["parameters"] == {"storageConfigNames": ["sets"]}
-    assert "export DATA_DIR=/mnt/sets/mnist" in request["taskRoles"]["main"]["commands"]
+    assert request["extras"]["storages"] == [{"name": "sets", "mountPath": "/d"}]
+    assert "export DATA_DIR=/d/mnist" in request["taskRoles"]["main"]["commands"]
+
+
+def test_a_storage_of_openpai_hides_no_other(tmp_path: Path) -> None:
+    text = HEAD + 'data = [{ name = "data", from = "claim:sets", at = "/d" }]\n'
+    plugin = '{ plugin = "teamwise_storage", parameters = { storageConfigNames = ["old"] } }'
+    teamwise = f'openpai = {{ extras = {{ "com.microsoft.pai.runtimeplugin" = [{plugin}] }} }}\n'
+    request = yaml.safe_load(text_of(tmp_path, text + teamwise + ROLE + PLAIN, "openpai"))
+    assert request["extras"]["storages"] == [
+        {"name": "old", "mountPath": "/mnt/old"},
+        {"name": "sets", "mountPath": "/d"},
+    ]
+    named = 'openpai = { extras = { storages = [{ name = "sets" }, { name = "more" }] } }\n'
+    rendering = rendered(tmp_path, text + named + ROLE + PLAIN, "openpai")
+    request = yaml.safe_load(next(iter(rendering.files.values())))
+    assert request["extras"]["storages"] == [{"name": "sets"}, {"name": "more"}]
+    assert "export DATA_DIR=/mnt/sets" in request["taskRoles"]["main"]["commands"]
+    assert any("data is at /mnt/sets there, not at /d" in note for note in rendering.notes)
+
+
+JOB_TABLES: dict[str, type[Slurm | Kubernetes]] = {"slurm": Slurm, "kubernetes": Kubernetes}
+# What no engine is told: how a job is called and where it goes; what it is checked for.
+NOT_TOLD = {"name", "role", "to", "remote_gpus", "slurm", "kubernetes"}
+EXAMPLES = {
+    "environment": 'environment="/envs/torch"',
+    "wheels": 'wheels="dist"',
+    "backend": 'backend="gloo"',
+    "openpai_v1": "openpai_v1={jobEnvs={a=1}}",
+    "parameters": "parameters={x=2}",
+    "role.min_failed": "role.min_failed=2",
+    "role.port": 'role.port=[{name="web", number=6006, count=2}]',
+}
+
+
+def fields() -> Iterator[str]:
+    yield from (key for key in written.Job.model_fields if key not in NOT_TOLD)
+    for table, model in JOB_TABLES.items():
+        yield from (f"{table}.{key}" for key in model.model_fields)
+    yield from (f"role.{key}" for key in written.Role.model_fields if key != "name")
+
+
+def example(field: str) -> str:
+    """A change that sets a field, from the documentation's own examples."""
+    if field in EXAMPLES:
+        return EXAMPLES[field]
+    keys = tomllib.loads((ROOT / "docs/recipe-keys.toml").read_text(encoding="utf-8"))
+    table, _, key = field.rpartition(".")
+    said = keys[{"": "Job", "role": "Role"}.get(table, table.capitalize())][key]["example"]
+    name, _, value = said.partition(" = ")
+    assert name == key
+    return f"{field}={value}"
+
+
+@pytest.mark.parametrize(
+    ("field", "engine"),
+    [
+        (field, engine)
+        for field in fields()
+        for engine in ENGINES
+        # Those variables are its own.
+        if field != "openpai_env" or not engine.startswith("openpai")
+    ],
+)
+def test_no_field_is_dropped_in_silence(field: str, engine: str, tmp_path: Path) -> None:
+    job = 'name = "train"\nimage = "lab/torch"\n[[role]]\ncommand = "python <% $parameters.x %>"\n'
+    base = ["parameters={x=1}", *([] if field == "role.gpus" else ["role.gpus=4"])]
+    # What counts tasks, or processes of them, needs some.
+    if field in ("role.tasks", "role.processes", "role.min_failed", "role.min_succeeded"):
+        base += ["distributed=true"]
+    if field in ("role.min_failed", "role.min_succeeded"):
+        base += ["role.tasks=3"]
+    if field == "wheels":
+        base += ["image=", 'environment="/envs/torch"']
+    change = [*(["image="] if field == "environment" else []), example(field)]
+    try:
+        full = rendered(tmp_path, job, engine, *base, *change)
+    except UsageError:
+        # Refused, which is not dropped.
+        return
+    plain = rendered(tmp_path, job, engine, *base)
+    new = " ".join(set(full.notes) - set(plain.notes))
+    key = field.rpartition(".")[2]
+    said = {"shm_mb": "shared memory", "image": "is not used", "min_failed": "min_…"}.get(key, key)
+    said = "min_…" if key == "min_succeeded" else said
+    assert full.files != plain.files or said in new, f"{field} for {engine}: {new}"
 
 
 def test_what_an_engine_has_no_word_for_is_said(tmp_path: Path) -> None:
@@ -151,6 +242,123 @@ def test_what_an_engine_has_no_word_for_is_said(tmp_path: Path) -> None:
     kept = HEAD + "openpai = { extras = { x = 1 } }\n" + ROLE + PLAIN
     assert "openpai.extras" in rendered(tmp_path, kept, "slurm").notes[0]
     assert rendered(tmp_path, kept, "openpai").notes == ()
+
+
+SERVED = """
+name = "served"
+image = "lab/torch"
+[[role]]
+name = "ps"
+min_succeeded = -1
+command = "python ps.py"
+[[role]]
+name = "worker"
+tasks = 2
+command = "python worker.py --ps $PAI_HOST_IP_ps_0"
+"""
+
+
+@pytest.mark.parametrize(
+    ("engine", "host"),
+    [
+        ("local", "127.0.0.1"),
+        ("podman", "127.0.0.1"),
+        ("slurm", "$PAI_HOST_IP_ps_0"),
+        ("kubernetes", "served-ps-0.served"),
+        ("compose", "ps-0"),
+    ],
+)
+def test_every_engine_gives_the_variables_of_openpai(
+    engine: str, host: str, tmp_path: Path
+) -> None:
+    made = rendered(tmp_path, SERVED, engine)
+    text = next(iter(made.files.values())).decode().replace("$$", "$")
+    for name in (
+        f'PAI_HOST_IP_ps_0="{host}"',
+        "PAI_PORT_LIST_worker_1_http=",
+        'PAI_CURRENT_TASK_ROLE_NAME="worker"',
+        "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX=",
+        "PAI_TASK_INDEX=",
+        '~served"',
+        'PAI_TASK_ROLE_TASK_COUNT_worker="2"',
+        'PAI_TASK_ROLE_INSTANCES="ps:0,worker:0,worker:1"',
+    ):
+        assert name in text
+    assert any("OpenPAI's variables" in note for note in made.notes)
+    assert "PAI_" not in text_of(tmp_path, HEAD + ROLE + PLAIN, engine, "role.tasks=1")
+
+
+def test_roles_of_kubernetes_find_each_other_though_they_do_not_train_together(
+    tmp_path: Path,
+) -> None:
+    objects = [*yaml.safe_load_all(text_of(tmp_path, SERVED, "kubernetes"))]
+    assert [one["kind"] for one in objects] == ["Service", "Job", "Job"]
+    for job in objects[1:]:
+        assert job["spec"]["template"]["spec"]["subdomain"] == "served"
+
+
+def test_a_role_that_ends_the_others_makes_one_jobset_of_them(tmp_path: Path) -> None:
+    made = rendered(tmp_path, SERVED, "kubernetes", "role.worker.min_succeeded=1")
+    (one,) = yaml.safe_load_all(next(iter(made.files.values())).decode())
+    assert one["kind"] == "JobSet"
+    assert one["spec"]["successPolicy"] == {
+        "operator": "Any",
+        "targetReplicatedJobs": ["worker"],
+    }
+    worker = one["spec"]["replicatedJobs"][1]["template"]["spec"]
+    assert worker["successPolicy"] == {"rules": [{"succeededCount": 1}]}
+    assert any("needs JobSet" in note for note in made.notes)
+
+
+def test_openpai_waits_for_every_role_unless_one_is_enough(tmp_path: Path) -> None:
+    roles = yaml.safe_load(text_of(tmp_path, SERVED, "openpai"))["taskRoles"]
+    assert [role["completion"] for role in roles.values()] == [{"minSucceededInstances": -1}] * 2
+    text = text_of(tmp_path, SERVED, "openpai", "role.worker.min_succeeded=1")
+    roles = yaml.safe_load(text)["taskRoles"]
+    assert roles["worker"]["completion"] == {"minSucceededInstances": 1}
+
+
+def test_the_images_shared_memory_leaves_some_of_a_tasks_memory(tmp_path: Path) -> None:
+    (job,) = load_jobs(find_preset("openpai").path, names=["pytorch-mnist"])
+    (role,) = job.roles
+    assert (role.memory_mb, role.shm_mb, role.shm_asked) == (8192, 4096, None)
+
+
+@pytest.mark.parametrize(
+    ("image", "fits"),
+    [
+        ("USER/pai.run.pytorch", False),
+        ("lab/Torch:2.6", False),
+        ("registry.example.org/USER/torch", False),
+        ("lab/torch:CUDA12", True),
+        ("registry.example.org:5000/lab/torch:V1", True),
+        ("torch", True),
+    ],
+)
+def test_a_name_no_registry_takes_is_told_and_not_submitted(
+    image: str, fits: bool, tmp_path: Path
+) -> None:
+    text = f'name = "train"\nimage = "{image}"\n{ROLE}{PLAIN}'
+    notes = rendered(tmp_path, text, "openpai-v1").notes
+    assert any("capital letters" in note for note in notes) != fits
+    assert not any("capital letters" in note for note in rendered(tmp_path, text, "local").notes)
+
+
+def test_a_recipe_without_jobs_is_told_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text('name = "lab"\ntorch = "2.6.0"\n', encoding="utf-8")
+    code, _, err = run("job", "submit", "lab.toml", "--to", "local")
+    assert code == 2
+    assert "lab.toml has no job" in err
+    assert len(err.splitlines()) <= 3
+
+
+def test_a_placeholder_is_not_submitted(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(
+        f'name = "train"\nimage = "USER/torch"\n{ROLE}{PLAIN}', encoding="utf-8"
+    )
+    code, _, err = run("job", "submit", "job.toml", "--to", "podman", "--dry-run")
+    assert code == 2
+    assert "USER may stand for a name of yours" in err
 
 
 def test_what_is_kept_for_openpai_still_has_to_obey_its_rules(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,21 @@ def test_orion_runs_distributed_over_nccl() -> None:
     assert job.remote_gpus
     assert job.distributed
     assert job.backend == "nccl"
+
+
+def test_orion_has_the_program_and_the_data_of_its_job_in_the_image() -> None:
+    (job,) = load_jobs(find_preset("orion-vgpu").path)
+    (command,) = job.roles[0].commands
+    text = dockerfile("orion-vgpu")
+    program = re.search(r"python3 (\S+)/imagenet/main\.py", command)
+    assert program
+    assert f"git clone https://github.com/pytorch/examples.git {program[1]}" in text
+    assert re.search(rf"git -C {program[1]} checkout --detach [0-9a-f]{{40}}", text)
+    data = command.split()[-1]
+    assert f"mkdir -p {data}/train/a" in text
+    # torch 1.1 has no torchrun: the program starts its processes itself.
+    rendered = next(iter(render([job], "podman").files.values())).decode()
+    assert "torchrun" not in rendered
 
 
 # -------------------------------------------------------------------------- gemfield-conda
@@ -313,6 +329,39 @@ def test_openpai_builds_base_and_run_image_and_pushes() -> None:
         "shared",
     }
     assert "git clone https://github.com/pytorch/examples.git" in run
+
+
+def test_openpai_torch_is_built_for_the_cuda_of_its_base_image() -> None:
+    run = dockerfile("openpai")
+    (wheel,) = re.findall(r"https://download\.pytorch\.org/whl/(\w+)/(\S+)\.whl", run)
+    assert wheel == ("cu80", "torch-1.0.1.post2-cp35-cp35m-linux_x86_64")
+
+
+def test_openpai_programs_are_those_of_its_torchs_time_and_find_their_data() -> None:
+    run = dockerfile("openpai")
+    assert re.search(r"git -C /examples checkout --detach [0-9a-f]{40}", run)
+    # mnist/main.py looks into ../data; the server this torchvision asks is gone.
+    assert "/examples/data/MNIST/raw" in run
+    assert run.count("ossci-datasets.s3.amazonaws.com/mnist/") == 1
+
+
+def test_openpai_base_image_holds_what_pais_own_held() -> None:
+    files = dockerfile_context(planned("openpai"), loaded("openpai").recipe, __version__)
+    base = files["Dockerfile.base"].decode()
+    for package in ("python", "python-pip", "openjdk-8-jdk", "openssh-server", "libcupti-dev"):
+        assert f"        {package}" in base
+    for line in (
+        "JAVA_HOME=/usr/lib/jvm/java-8-openjdk-amd64",
+        "HADOOP_INSTALL=/usr/local/hadoop",
+        "mv /usr/local/hadoop-2.7.2 /usr/local/hadoop",
+        "/usr/local/hadoop/sbin",
+    ):
+        assert line in base
+
+
+def test_openpai_says_that_user_stands_for_a_name() -> None:
+    notes = render(load_jobs(find_preset("openpai").path), "openpai-v1").notes
+    assert sum("USER may stand for a name of yours" in note for note in notes) == 2
 
 
 @pytest.mark.parametrize(

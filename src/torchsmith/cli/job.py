@@ -27,8 +27,8 @@ def render(
         str,
         typer.Option(
             "--to",
-            help="local, podman, docker, slurm, kubernetes, kubeflow, openpai, openpai-v1 or "
-            "compose.",
+            help="local, podman, docker, slurm, kubernetes, kubeflow, kubeflow-trainer, openpai, "
+            "openpai-v1 or compose.",
         ),
     ],
     name: Annotated[

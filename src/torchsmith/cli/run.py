@@ -82,6 +82,7 @@ def run(
         recipe,
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         piped=not sys.stdin.isatty(),
+        dry_run=dry_run,
     )
     for note in ready.notes:
         print(f"note: {note}", file=sys.stderr)

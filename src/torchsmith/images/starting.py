@@ -61,9 +61,18 @@ class Ready:
 
 
 def prepared(
-    engine: Engine, wish: Wish, recipe: Recipe | None, *, terminal: bool, piped: bool
+    engine: Engine,
+    wish: Wish,
+    recipe: Recipe | None,
+    *,
+    terminal: bool,
+    piped: bool,
+    dry_run: bool = False,
 ) -> Ready:
-    """Check every wish, and choose what none was uttered about."""
+    """Check every wish, and choose what none was uttered about.
+
+    The image has to be there, unless the words are only to be shown.
+    """
     memory = parse_size("--memory", wish.memory) if wish.memory is not None else None
     machine, _ = read_memory()
     room = min((amount for amount in (memory, machine) if amount is not None), default=None)
@@ -88,7 +97,8 @@ def prepared(
         stdin="terminal" if terminal else "pipe" if piped else "nothing",
     )
     words = run_words(engine.name, start)
-    engine.inspect(image)
+    if not dry_run:
+        engine.inspect(image)
     seen = read_shm() if shm is None else shm
     notes = [*_notes(wish, usual, shm), *shortages(loading, Room(seen, room))]
     if note := withheld(engine.name, wish.gpus):

@@ -20,6 +20,7 @@ _CLIENTS = {
     "slurm": "torchsmith.jobs.engines.slurm:Slurm",
     "kubernetes": "torchsmith.jobs.engines.kubernetes:Kubernetes",
     "kubeflow": "torchsmith.jobs.engines.kubernetes:Kubeflow",
+    "kubeflow-trainer": "torchsmith.jobs.engines.kubernetes:KubeflowTrainer",
     "openpai": "torchsmith.jobs.engines.openpai:OpenPai",
     "openpai-v1": "torchsmith.jobs.engines.openpai:OpenPaiV1",
 }

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 
 from torchsmith.errors import UsageError
-from torchsmith.jobs import yaml_text
+from torchsmith.jobs import openpai_env, yaml_text
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
     environment,
     gpus_before,
-    in_time,
-    kept_out,
+    left_out,
     needs_image,
     only_folders,
     started,
@@ -58,7 +57,10 @@ def _file(job: Job) -> Table:
 
 def _service(job: Job, role: TaskRole, index: int) -> Table:
     meet = Rendezvous(f"{job.roles[0].name}-0", "29500", "TASK_INDEX")
-    *before, last = started(job, role, commands_for(job, role, "compose"), meet)
+    commands = started(job, role, commands_for(job, role, "compose"), meet)
+    pai = openpai_env.lines(job, role, "TASK_INDEX", _host)
+    # One limit for all of them; whoever does not listen is killed.
+    limit = [] if job.seconds is None else ["timeout", "-k", "10", str(job.seconds)]
     env: dict[str, str] = {
         "TASK_INDEX": str(index),
         **{name: _plain(text) for name, text in environment(job, role).items()},
@@ -91,17 +93,22 @@ def _service(job: Job, role: TaskRole, index: int) -> Table:
         for offset in range(port.count)
     ]
     again = job.retries or role.retries
+    restart = "no" if not again else "on-failure" if again < 0 else f"on-failure:{again}"
     return {
         "image": role.image,
         "hostname": f"{role.name}-{index}",
-        "command": ["/bin/sh", "-ec", _plain("\n".join((*before, in_time(job, last))))],
+        "command": [*limit, "/bin/sh", "-ec", _plain("\n".join((*pai, *commands)))],
         "environment": env,
         **({"shm_size": f"{role.shm_mb}m"} if role.shm_mb else {}),
         **({"volumes": volumes} if volumes else {}),
         **({"ports": ports} if ports else {}),
-        "restart": f"on-failure:{again}" if again else "no",
+        "restart": restart,
         "deploy": {"resources": resources},
     }
+
+
+def _host(role: TaskRole, index: int) -> str:
+    return f"{role.name}-{index}"
 
 
 def _plain(text: str) -> str:
@@ -110,7 +117,8 @@ def _plain(text: str) -> str:
 
 
 def _notes(job: Job) -> list[str]:
-    notes = kept_out(job, "compose")
+    notes = left_out(job, "compose")
+    notes += openpai_env.notes(job, names=True)
     notes += [f"after {name}: each job is a file of its own here" for name in job.after]
     notes += [f"queue {job.queue}: compose has none"] if job.queue else []
     for role in job.roles:
@@ -120,5 +128,8 @@ def _notes(job: Job) -> list[str]:
             if not port.number
         ]
         if role.min_failed is not None or role.min_succeeded is not None:
-            notes.append(f"role {role.name}: compose counts no tasks; min_… is left out")
+            notes.append(
+                f"role {role.name}: compose counts no tasks; min_… is left out; "
+                f"`up --exit-code-from {role.name}-0` ends all with that one"
+            )
     return notes

@@ -48,7 +48,7 @@ def load_jobs(path: Path, changes: Sequence[str] = (), names: Iterable[str] = ()
     if recipe is None and listed and set(table) - {"job"}:
         other = ", ".join(sorted(set(table) - {"job"}))
         raise RecipeError(shown, [RecipeProblem(f"{other}: a file of jobs holds [[job]] only")])
-    if not isinstance(tables, list) or not tables:
+    if not isinstance(tables, list) or not tables or (recipe is not None and not listed):
         raise UsageError(f"{shown} has no job", "Add a [[job]] with at least one role.")
     chosen = [item for item in tables if _wanted(item, tuple(names))]
     if not chosen:

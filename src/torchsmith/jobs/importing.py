@@ -1,30 +1,39 @@
 """Reading OpenPAI's own job files, so that nothing in them is lost.
 
-What the model has a word for becomes a key of the job. What only OpenPAI knows is kept as it is,
-under `openpai` or `openpai_v1`, and rendered again. Anything else is refused by its name.
+What the model has a word for becomes a key of the job. Everything else is kept as it is, under
+`openpai` or `openpai_v1`, and rendered again: what that is, rendering the job at once and laying it
+beside the file tells. What cannot be kept is told by name.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from torchsmith.errors import UsageError
 from torchsmith.jobs import yaml_text
 from torchsmith.jobs.files import Jobs
+from torchsmith.jobs.models import Job
+from torchsmith.jobs.openpai import document_v1, document_v2, merged
 from torchsmith.jobs.openpai_rules import problems
+from torchsmith.jobs.resolve import resolve
 from torchsmith.recipe import job as written
 from torchsmith.recipe.load import text_of
 from torchsmith.recipe.problems import problems_of
 from torchsmith.recipe.reading import read_file
+from torchsmith.recipe.values import ImageName, Name, is_plain
 
 Table = dict[str, JsonValue]
 MAX_BYTES = 1 << 20
 _SCALARS = (str, int, float, bool)
+# The virtual cluster of those who choose none; elsewhere it would be the name of a queue.
+_NO_QUEUE = "default"
 
 
 @dataclass(frozen=True)
@@ -53,11 +62,17 @@ def import_job(path: Path) -> Imported:
 
 
 def _document(text: str) -> Table:
-    if text.lstrip().startswith("{"):
+    plain = _without_comments(text)
+    if plain.lstrip().startswith("{"):
         try:
-            document = json.loads(text, object_pairs_hook=_each_once)
+            document = json.loads(plain, object_pairs_hook=_each_once)
         except json.JSONDecodeError as error:
-            raise ValueError(f"is not valid JSON: line {error.lineno}: {error.msg}") from None
+            try:
+                # YAML may begin with a brace as well.
+                document = yaml_text.read(text)
+            except ValueError:
+                said = f"is not valid JSON: line {error.lineno}: {error.msg}"
+                raise ValueError(said) from None
         except RecursionError:
             raise ValueError("is not valid JSON: nested too deeply") from None
     else:
@@ -65,6 +80,18 @@ def _document(text: str) -> Table:
     if not isinstance(document, dict):
         raise ValueError("holds no table")
     return document
+
+
+def _without_comments(text: str) -> str:
+    """JSON without what people write into it all the same: comments, and a comma at the end."""
+    comments = r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/'
+    plain = re.sub(comments, lambda found: found[1] or _blank(found[0]), text, flags=re.DOTALL)
+    commas = r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])'
+    return re.sub(commas, lambda found: found[1] or "", plain, flags=re.DOTALL)
+
+
+def _blank(comment: str) -> str:
+    return "\n" * comment.count("\n") or " "
 
 
 def _each_once(pairs: list[tuple[str, JsonValue]]) -> Table:
@@ -76,108 +103,222 @@ def _each_once(pairs: list[tuple[str, JsonValue]]) -> Table:
     return table
 
 
-def _job(table: Table, protocol: int, notes: list[str]) -> Imported:
+def _validated(table: Table) -> written.Job:
     try:
         (job,) = Jobs.model_validate({"job": [table]}).job
-        return Imported(job, protocol, tuple(notes))
     except ValidationError as error:
         said = "; ".join(
             str(problem).removeprefix("job#1.")
             for problem in problems_of(error, {"job": [table]}, {})
         )
         raise ValueError(f"cannot be taken over: {said}") from None
+    return job
 
 
-def _no_null(table: Mapping[str, JsonValue], at: str) -> None:
-    """A job file is TOML, which has no null: what is kept must not hold any."""
-    for key, value in table.items():
-        if value is None:
-            raise ValueError(f"says null for {at}{key}, which has no place in a job file")
-        if isinstance(value, dict):
-            _no_null(value, f"{at}{key}.")
-        if isinstance(value, list):
-            _no_null({str(index): item for index, item in enumerate(value)}, f"{at}{key}.")
+def _imported(
+    job: Table, protocol: int, kept: Table, document: Table, notes: list[str]
+) -> Imported:
+    """The job, with everything kept that rendering it would not say by itself."""
+    key, render = _PROTOCOLS[protocol]
+    first = _validated({**job, key: _storable(kept)})
+    again = _comparable(render(resolve(first)), protocol)
+    wanted = _comparable(document, protocol)
+    lost, changed = _beside(wanted, again, "")
+    notes += [f"{at}: {before!r} becomes {after!r}" for at, before, after in changed]
+    whole = _storable(merged(kept, lost))
+    return Imported(_validated({**job, key: whole}), protocol, tuple(notes))
 
 
-def _moved(source: Table, target: Table, names: Mapping[str, str]) -> None:
-    """Move keys over under their new names; null means that a key is not there."""
-    for old, new in names.items():
-        value = source.pop(old, None)
+def _beside(before: Table, after: Table, at: str) -> tuple[Table, list[tuple[str, Any, Any]]]:
+    """What of a table is not in another, and what is there with another value."""
+    lost: Table = {}
+    changed: list[tuple[str, Any, Any]] = []
+    for key, value in before.items():
+        place = f"{at}.{key}" if at else key
+        if key not in after:
+            lost[key] = value
+            continue
+        there = after[key]
+        if isinstance(value, dict) and isinstance(there, dict):
+            less, other = _beside(value, there, place)
+            lost |= {key: less} if less or not value else {}
+            changed += other
+        elif value != there:
+            changed.append((place, value, there))
+    return lost, changed
+
+
+def _comparable(document: Table, protocol: int) -> Table:
+    """A request with its roles by name, and without what is never taken over."""
+    table = {
+        key: value
+        for key, value in document.items()
+        if key not in ("protocolVersion", "type", "secrets", "prerequisites")
+    }
+    roles = table.get("taskRoles")
+    if protocol == 1 and isinstance(roles, list):
+        named = [dict(role) for role in roles if isinstance(role, dict)]
+        table["taskRoles"] = {_identifier(str(role.get("name"))): role for role in named}
+    return table
+
+
+def _storable(value: Any) -> Any:
+    """A value with a word for null, which a job file has none for."""
+    if value is None:
+        return written.NULL
+    if isinstance(value, dict):
+        return {key: _storable(inner) for key, inner in value.items()}
+    return [_storable(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _fits(kind: Any, value: JsonValue) -> bool:
+    """Whether the model has a form for a value."""
+    try:
+        TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _identifier(name: str) -> str:
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:255]
+    return plain if re.match(r"[A-Za-z_]", plain) else f"_{plain}"[:255]
+
+
+def _job_name(name: str) -> str:
+    plain = re.sub(r"[^A-Za-z0-9_-]", "-", name).lstrip("-")[:255]
+    return plain or "job"
+
+
+def _number(value: JsonValue, least: int, most: int) -> int:
+    """The nearest whole number the model takes."""
+    return min(max(int(value) if isinstance(value, int | float) else least, least), most)
+
+
+def _numbers(source: Table, names: Mapping[str, tuple[str, int, int]]) -> Iterator[tuple[str, int]]:
+    for old, (new, least, most) in names.items():
+        value = source.get(old)
         if value is not None:
-            target[new] = value
+            yield new, _number(value, least, most)
+
+
+_RESOURCES = {
+    "cpu": ("cpus", 1, 4096),
+    "memoryMB": ("memory_mb", 1, 100_000_000),
+    "gpu": ("gpus", 0, 1024),
+}
+
+
+def _plain_commands(commands: list[str], role: str, notes: list[str]) -> list[str]:
+    """Commands without what no job may hold: control characters, or nothing at all."""
+    made = ["".join(char for char in text if char in "\n\t" or is_plain(char)) for text in commands]
+    if made != commands:
+        notes.append(f"role {role}: control characters in its commands are left out")
+    if not "".join(made).strip():
+        notes.append(f"role {role}: has no command, and runs `true`")
+        return ["true"]
+    return made
+
+
+def _enough(value: JsonValue, tasks: int) -> int | None:
+    """The number of tasks that decide: -1 for none, none written for the default."""
+    if not isinstance(value, int | float) or not value:
+        return None
+    # A number that is never reached is none.
+    return int(value) if 1 <= value <= tasks else -1
 
 
 # ------------------------------------------------------------------------------ protocol 1
 
 
 def _protocol_1(document: Table) -> Imported:
-    rest = dict(document)
-    job: Table = {}
-    _moved(
-        rest,
-        job,
-        {
-            "jobName": "name",
-            "image": "image",
-            "virtualCluster": "queue",
-            "retryCount": "retries",
-        },
-    )
-    roles = rest.pop("taskRoles", None)
+    notes: list[str] = []
+    image = document.get("image")
+    if not isinstance(image, str) or not image:
+        raise ValueError("has no image")
+    job: Table = {"name": _job_name(str(document["jobName"])), "openpai_env": True}
+    kept: Table = {}
+    if job["name"] != document["jobName"]:
+        kept["jobName"] = document["jobName"]
+    if not _fits(ImageName, image):
+        raise ValueError(f"names the image {image!r}, which is no image's name")
+    job["image"] = image
+    queue = document.get("virtualCluster")
+    if queue != _NO_QUEUE and _fits(Name, queue):
+        job["queue"] = queue
+    # -2 is OpenPAI's word for never, without the exceptions it makes else.
+    job |= dict(_numbers(document, {"retryCount": ("retries", -1, 1000)}))
+    if document.get("retryCount") == -2:
+        job["retries"] = 0
+    roles = document.get("taskRoles")
     if not isinstance(roles, list) or not roles:
         raise ValueError("has no taskRoles")
-    kept_roles: Table = {}
     made: list[JsonValue] = []
+    names: Table = {}
     for item in roles:
         if not isinstance(item, dict):
             raise ValueError("has a task role that is no table")
-        role, kept = _role_1(dict(item))
+        role = _role_1(item, notes)
+        if role["name"] != item["name"]:
+            names[str(role["name"])] = {"name": item["name"]}
         made.append(role)
-        if kept:
-            kept_roles[str(role.get("name"))] = kept
-    rest |= {"taskRoles": kept_roles} if kept_roles else {}
-    _no_null(rest, "")
-    return _job({**job, "role": made, **({"openpai_v1": rest} if rest else {})}, 1, [])
+    kept |= {"taskRoles": names} if names else {}
+    return _imported({**job, "role": made}, 1, kept, document, notes)
 
 
-def _role_1(rest: Table) -> tuple[Table, Table]:
-    role: Table = {}
-    for key in ("name", "taskNumber", "cpuNumber", "memoryMB", "gpuNumber", "command"):
-        # Our own defaults would change what it means.
-        if rest.get(key) is None:
+def _role_1(item: Table, notes: list[str]) -> Table:
+    for key in ("name", "command"):
+        if not isinstance(item.get(key), str) or not item[key]:
             raise ValueError(f"has a task role without {key}")
-    _moved(
-        rest,
-        role,
-        {
-            "name": "name",
-            "taskNumber": "tasks",
-            "cpuNumber": "cpus",
-            "memoryMB": "memory_mb",
-            "gpuNumber": "gpus",
-            "shmMB": "shm_mb",
-            "minFailedTaskCount": "min_failed",
-            "minSucceededTaskCount": "min_succeeded",
-            "command": "command",
-        },
+    name = _identifier(str(item["name"]))
+    # Where nothing is written, the defaults of its own server.
+    asked = {"taskNumber": 1, "cpuNumber": 1, "memoryMB": 100, "gpuNumber": 0, **_given(item)}
+    role: Table = {"name": name}
+    role |= dict(
+        _numbers(
+            asked,
+            {
+                "taskNumber": ("tasks", 1, 100_000),
+                "cpuNumber": ("cpus", *_RESOURCES["cpu"][1:]),
+                "memoryMB": ("memory_mb", *_RESOURCES["memoryMB"][1:]),
+                "gpuNumber": ("gpus", *_RESOURCES["gpu"][1:]),
+            },
+        )
     )
-    command = role.get("command")
-    if isinstance(command, str) and "\n" in command:
-        role["command"] = [command]
-    ports = rest.pop("portList", None)
+    shm = item.get("shmMB")
+    if isinstance(shm, int) and shm > 0:
+        role["shm_mb"] = shm
+    tasks = _number(asked["taskNumber"], 1, 100_000)
+    for key, new in (
+        ("minFailedTaskCount", "min_failed"),
+        ("minSucceededTaskCount", "min_succeeded"),
+    ):
+        if (count := _enough(item.get(key), tasks)) is not None:
+            role[new] = count
+    if "minFailedTaskCount" in item and item["minFailedTaskCount"] is None:
+        role["min_failed"] = -1
+    (command,) = _plain_commands([str(item["command"])], name, notes)
+    role["command"] = [command] if "\n" in command or len(command) > 4000 else command
+    ports = item.get("portList")
     if ports is not None:
         if not isinstance(ports, list):
             raise ValueError("has a portList that is no list")
-        role["port"] = [_port_1(item) for item in ports]
-    return role, rest
+        role["port"] = [_port_1(one) for one in ports]
+    return role
+
+
+def _given(item: Table) -> Table:
+    return {key: value for key, value in item.items() if value is not None}
 
 
 def _port_1(item: JsonValue) -> Table:
     if not isinstance(item, dict) or set(item) - {"label", "beginAt", "portNumber"}:
         raise ValueError("has a port that is not made of label, beginAt and portNumber")
-    port: Table = {}
-    _moved(dict(item), port, {"label": "name", "beginAt": "number", "portNumber": "count"})
-    return port
+    if not isinstance(item.get("label"), str) or not item["label"]:
+        raise ValueError("has a port without label")
+    port: Table = {"name": _identifier(str(item["label"]))[:64]}
+    limits = {"beginAt": ("number", 0, 65535), "portNumber": ("count", 1, 1000)}
+    return port | dict(_numbers(item, limits))
 
 
 # ------------------------------------------------------------------------------ protocol 2
@@ -186,68 +327,109 @@ def _port_1(item: JsonValue) -> Table:
 def _protocol_2(document: Table) -> Imported:
     if wrong := problems(document):
         raise ValueError(f"is not a request OpenPAI takes: {'; '.join(wrong)}")
-    rest = {key: value for key, value in document.items() if key not in ("protocolVersion", "type")}
-    job: Table = {}
-    _moved(rest, job, {"name": "name", "jobRetryCount": "retries"})
     notes: list[str] = []
-    secrets = rest.pop("secrets", {})
-    if isinstance(secrets, dict) and secrets:
-        rest["secrets"] = [*secrets]
+    job: Table = {"name": _job_name(str(document["name"])), "openpai_env": True}
+    if job["name"] != document["name"]:
+        notes.append(f"name: {document['name']!r} becomes {job['name']!r}")
+    job |= dict(_numbers(document, {"jobRetryCount": ("retries", 0, 1000)}))
+    kept: Table = {}
+    prerequisites, secrets = _without_passwords(document.get("prerequisites"), notes)
+    kept |= {"prerequisites": prerequisites} if prerequisites else {}
+    given = document.get("secrets")
+    secrets = [*(given if isinstance(given, dict) else ()), *secrets]
+    if secrets:
+        kept["secrets"] = [*dict.fromkeys(secrets)]
         notes += [
             f"the value of the secret {name} is not taken over: give it when submitting"
-            for name in secrets
+            for name in dict.fromkeys(secrets)
         ]
-    parameters = rest.pop("parameters", {})
-    assert isinstance(parameters, dict)
+    parameters = document.get("parameters")
     plain: Table = {
-        name: value for name, value in parameters.items() if isinstance(value, _SCALARS)
+        name: value
+        for name, value in (parameters.items() if isinstance(parameters, dict) else ())
+        if isinstance(value, _SCALARS) and _fits(written.Identifier, name)
     }
     job |= {"parameters": plain} if plain else {}
-    other = {name: value for name, value in parameters.items() if name not in plain}
-    rest |= {"parameters": other} if other else {}
-    defaults = rest.pop("defaults", {})
-    assert isinstance(defaults, dict)
-    defaults = dict(defaults)
-    _moved(defaults, job, {"virtualCluster": "queue"})
-    rest |= {"defaults": defaults} if defaults else {}
-    roles = rest.pop("taskRoles")
-    prerequisites = rest["prerequisites"]
-    assert isinstance(roles, dict)
-    assert isinstance(prerequisites, list)
+    defaults = document.get("defaults")
+    queue = defaults.get("virtualCluster") if isinstance(defaults, dict) else None
+    if queue != _NO_QUEUE and _fits(Name, queue):
+        job["queue"] = queue
     images = {
         item["name"]: item["uri"]
         for item in prerequisites
         if isinstance(item, dict) and item["type"] == "dockerimage"
     }
-    kept_roles: Table = {}
+    roles = document["taskRoles"]
+    assert isinstance(roles, dict)
+    chosen: Table = {}
     made: list[JsonValue] = []
     for name, item in roles.items():
         assert isinstance(item, dict)
-        role, kept = _role_2(dict(item))
-        made.append({"name": name, "image": images[item["dockerImage"]], **role})
-        kept_roles[name] = kept
-    _no_null(rest, "")
-    rest["taskRoles"] = kept_roles
-    return _job({**job, "role": made, "openpai": rest}, 2, notes)
+        role = _role_2(name, item, notes, alone=len(roles) == 1)
+        image = images[item["dockerImage"]]
+        if _fits(ImageName, image):
+            role["image"] = image
+        else:
+            notes.append(f"role {name}: the image {image!r} is kept for OpenPAI only")
+        chosen[name] = {"dockerImage": item["dockerImage"]}
+        made.append(role)
+    kept["taskRoles"] = chosen
+    return _imported({**job, "role": made}, 2, kept, document, notes)
 
 
-def _role_2(rest: Table) -> tuple[Table, Table]:
-    role: Table = {}
-    _moved(rest, role, {"instances": "tasks", "taskRetryCount": "retries", "commands": "command"})
-    for table, names in (
-        (
-            "completion",
-            {"minFailedInstances": "min_failed", "minSucceededInstances": "min_succeeded"},
-        ),
-        ("resourcePerInstance", {"cpu": "cpus", "memoryMB": "memory_mb", "gpu": "gpus"}),
-        ("extraContainerOptions", {"shmMB": "shm_mb"}),
-    ):
-        found = rest.pop(table, {})
-        inner: Table = dict(found) if isinstance(found, dict) else {}
-        _moved(inner, role, names)
-        ports = inner.pop("ports", {})
-        if isinstance(ports, dict) and ports:
-            role["port"] = [{"name": name, "count": count} for name, count in ports.items()]
-        if inner:
-            rest[table] = inner
-    return role, rest
+def _without_passwords(items: JsonValue, notes: list[str]) -> tuple[list[JsonValue], list[str]]:
+    """The prerequisites with secrets in place of passwords, and what those are called."""
+    made: list[JsonValue] = []
+    secrets: list[str] = []
+    for item in items if isinstance(items, list) else []:
+        auth = item.get("auth") if isinstance(item, dict) else None
+        password = auth.get("password") if isinstance(auth, dict) else None
+        if isinstance(item, dict) and isinstance(auth, dict) and password:
+            if not re.fullmatch(r"<%\s*\$secrets\.\w+\s*%>", str(password)):
+                name = f"{_identifier(str(item.get('name')))}_password"
+                secrets.append(name)
+                auth = {**auth, "password": f"<% $secrets.{name} %>"}
+                notes.append(f"the password of the image {item.get('name')} becomes a secret")
+            made.append({**item, "auth": auth})
+            continue
+        made.append(item)
+    return made, secrets
+
+
+def _role_2(name: str, item: Table, notes: list[str], *, alone: bool) -> Table:
+    role: Table = {"name": name}
+    role |= dict(_numbers(item, {"instances": ("tasks", 1, 100_000)}))
+    role |= dict(_numbers(item, {"taskRetryCount": ("retries", -1, 1000)}))
+    resource, options, completion = (
+        dict(found) if isinstance(found, dict) else {}
+        for found in (
+            item.get(key) for key in ("resourcePerInstance", "extraContainerOptions", "completion")
+        )
+    )
+    role |= dict(_numbers(resource, _RESOURCES))
+    shm = options.get("shmMB")
+    if isinstance(shm, int | float) and shm > 0:
+        role["shm_mb"] = int(shm)
+    tasks = _number(item.get("instances", 1), 1, 100_000)
+    if (failed := _enough(completion.get("minFailedInstances"), tasks)) is not None:
+        role["min_failed"] = failed
+    # OpenPAI ends a job with the first role whose tasks are done.
+    enough = _enough(completion.get("minSucceededInstances"), tasks) or (None if alone else tasks)
+    role |= {"min_succeeded": enough} if enough is not None else {}
+    ports = resource.get("ports")
+    found: list[JsonValue] = [
+        {"name": label, "count": int(count)}
+        for label, count in (ports.items() if isinstance(ports, dict) else ())
+        if isinstance(count, int | float) and 1 <= count <= 1000 and len(label) <= 64
+    ]
+    role |= {"port": found} if found else {}
+    commands = item["commands"]
+    assert isinstance(commands, list)
+    role["command"] = [*_plain_commands([str(one) for one in commands], name, notes)]
+    return role
+
+
+_PROTOCOLS: Mapping[int, tuple[str, Callable[[Job], Table]]] = {
+    1: ("openpai_v1", document_v1),
+    2: ("openpai", document_v2),
+}

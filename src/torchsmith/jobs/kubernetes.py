@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 
 from torchsmith.errors import UsageError
-from torchsmith.jobs import yaml_text
+from torchsmith.jobs import openpai_env, yaml_text
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
     environment,
-    kept_out,
+    left_out,
     needs_image,
     started,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
+from torchsmith.jobs.shell import end_of
 
 Table = dict[str, object]
 PORT = 29500
@@ -29,73 +30,153 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
     for job in jobs:
         needs_image(job, "Kubernetes")
         files[f"{job.name}.yaml"] = yaml_text.write(*_objects(job)).encode()
-        notes += [f"{job.name}: {note}" for note in pod_notes(job)]
-        for role in job.roles:
-            if role.min_succeeded not in (None, -1, role.tasks) or (role.min_failed or 1) != 1:
-                notes.append(f"{job.name}: role {role.name}: min_… needs Kubernetes 1.33")
+        notes += [f"{job.name}: {note}" for note in (*pod_notes(job), *_end_notes(job))]
     return Rendering(files, tuple(notes))
 
 
 def _objects(job: Job) -> list[Table]:
+    """A Job for each role; in a JobSet where the end of one role ends the others."""
     names = _names(job)
-    objects: list[Table] = []
-    if job.distributed and job.nodes > 1:
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "metadata": metadata(job, job.name),
-                "spec": {
-                    # Headless: each pod has a name of its own, also before it is ready.
-                    "clusterIP": "None",
-                    "publishNotReadyAddresses": True,
-                    "selector": labels(job),
-                    "ports": [{"name": "rendezvous", "port": PORT}],
-                },
-            }
-        )
-    first = names[job.roles[0].name]
-    for role in job.roles:
-        meet = Rendezvous(f"{first}-0.{job.name}", str(PORT), "JOB_COMPLETION_INDEX")
-        commands = started(job, role, commands_for(job, role, "Kubernetes"), meet)
-        pod = pod_spec(job, role, commands, names[role.name])
-        if job.distributed and job.nodes > 1:
-            pod["subdomain"] = job.name
-        objects.append(
-            {
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "metadata": metadata(job, names[role.name]),
-                "spec": {
-                    "completionMode": "Indexed",
-                    "completions": role.tasks,
-                    "parallelism": role.tasks,
-                    **_policy(job, role),
+    made = {role.name: _job(job, role, names) for role in job.roles}
+    if _tied(job):
+        return [_job_set(job, names, made)]
+    jobs: list[Table] = [
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata(job, names[role]),
+            "spec": spec,
+        }
+        for role, spec in made.items()
+    ]
+    return [_service(job), *jobs] if _meet(job) else jobs
+
+
+def _tied(job: Job) -> bool:
+    """Whether a role ends the others: Jobs know nothing of each other, a JobSet does."""
+    return len(job.roles) > 1 and any(role.wins_at is not None for role in job.roles)
+
+
+def _meet(job: Job) -> bool:
+    """Whether tasks look for each other by name."""
+    several = job.nodes > 1 and (job.distributed or openpai_env.wanted(job))
+    return several or len(job.roles) > 1
+
+
+def _service(job: Job) -> Table:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(job, job.name),
+        "spec": {
+            # Headless: each pod has a name of its own, also before it is ready.
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels(job),
+            **({"ports": [{"name": "rendezvous", "port": PORT}]} if job.distributed else {}),
+        },
+    }
+
+
+def _job(job: Job, role: TaskRole, names: dict[str, str]) -> Table:
+    """The Job of a role, without its head."""
+
+    def host(other: TaskRole, index: int) -> str:
+        # In a JobSet each role is its Job number 0.
+        place = f"{job.name}-{_short(other)}-0" if _tied(job) else names[other.name]
+        return f"{place}-{index}.{job.name}"
+
+    meet = Rendezvous(host(job.roles[0], 0), str(PORT), "JOB_COMPLETION_INDEX")
+    commands = started(job, role, commands_for(job, role, "Kubernetes"), meet)
+    pai = openpai_env.lines(job, role, "JOB_COMPLETION_INDEX", host)
+    pod = pod_spec(job, role, (*pai, *commands), names[role.name])
+    if _meet(job) and not _tied(job):
+        pod["subdomain"] = job.name
+    return {
+        "completionMode": "Indexed",
+        "completions": role.tasks,
+        "parallelism": role.tasks,
+        **_policy(job, role),
+        "template": {"metadata": {"labels": labels(job, role)}, "spec": pod},
+    }
+
+
+def _job_set(job: Job, names: dict[str, str], made: dict[str, Table]) -> Table:
+    """https://jobset.sigs.k8s.io: it is done when one of the roles that end it is."""
+    enough = [_short(role) for role in job.roles if role.wins_at is not None]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": metadata(job, job.name),
+        "spec": {
+            "network": {"enableDNSHostnames": True, "subdomain": job.name},
+            "successPolicy": {"operator": "Any", "targetReplicatedJobs": enough},
+            "failurePolicy": {"maxRestarts": times(job.retries)},
+            "replicatedJobs": [
+                {
+                    "name": _short(role),
+                    "replicas": 1,
+                    # The set itself starts all of them again.
                     "template": {
-                        "metadata": {"labels": labels(job, role)},
-                        "spec": pod,
+                        "spec": {**made[role.name], "backoffLimit": 0}
+                        if "backoffLimit" in made[role.name]
+                        else made[role.name]
                     },
-                },
-            }
-        )
-    return objects
+                }
+                for role in job.roles
+            ],
+        },
+    }
+
+
+def times(retries: int) -> int:
+    """How often something is started again; without end: the largest number there is."""
+    return retries if retries >= 0 else 2**31 - 1
 
 
 def _policy(job: Job, role: TaskRole) -> Table:
     # In a distributed run one failure fails them all, and each of them counts.
-    again = job.retries * (role.tasks if job.distributed else 1)
+    again = min(times(job.retries) * (role.tasks if job.distributed else 1), 2**31 - 1)
     policy: Table = {"backoffLimit": again}
-    many = role.min_failed is not None and role.min_failed != 1
-    if role.retries or many:
-        policy = {"backoffLimitPerIndex": role.retries}
+    counted = role.fails_at is not None and role.fails_at > 1
+    if role.retries or counted or (role.fails_at is None and role.wins_at is not None):
+        policy = {"backoffLimitPerIndex": times(role.retries)}
         if role.min_failed is not None:
-            bearable = role.tasks if role.min_failed == -1 else role.min_failed - 1
-            policy["maxFailedIndexes"] = bearable
-    if role.min_succeeded not in (None, -1, role.tasks):
-        policy["successPolicy"] = {"rules": [{"succeededCount": role.min_succeeded}]}
+            policy["maxFailedIndexes"] = role.tasks if role.fails_at is None else role.fails_at - 1
+    if role.wins_at not in (None, role.tasks):
+        policy["successPolicy"] = {"rules": [{"succeededCount": role.wins_at}]}
     if job.seconds is not None:
         policy["activeDeadlineSeconds"] = job.seconds
     return policy
+
+
+def _end_notes(job: Job) -> list[str]:
+    notes: list[str] = []
+    if _tied(job):
+        notes.append(
+            "needs JobSet on the cluster (https://jobset.sigs.k8s.io), as one role's end ends the "
+            "others"
+        )
+    elif len(job.roles) > 1:
+        notes.append("a role that fails does not end the others: each is a Job of its own")
+    for role in job.roles:
+        if role.wins_at not in (None, role.tasks) or role.fails_at not in (None, 1):
+            notes.append(f"role {role.name}: min_… needs Kubernetes 1.33")
+        if role.fails_at is not None and role.fails_at > 1:
+            notes.append(
+                f"role {role.name}: min_failed: tasks that failed are borne until all have ended; "
+                "then Kubernetes calls the Job failed"
+            )
+        if role.fails_at is None and role.wins_at is None:
+            notes.append(
+                f"role {role.name}: min_failed = -1: a task that fails ends as if it had succeeded"
+            )
+    return notes
+
+
+def _short(role: TaskRole) -> str:
+    """A role's name as Kubernetes takes it."""
+    return role.name.lower().strip("_").replace("_", "-")
 
 
 def _names(job: Job) -> dict[str, str]:
@@ -103,10 +184,7 @@ def _names(job: Job) -> dict[str, str]:
     check_name(job)
     if len(job.roles) == 1:
         return {job.roles[0].name: job.name}
-    names = {
-        role.name: f"{job.name}-{role.name.lower().strip('_').replace('_', '-')}"
-        for role in job.roles
-    }
+    names = {role.name: f"{job.name}-{_short(role)}" for role in job.roles}
     for role, name in names.items():
         if list(names.values()).count(name) > 1 or len(name) > _LONGEST or name.endswith("-"):
             raise UsageError(
@@ -161,10 +239,15 @@ def pod_spec(job: Job, role: TaskRole, commands: tuple[str, ...], name: str) -> 
         }
         for secret in job.secrets
     ]
+    text = "\n".join(commands)
+    if role.fails_at is None and role.wins_at is None:
+        # Nobody asks how it ends, and a Job would.
+        end = end_of(text)
+        text = f"sh -e /dev/fd/3 3<<'{end}' || echo \"borne: it ended with $?\" >&2\n{text}\n{end}"
     container: Table = {
         "name": name,
         "image": role.image,
-        "command": ["/bin/sh", "-ec", _plain("\n".join(commands))],
+        "command": ["/bin/sh", "-ec", _plain(text)],
         **({"env": env} if env else {}),
         "resources": {"requests": dict(limits), "limits": limits},
     }
@@ -226,7 +309,8 @@ def _volume(job: Job, mount: Mount) -> tuple[Table, str]:
 
 def pod_notes(job: Job) -> list[str]:
     """What pods have no word for."""
-    notes = kept_out(job, "kubernetes")
+    notes = left_out(job, "kubernetes")
+    notes += openpai_env.notes(job, names=True)
     notes += [f"after {name}: Kubernetes starts every job at once" for name in job.after]
     for role in job.roles:
         notes += [

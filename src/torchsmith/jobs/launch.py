@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pydantic import JsonValue
 
 from torchsmith.errors import UsageError
 from torchsmith.jobs.models import Job, TaskRole
+from torchsmith.jobs.openpai_rules import commands_of
 
 _PARAMETER = re.compile(r"<%\s*\$parameters\.(\w+)\s*%>")
 _FILLED_IN = re.compile(r"<%.*?%>", re.DOTALL)
-_LAUNCHES = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
+_LAUNCHES = re.compile(
+    r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|--multiprocessing-distributed\b"
+)
 # One plain call of a Python file: torchrun can start it itself. Anything with shell syntax, or
 # with a rank that only the process knows, gets a shell for each process.
 _PLAIN = re.compile(r"python(?:3(?:\.\d+)?)? (?P<rest>[\w./-]*\.py(?: [^;&|<>()`#\n]*)?)")
@@ -30,7 +36,10 @@ class Rendezvous:
 
 
 def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
-    """A role's commands with the parameters filled in, for engines that do not do it."""
+    """A role's commands with the parameters filled in, for engines that do not do it.
+
+    Those of the deployment the job chose in OpenPAI are before and behind them.
+    """
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in job.parameters:
@@ -41,7 +50,7 @@ def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
         found = job.parameters[match[1]]
         return str(found).lower() if isinstance(found, bool) else str(found)
 
-    commands = tuple(_PARAMETER.sub(value, command) for command in role.commands)
+    commands = tuple(_PARAMETER.sub(value, command) for command in _deployed(job, role))
     for command in commands:
         if left := _FILLED_IN.search(command):
             raise UsageError(
@@ -49,6 +58,13 @@ def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
                 f"Write what it stands for; {engine} would run it as it is.",
             )
     return commands
+
+
+def _deployed(job: Job, role: TaskRole) -> Sequence[str]:
+    if "deployments" not in job.openpai:
+        return role.commands
+    mine: dict[str, JsonValue] = {"commands": [*role.commands]}
+    return commands_of({**job.openpai, "taskRoles": {role.name: mine}}, role.name)
 
 
 def environment(job: Job, role: TaskRole) -> dict[str, str]:
@@ -110,11 +126,6 @@ def gpus_before(job: Job, role: TaskRole, index: int) -> int:
     return sum(other.tasks * other.gpus for other in earlier) + index * role.gpus
 
 
-def in_time(job: Job, command: str) -> str:
-    """The command, ended when its time is up, for engines that know no limit."""
-    return command if job.seconds is None else f"timeout {job.seconds} sh -c {shlex.quote(command)}"
-
-
 def needs_image(job: Job, engine: str) -> None:
     """Refuse a job without an image on an engine that runs only images."""
     for role in job.roles:
@@ -123,6 +134,22 @@ def needs_image(job: Job, engine: str) -> None:
                 f"job {job.name}: {engine} runs images, and role {role.name} names none",
                 "Add image = ..., or give it with --set image=NAME.",
             )
+
+
+def unfit_images(job: Job) -> list[str]:
+    """What is wrong with images that no registry and no engine takes by their names."""
+    found: list[str] = []
+    for name in dict.fromkeys(role.image for role in job.roles):
+        first, slash, rest = name.partition("/")
+        host = slash and (set(first) & set(".:") or first == "localhost")
+        repository = re.sub(r"(?::[^/]*)?(?:@.*)?$", "", rest if host else name)
+        if repository != repository.lower():
+            found.append(
+                f"no registry takes the image {name}: a name has no capital letters, so "
+                f"{'' if host else first + ' '}may stand for a name of yours; give it with "
+                "--set image=NAME"
+            )
+    return found
 
 
 def pullable(job: Job, engine: str) -> None:
@@ -147,8 +174,32 @@ def only_folders(job: Job, engine: str) -> None:
             )
 
 
-def kept_out(job: Job, engine: str) -> list[str]:
-    """What the job says for another engine only."""
-    tables = {"openpai": job.openpai, "openpai_v1": job.openpai_v1}
-    names = [f"{table}.{key}" for table, keys in tables.items() if table != engine for key in keys]
-    return [f"left out, as only OpenPAI knows them: {', '.join(names)}"] if names else []
+def left_out(job: Job, engine: str) -> list[str]:
+    """What the job says for other engines only, and what says nothing without something else."""
+    notes: list[str] = []
+    kept = {"openpai": job.openpai, "openpai_v1": job.openpai_v1}
+    names = [
+        f"{table}.{key}"
+        for table, keys in kept.items()
+        if table != engine
+        for key in keys
+        # Other engines run these commands too.
+        if engine.startswith("openpai") or (table, key) != ("openpai", "deployments")
+    ]
+    notes += [f"left out, as only OpenPAI knows them: {', '.join(names)}"] if names else []
+    for table, mine, named in (
+        (job.slurm, "slurm", "Slurm"),
+        (job.kubernetes, "kubernetes", "Kubernetes"),
+    ):
+        written = table.model_dump(exclude_defaults=True)
+        if written and engine != mine:
+            keys = ", ".join(f"{mine}.{key}" for key in written)
+            notes.append(f"left out, as only {named} knows them: {keys}")
+    if not job.distributed:
+        notes += ["backend: says nothing without distributed = true"] if job.backend_asked else []
+        notes += [
+            f"role {role.name}: processes says nothing without distributed = true"
+            for role in job.roles
+            if role.processes_asked
+        ]
+    return notes

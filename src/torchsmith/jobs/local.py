@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 
+from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
     environment,
     exports,
     gpus_before,
-    kept_out,
+    left_out,
     needs_image,
     only_folders,
     started,
@@ -23,6 +24,10 @@ from torchsmith.jobs.states import TIMED_OUT
 JOB = "TORCHSMITH_JOB"
 LABEL = "torchsmith.job"
 _MEET = Rendezvous("127.0.0.1", '"$MASTER_PORT"', "TASK_INDEX")
+_PAI_PORT = "PAI_FIRST_PORT"
+_NONE = "''"
+# A role that asks for nothing of its own.
+_DEFAULTS = (1, 2048)
 
 
 def render(jobs: tuple[Job, ...], container: str = "") -> Rendering:
@@ -49,24 +54,32 @@ def script(job: Job, record: str = "", container: str = "") -> str:
         lines += [f'{mount.variable}=$(realpath "{mount.source}")', f"export {mount.variable}"]
     if job.distributed and job.nodes > 1:
         lines += ["export MASTER_PORT=$((20000 + $$ % 20000))"]
+    if openpai_env.wanted(job):
+        lines += [f"export {_PAI_PORT}=$((10000 + $$ % 90 * 100))"]
     # In a container a folder is where the job says; here it is where it lies.
     known = set() if container else {mount.variable for mount in job.mounts}
     for role in job.roles:
         env = environment(job, role)
         told = exports({name: value for name, value in env.items() if name not in known})
         commands = started(job, role, commands_for(job, role, "local"), _MEET)
-        text = "\n".join(("set -e", *told, *commands))
+        known_there = openpai_env.lines(job, role, "TASK_INDEX", _here, _PAI_PORT)
+        text = "\n".join(("set -e", *known_there, *told, *commands))
         end = end_of(text)
         lines += ["", f"role_{role.name}=$(cat <<'{end}'", text, end, ")"]
-    lines += ["", *_RUN]
+    lines += ["", *_RUN, *([*_COUNTED, *_judge(job)] if job.counts else _TOLD), "", *_ALL]
+    lines += ['  : >"$ends"', "  verdict="] if job.counts else []
     place = shlex.quote(record)
     lines += [f"  rm -f {place}/*.exit"] if record else []
     lines += ["  began=$(date +%s)"] if job.seconds else []
     lines += [*_tasks(job, record, container), *_WAIT]
     lines += _limit(job.seconds) if job.seconds else []
     lines += [f'    echo "$code" >{place}/"${{each#*:}}.exit"'] if record else []
-    lines += [*_SUM, "", *_again(job.retries), ""]
+    lines += [*(_VERDICT if job.counts else _SUM), "", *_again(job.retries), ""]
     return "\n".join(lines)
+
+
+def _here(role: TaskRole, index: int) -> str:
+    return "127.0.0.1"
 
 
 # timeout puts a task into a process group of its own and ends all of it. A task that fails tells
@@ -80,12 +93,31 @@ stop() {
 }
 trap 'stop; exit 130' INT
 trap 'stop; exit 143' TERM
+""".splitlines()
+_TOLD = """\
 # timeout, told to end before it knows its task, would not wait for the code of one that failed.
 trap 'sleep 0.2; stop' USR1
 # shellcheck disable=SC2016
 task='text=$1 all=$2; shift 2
 "$@" sh -c "$text" || { code=$?; trap "" TERM; kill -USR1 "$all" 2>/dev/null; exit "$code"; }'
-
+""".splitlines()
+# Where the end of a job depends on how many tasks ended how, each tells its end.
+_COUNTED = """\
+ends=$(mktemp)
+trap 'rm -f "$ends"' EXIT
+verdict=
+""".splitlines()
+_COUNTING = """\
+trap 'sleep 0.2; judge' USR1
+# shellcheck disable=SC2016
+task='text=$1 all=$2 ends=$3 name=$4; shift 4; code=0
+"$@" sh -c "$text" || code=$?
+trap "" TERM; echo "$name:$code" >>"$ends"; kill -USR1 "$all" 2>/dev/null; exit "$code"'
+many() { grep -c "$1" "$ends" || true; }
+judge() {
+  [ -z "$verdict" ] || return 0
+""".splitlines()
+_ALL = """\
 all_tasks() {
   pids="" stopping=""
   status=0""".splitlines()
@@ -115,6 +147,42 @@ _SUM = """\
 }""".splitlines()
 
 
+# No number of ends decided: those that failed are borne, those that were ended are not.
+_VERDICT = """\
+    case "$verdict:$(many "^${each#*:}:"):$code" in
+      :0:[1-9]*) status=$code ;;
+    esac
+  done
+  judge
+  [ -z "$verdict" ] || status=$verdict
+  return "$status"
+}""".splitlines()
+
+
+def _judge(job: Job) -> list[str]:
+    """Count the ends of each role's tasks; enough of them end all the others."""
+    lines = list(_COUNTING)
+    for role in job.roles:
+        if role.fails_at is not None:
+            lines += [
+                f'  if [ "$(many "^{role.name}-[0-9]*:[1-9]")" -ge {role.fails_at} ]; then',
+                f'    verdict=$(sed -n "s/^{role.name}-[0-9]*:\\([1-9][0-9]*\\)$/\\1/p" "$ends" | '
+                f"sed -n {role.fails_at}p)",
+                "    stop",
+                "    return 0",
+                "  fi",
+            ]
+        if role.wins_at is not None:
+            lines += [
+                f'  if [ "$(many "^{role.name}-[0-9]*:0\\$")" -ge {role.wins_at} ]; then',
+                "    verdict=0",
+                "    stop",
+                "    return 0",
+                "  fi",
+            ]
+    return [*lines, "}"]
+
+
 def _limit(seconds: int) -> list[str]:
     """The code of a task that had to be killed when its time was up is that of any other's."""
     return [
@@ -127,12 +195,14 @@ def _limit(seconds: int) -> list[str]:
 def _again(retries: int) -> list[str]:
     if not retries:
         return ["all_tasks"]
+    limit = [f'  [ "$attempt" -le {retries} ] || exit "$status"'] if retries > 0 else []
+    of = f" of {retries}" if retries > 0 else ""
     return [
         "attempt=0",
         "until all_tasks; do",
         "  attempt=$((attempt + 1))",
-        f'  [ "$attempt" -le {retries} ] || exit "$status"',
-        f'  echo "started again, $attempt of {retries}" >&2',
+        *limit,
+        f'  echo "started again, $attempt{of}" >&2',
         "done",
     ]
 
@@ -147,13 +217,14 @@ def _tasks(job: Job, record: str, container: str) -> list[str]:
             if job.nodes > 1:
                 first = gpus_before(job, role, index)
                 mine = range(first, first + role.gpus)
-                variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, mine))}")
+                variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, mine)) or _NONE}")
             name = f"{role.name}-{index}"
             kept = f" >>{shlex.quote(record)}/{name}.log 2>&1" if record else ""
             box = _box(job, role, container) if container else ""
+            ends = f' "$ends" {name}' if job.counts else ""
             lines += [
                 f"  {' '.join(variables)} timeout {limit} "
-                f'sh -c "$task" task "$role_{role.name}" "$$"{box}{kept} &',
+                f'sh -c "$task" task "$role_{role.name}" "$$"{ends}{box}{kept} &',
                 f'  pids="$pids $!:{name}"',
             ]
     return lines
@@ -165,6 +236,7 @@ def _box(job: Job, role: TaskRole, container: str) -> str:
     if job.nodes > 1:
         names += ["CUDA_VISIBLE_DEVICES"]
         names += ["MASTER_PORT"] if job.distributed else []
+    names += [_PAI_PORT] if openpai_env.wanted(job) else []
     options = ["--rm", "--init", "--network=host", f"--cpus={role.cpus}"]
     options += [f"--memory={role.memory_mb}m"]
     options += [f"--shm-size={role.shm_mb}m"] if role.shm_mb else []
@@ -181,8 +253,10 @@ def _box(job: Job, role: TaskRole, container: str) -> str:
 
 
 def _notes(job: Job, container: str) -> list[str]:
-    notes = kept_out(job, "local")
+    notes = left_out(job, "local")
+    notes += openpai_env.notes(job, names=False)
     notes += [f"after {name}: run that script first" for name in job.after]
+    notes += [f"queue {job.queue}: this machine has none"] if job.queue else []
     for role in job.roles:
         if role.image and not container:
             notes.append(
@@ -191,6 +265,14 @@ def _notes(job: Job, container: str) -> list[str]:
             )
         if role.shm_asked and not container:
             notes.append(f"role {role.name}: shared memory is this machine's own /dev/shm")
-        if role.retries or role.min_failed is not None or role.min_succeeded is not None:
-            notes.append(f"role {role.name}: tasks are not counted or started again one by one")
+        if not container and (role.cpus, role.memory_mb) != _DEFAULTS:
+            notes.append(f"role {role.name}: cpus and memory_mb are no limits for plain processes")
+        if role.gpus and job.nodes == 1:
+            notes.append(f"role {role.name}: gpus: the task sees all GPUs of this machine")
+        notes += [
+            f"role {role.name}: port {port.name} is not opened: the machine's own are there"
+            for port in role.ports
+        ]
+        if role.retries:
+            notes.append(f"role {role.name}: retries: tasks are not started again one by one")
     return notes

@@ -53,13 +53,15 @@ class Secret:
 class TaskRole:
     """One kind of task. `rank` is the node rank of its first one in a distributed run.
 
-    `shm_asked` is the shared memory the job asks for, `shm_mb` the image's where it does not.
+    `shm_asked` is the shared memory the job asks for, `shm_mb` the image's where it does not;
+    `processes_asked`: the job names their number.
     """
 
     name: str
     tasks: int
     rank: int
     processes: int
+    processes_asked: bool
     cpus: int
     memory_mb: int
     gpus: int
@@ -73,10 +75,23 @@ class TaskRole:
     min_succeeded: int | None
     commands: tuple[str, ...]
 
+    @property
+    def fails_at(self) -> int | None:
+        """How many failed tasks fail the job; None: no number of them."""
+        return None if self.min_failed == -1 else self.min_failed or 1
+
+    @property
+    def wins_at(self) -> int | None:
+        """How many tasks that succeeded end the job; None: no number of them."""
+        return None if self.min_succeeded == -1 else self.min_succeeded
+
 
 @dataclass(frozen=True)
 class Job:
-    """A workload. Its roles name no image where it runs in an environment of the machine."""
+    """A workload. Its roles name no image where it runs in an environment of the machine.
+
+    `backend_asked`: the job names one.
+    """
 
     name: str
     environment: str
@@ -84,6 +99,7 @@ class Job:
     roles: tuple[TaskRole, ...]
     distributed: bool
     backend: str
+    backend_asked: bool
     retries: int
     secrets: tuple[Secret, ...]
     mounts: tuple[Mount, ...]
@@ -94,6 +110,7 @@ class Job:
     parameters: Mapping[str, str | int | float | bool]
     slurm: Slurm
     kubernetes: Kubernetes
+    openpai_env: bool = False
     openpai: Mapping[str, JsonValue] = field(default_factory=dict)
     openpai_v1: Mapping[str, JsonValue] = field(default_factory=dict)
 
@@ -101,6 +118,16 @@ class Job:
     def nodes(self) -> int:
         """How many tasks there are in all: the nodes of a distributed run."""
         return sum(role.tasks for role in self.roles)
+
+    @property
+    def counts(self) -> bool:
+        """Whether its end depends on how many tasks ended how: the first failure does not do."""
+        return any(
+            role.fails_at != 1 or role.wins_at not in (None, role.tasks)
+            if len(self.roles) == 1
+            else role.fails_at != 1 or role.wins_at is not None
+            for role in self.roles
+        )
 
 
 @dataclass(frozen=True)

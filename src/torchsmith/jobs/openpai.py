@@ -14,19 +14,22 @@ from torchsmith.jobs.launch import (
     commands_for,
     environment,
     exports,
-    in_time,
-    kept_out,
+    left_out,
     needs_image,
     started,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
-from torchsmith.jobs.openpai_rules import problems
+from torchsmith.jobs.openpai_rules import cautions, passwords_in_clear, problems
+from torchsmith.jobs.shell import end_of
+from torchsmith.recipe.job import NULL
 
 Table = dict[str, JsonValue]
 _INDEX = "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX"
 _PORT = "rendezvous"
-# Where its storage plugin puts a storage: /mnt/NAME.
-_STORAGE = "com.microsoft.pai.runtimeplugin"
+# The storage plugin of old; `extras.storages` switches it off.
+_PLUGINS, _TEAMWISE = "com.microsoft.pai.runtimeplugin", "teamwise_storage"
+# What stands for "without end" where the protocol takes a number from 0 on.
+_MOST_RETRIES = 1000
 
 
 def render(jobs: tuple[Job, ...]) -> Rendering:
@@ -34,15 +37,15 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for job in jobs:
-        needs_image(job, "OpenPAI")
-        document = _document(job)
-        if wrong := problems(document):
+        document = document_v2(job)
+        if wrong := [*problems(document), *passwords_in_clear(document)]:
             raise UsageError(
                 f"OpenPAI would refuse job {job.name}: {'; '.join(wrong)}",
                 "What is written under [openpai] goes there as it is: mend it there.",
             )
         files[f"{job.name}.yaml"] = (_secrets_needed(job) + yaml_text.write(document)).encode()
-        notes += [f"{job.name}: {note}" for note in _notes(job, "openpai")]
+        said = [*_notes(job, "openpai"), *_storages(job)[1], *cautions(document)]
+        notes += [f"{job.name}: {note}" for note in said]
     return Rendering(files, tuple(notes))
 
 
@@ -51,33 +54,46 @@ def render_v1(jobs: tuple[Job, ...]) -> Rendering:
     files: dict[str, bytes] = {}
     notes: list[str] = []
     for job in jobs:
-        needs_image(job, "OpenPAI")
-        text = json.dumps(_document_v1(job), indent=2, ensure_ascii=False) + "\n"
+        text = json.dumps(document_v1(job), indent=2, ensure_ascii=False) + "\n"
         files[f"{job.name}.json"] = text.encode()
         notes += [f"{job.name}: {note}" for note in _notes(job, "openpai_v1")]
     return Rendering(files, tuple(notes))
 
 
+def merged(computed: Table, kept: Table) -> Table:
+    """What was computed, and what was kept beside it; of the same key, what was computed."""
+    table = dict(computed)
+    for key, value in kept.items():
+        mine = table.get(key)
+        if key not in table:
+            table[key] = value
+        elif isinstance(mine, dict) and isinstance(value, dict):
+            table[key] = merged(mine, value)
+    return table
+
+
+def _kept(value: JsonValue) -> JsonValue:
+    """What was kept, with its nulls: a job file has no word for them."""
+    if isinstance(value, Mapping):
+        return {key: _kept(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_kept(inner) for inner in value]
+    return None if value == NULL else value
+
+
 # ------------------------------------------------------------------------------ protocol 2
 
 
-def _document(job: Job) -> Table:
-    kept = dict(job.openpai)
+def document_v2(job: Job) -> Table:
+    """The request, as a table."""
+    kept = _table(_kept(dict(job.openpai)))
     kept.pop("secrets", None)
-    kept_roles = kept.pop("taskRoles", {})
-    kept_defaults = kept.pop("defaults", {})
-    kept_parameters = kept.pop("parameters", {})
-    prerequisites, chosen = _images(job, kept.pop("prerequisites", []))
-    roles: Table = {}
-    for role in job.roles:
-        mine = kept_roles.get(role.name, {}) if isinstance(kept_roles, Mapping) else {}
-        mine = dict(mine) if isinstance(mine, Mapping) else {}
-        # Several prerequisites may be the same image: the one that was chosen stays.
-        image = str(mine.get("dockerImage", ""))
-        same = {"type": "dockerimage", "name": image, "uri": role.image}.items()
-        if not any(isinstance(item, Mapping) and same <= item.items() for item in prerequisites):
-            image = chosen[role.name]
-        roles[role.name] = _role(job, role, mine, image)
+    kept_roles = _table(kept.pop("taskRoles", {}))
+    prerequisites, chosen = _images(job, kept.pop("prerequisites", []), kept_roles)
+    roles: Table = {
+        role.name: _role(job, role, _table(kept_roles.get(role.name)), chosen[role.name])
+        for role in job.roles
+    }
     document: Table = {
         "protocolVersion": 2,
         "name": job.name,
@@ -85,68 +101,138 @@ def _document(job: Job) -> Table:
         **{key: kept.pop(key) for key in ("version", "contributor", "description") if key in kept},
         "prerequisites": prerequisites,
     }
-    parameters = {**_table(kept_parameters), **job.parameters}
-    document |= {"parameters": parameters} if parameters else {}
-    document |= {"jobRetryCount": job.retries} if job.retries else {}
+    document |= {"parameters": dict(job.parameters)} if job.parameters else {}
+    if job.retries:
+        document["jobRetryCount"] = _MOST_RETRIES if job.retries < 0 else job.retries
     document["taskRoles"] = roles
-    defaults = _table(kept_defaults) | ({"virtualCluster": job.queue} if job.queue else {})
-    document |= {"defaults": defaults} if defaults else {}
-    if storages := _storages(job):
-        extras = _table(kept.pop("extras", {}))
-        plugins = extras.get(_STORAGE, [])
-        extras[_STORAGE] = [*(plugins if isinstance(plugins, list) else []), *storages]
-        document["extras"] = extras
-    return {**document, **kept}
+    document |= {"defaults": {"virtualCluster": job.queue}} if job.queue else {}
+    if job.mounts:
+        document["extras"] = {"storages": _storages(job)[0]}
+    return merged(document, kept)
 
 
 def _table(value: JsonValue) -> Table:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _images(job: Job, kept: JsonValue) -> tuple[list[JsonValue], dict[str, str]]:
+def _list(value: JsonValue) -> list[JsonValue]:
+    return list(value) if isinstance(value, list) else []
+
+
+def _images(
+    job: Job, kept: JsonValue, kept_roles: Table
+) -> tuple[list[JsonValue], dict[str, JsonValue]]:
     """The prerequisites, and which of them is the image of each role."""
-    prerequisites: list[JsonValue] = list(kept) if isinstance(kept, list) else []
-    known = {
-        str(item["uri"]): str(item["name"])
+    prerequisites = _list(kept)
+    images = [
+        (item.get("name"), item.get("uri"))
         for item in prerequisites
         if isinstance(item, Mapping) and item.get("type") == "dockerimage"
-        if "uri" in item and "name" in item
-    }
+    ]
+    chosen: dict[str, JsonValue] = {}
     for role in job.roles:
-        if role.image not in known:
-            name = f"image_{len(known)}"
-            known[role.image] = name
+        before = _table(kept_roles.get(role.name)).get("dockerImage")
+        if any(name == before and role.image in (uri, "") for name, uri in images):
+            # Several may be the same image: the one that was chosen stays.
+            chosen[role.name] = before
+            continue
+        needs_image(job, "OpenPAI")
+        if role.image not in (uri for _, uri in images):
+            taken = {name for name, _ in images}
+            name = next(f"image_{n}" for n in range(len(taken) + 1) if f"image_{n}" not in taken)
+            images.append((name, role.image))
             prerequisites.append({"type": "dockerimage", "name": name, "uri": role.image})
-    return prerequisites, {role.name: known[role.image] for role in job.roles}
+        chosen[role.name] = next(name for name, uri in images if uri == role.image)
+    return prerequisites, chosen
 
 
-def _role(job: Job, role: TaskRole, kept: Table, image: str) -> Table:
-    kept["dockerImage"] = image
-    options = _table(kept.pop("extraContainerOptions", {}))
-    options |= {"shmMB": role.shm_mb} if role.shm_mb else {}
+def _role(job: Job, role: TaskRole, kept: Table, image: JsonValue) -> Table:
     completion: Table = {}
     if role.min_failed is not None:
         completion["minFailedInstances"] = role.min_failed
-    if role.min_succeeded is not None:
+    if role.min_succeeded is not None and role.min_succeeded != role.tasks:
         completion["minSucceededInstances"] = role.min_succeeded
-    resource: Table = {"cpu": role.cpus, "memoryMB": role.memory_mb, "gpu": role.gpus}
+    elif role.min_succeeded is None and len(job.roles) > 1:
+        # By itself OpenPAI ends a job with the first role that is done.
+        completion["minSucceededInstances"] = -1
     ports: Table = {port.name: port.count for port in role.ports}
     ports |= {_PORT: 1} if _meets(job) else {}
-    resource |= {"ports": ports} if ports else {}
     table: Table = {"instances": role.tasks}
     table |= {"completion": completion} if completion else {}
     table |= {"taskRetryCount": role.retries} if role.retries else {}
-    table |= kept
-    table |= {"extraContainerOptions": options} if options else {}
-    table["resourcePerInstance"] = resource
-    table["commands"] = [*_commands(job, role, role.commands)]
-    return table
+    table |= {"dockerImage": image}
+    table |= {"extraContainerOptions": {"shmMB": role.shm_mb}} if role.shm_mb else {}
+    table["resourcePerInstance"] = {
+        "cpu": role.cpus,
+        "memoryMB": role.memory_mb,
+        "gpu": role.gpus,
+        **({"ports": ports} if ports else {}),
+    }
+    # What was imported comes back as it was; OpenPAI stops at the first failure by itself.
+    strict = role.name not in _table(job.openpai.get("taskRoles"))
+    table["commands"] = [*_commands(job, role, role.commands, strict=strict)]
+    return merged(table, kept)
 
 
-def _storages(job: Job) -> list[JsonValue]:
-    names = [mount.source.removeprefix("claim:").partition("/")[0] for mount in job.mounts]
-    parameters: Table = {"storageConfigNames": [*dict.fromkeys(names)]}
-    return [{"plugin": "teamwise_storage", "parameters": parameters}] if names else []
+def _places(job: Job) -> dict[str, str]:
+    """Where each storage is mounted: there is one place for each of them."""
+    places: dict[str, str] = {}
+    extras = _table(job.openpai.get("extras"))
+    for item in _list(extras.get("storages")):
+        name = _table(item).get("name")
+        if isinstance(name, str):
+            places[name] = str(_table(item).get("mountPath") or f"/mnt/{name}")
+    if "storages" not in extras:
+        for plugin in map(_table, _list(extras.get(_PLUGINS))):
+            if plugin.get("plugin") == _TEAMWISE:
+                names = _list(_table(plugin.get("parameters")).get("storageConfigNames"))
+                places |= {str(name): f"/mnt/{name}" for name in names}
+    for mount in job.mounts:
+        if not mount.source.startswith("claim:"):
+            raise UsageError(
+                f"job {job.name}: OpenPAI mounts storages by name, not {mount.source}",
+                f"Name the storage: from = 'claim:NAME' for {mount.name}.",
+            )
+        places.setdefault(mount.source.removeprefix("claim:").partition("/")[0], mount.at)
+    return places
+
+
+def _storages(job: Job) -> tuple[list[JsonValue], list[str]]:
+    """The storages of `extras`, and what cannot be said of them there."""
+    if not job.mounts:
+        return [], []
+    notes = [
+        f"{mount.name} is at {_place(job, mount.source)} there, not at {mount.at}: "
+        f"${mount.variable} says so"
+        for mount in job.mounts
+        if _place(job, mount.source) != mount.at
+    ]
+    notes += [
+        f"{mount.name}: whether a storage is only read is the storage's own there"
+        for mount in job.mounts
+        if mount.read_only
+    ]
+    extras = _table(job.openpai.get("extras"))
+    kept = _list(extras.get("storages"))
+    plugins = [_table(item) for item in _list(extras.get(_PLUGINS))]
+    by_default = any(
+        item.get("plugin") == _TEAMWISE
+        and not _table(item.get("parameters")).get("storageConfigNames")
+        for item in plugins
+    )
+    if extras.get("storages") == [] or ("storages" not in extras and by_default):
+        notes.append("the storages OpenPAI mounts by default are not, beside those that are named")
+    named = {_table(item).get("name") for item in kept}
+    made: list[JsonValue] = [
+        {"name": name, "mountPath": at} for name, at in _places(job).items() if name not in named
+    ]
+    return [*kept, *made], notes
+
+
+def _place(job: Job, source: str) -> str:
+    """Where a folder of a storage is."""
+    name, _, inside = source.removeprefix("claim:").partition("/")
+    return f"{_places(job)[name]}/{inside}" if inside else _places(job)[name]
 
 
 def _secrets_needed(job: Job) -> str:
@@ -162,11 +248,19 @@ def _secrets_needed(job: Job) -> str:
 # ------------------------------------------------------------------------------ protocol 1
 
 
-def _document_v1(job: Job) -> Table:
+def document_v1(job: Job) -> Table:
+    """The request, as a table."""
+    needs_image(job, "OpenPAI")
     if job.secrets:
         raise UsageError(
             f"job {job.name}: OpenPAI's protocol 1 knows no secrets, and {job.secrets[0].variable} "
             "is one",
+            "Render it for openpai, which is protocol 2.",
+        )
+    if job.mounts:
+        raise UsageError(
+            f"job {job.name}: OpenPAI's protocol 1 mounts nothing, and {job.mounts[0].name} comes "
+            f"from {job.mounts[0].source}",
             "Render it for openpai, which is protocol 2.",
         )
     images = list(dict.fromkeys(role.image for role in job.roles))
@@ -176,21 +270,19 @@ def _document_v1(job: Job) -> Table:
             f"{' and '.join(images)}",
             "Render it for openpai, which is protocol 2.",
         )
-    kept = dict(job.openpai_v1)
+    kept = _table(_kept(dict(job.openpai_v1)))
     kept_roles = _table(kept.pop("taskRoles", {}))
-    table: Table = {"jobName": job.name, "image": images[0]}
+    # A name we have no form for is kept as it was.
+    table: Table = {"jobName": kept.pop("jobName", job.name), "image": images[0]}
     table |= {"virtualCluster": job.queue} if job.queue else {}
     table |= {"retryCount": job.retries} if job.retries else {}
-    table |= kept
-    table["taskRoles"] = [
-        {**_role_v1(job, role), **_table(kept_roles.get(role.name, {}))} for role in job.roles
-    ]
-    return table
+    roles = [_role_v1(job, role, _table(kept_roles.get(role.name))) for role in job.roles]
+    return {**merged(table, kept), "taskRoles": [*roles]}
 
 
-def _role_v1(job: Job, role: TaskRole) -> Table:
+def _role_v1(job: Job, role: TaskRole, kept: Table) -> Table:
     table: Table = {
-        "name": role.name,
+        "name": kept.pop("name", role.name),
         "taskNumber": role.tasks,
         "cpuNumber": role.cpus,
         "memoryMB": role.memory_mb,
@@ -204,13 +296,15 @@ def _role_v1(job: Job, role: TaskRole) -> Table:
     if _meets(job):
         ports.append({"label": _PORT, "beginAt": 0, "portNumber": 1})
     table |= {"portList": ports} if ports else {}
-    if role.min_failed is not None:
-        table["minFailedTaskCount"] = role.min_failed
-    if role.min_succeeded is not None:
-        table["minSucceededTaskCount"] = role.min_succeeded
+    # Its word for "none does".
+    for key, count in (
+        ("minFailedTaskCount", role.min_failed),
+        ("minSucceededTaskCount", role.min_succeeded),
+    ):
+        table |= {key: None if count == -1 else count} if count is not None else {}
     commands = commands_for(job, role, "OpenPAI's protocol 1")
-    table["command"] = "\n".join(_commands(job, role, commands))
-    return table
+    table["command"] = "\n".join(_commands(job, role, commands, strict=True))
+    return merged(table, kept)
 
 
 # ------------------------------------------------------------------------------------ both
@@ -220,27 +314,32 @@ def _meets(job: Job) -> bool:
     return job.distributed and job.nodes > 1
 
 
-def _commands(job: Job, role: TaskRole, commands: tuple[str, ...]) -> tuple[str, ...]:
+def _commands(
+    job: Job, role: TaskRole, commands: tuple[str, ...], *, strict: bool
+) -> tuple[str, ...]:
+    """What a task runs; `strict`: the first command that fails is the last."""
     first = job.roles[0].name
     meet = Rendezvous(f'"$PAI_HOST_IP_{first}_0"', f'"$PAI_PORT_LIST_{first}_0_{_PORT}"', _INDEX)
     env = environment(job, role)
-    for mount in job.mounts:
-        if not mount.source.startswith("claim:"):
-            raise UsageError(
-                f"job {job.name}: OpenPAI mounts storages by name, not {mount.source}",
-                f"Name the storage: from = 'claim:NAME' for {mount.name}.",
-            )
-        env[mount.variable] = f"/mnt/{mount.source.removeprefix('claim:')}"
+    env |= {mount.variable: _place(job, mount.source) for mount in job.mounts}
     secrets = [
         f'export {secret.variable}="<% $secrets.{secret.identifier} %>"' for secret in job.secrets
     ]
-    *before, last = started(job, role, commands, meet)
-    return (*exports(env), *secrets, *before, in_time(job, last))
+    text = (*exports(env), *secrets, *started(job, role, commands, meet))
+    if job.seconds is not None:
+        # All of it in one shell, which ends when its time is up. The text comes from a file
+        # descriptor of its own: what OpenPAI fills in needs no quoting, and stdin stays free.
+        end = end_of("\n".join(text))
+        return (f"timeout {job.seconds} bash -e /dev/fd/3 3<<'{end}'", *text, end)
+    return ("set -e", *text) if strict and len(text) > 1 else text
 
 
 def _notes(job: Job, protocol: str) -> list[str]:
-    notes = kept_out(job, protocol)
+    notes = left_out(job, protocol)
     notes += [f"after {name}: OpenPAI starts every job at once" for name in job.after]
+    if job.retries < 0 and protocol == "openpai":
+        notes.append(f"retries: OpenPAI has no word for always, {_MOST_RETRIES} stands for it")
+    one_by_one = _table(job.openpai.get("extras")).get("gangAllocation") is False
     for role in job.roles:
         if protocol == "openpai":
             notes += [
@@ -248,11 +347,11 @@ def _notes(job: Job, protocol: str) -> list[str]:
                 for port in role.ports
                 if port.number
             ]
+            if role.retries and not one_by_one:
+                notes.append(
+                    f"role {role.name}: retries count only with openpai.extras.gangAllocation = "
+                    "false; else OpenPAI starts whole jobs again"
+                )
         elif role.retries:
-            notes.append(f"role {role.name}: protocol 1 starts jobs again, not single tasks")
-    notes += [
-        f"{mount.name} is at /mnt/{mount.source.removeprefix('claim:')} there, not at {mount.at}: "
-        f"${mount.variable} says so"
-        for mount in job.mounts
-    ]
+            notes.append(f"role {role.name}: retries: protocol 1 starts jobs again, not tasks")
     return notes

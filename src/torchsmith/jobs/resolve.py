@@ -18,10 +18,12 @@ def resolve(job: written.Job, image: str = "", shm_mb: int | None = None) -> Job
                 tasks=role.tasks,
                 rank=rank,
                 processes=role.processes or max(role.gpus, 1),
+                processes_asked=role.processes is not None,
                 cpus=role.cpus,
                 memory_mb=role.memory_mb,
                 gpus=role.gpus,
-                shm_mb=role.shm_mb or shm_mb,
+                # Shared memory counts as memory: the image's own must leave some of it.
+                shm_mb=role.shm_mb or (shm_mb and min(shm_mb, max(role.memory_mb // 2, 1))),
                 shm_asked=role.shm_mb,
                 image=role.image or job.image or ("" if job.environment else image),
                 env={**job.env, **role.env},
@@ -40,6 +42,7 @@ def resolve(job: written.Job, image: str = "", shm_mb: int | None = None) -> Job
         roles=tuple(roles),
         distributed=job.distributed,
         backend=job.backend or ("nccl" if gpus else "gloo"),
+        backend_asked=job.backend is not None,
         retries=job.retries,
         secrets=tuple(Secret(name, kept) for name, kept in job.secrets.items()),
         mounts=tuple(
@@ -54,6 +57,7 @@ def resolve(job: written.Job, image: str = "", shm_mb: int | None = None) -> Job
         parameters=job.parameters,
         slurm=job.slurm,
         kubernetes=job.kubernetes,
+        openpai_env=job.openpai_env,
         openpai=job.openpai,
         openpai_v1=job.openpai_v1,
     )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from torchsmith.errors import UsageError
+from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
     environment,
     exports,
-    kept_out,
+    left_out,
     only_folders,
     started,
 )
@@ -29,8 +31,56 @@ ended() {
   mv "$record/.ended" "$record/ended"
 }
 trap 'ended "$?"' EXIT
+""".splitlines()
+_TASK = """\
 # shellcheck disable=SC2016
 task='code=0; sh -c "$1" || code=$?; echo "$code" >"$0-$SLURM_PROCID.exit"; exit "$code"'
+""".splitlines()
+# Steps end the job as OpenPAI's roles do: with the first role that has as many failed tasks as it
+# bears, or as many that succeeded as are enough. Who is still at it then is ended.
+_WATCH = """\
+many() { # ROLE PATTERN: how many of its tasks ended so
+  local count=0 file
+  # A folder that was written to is read again, also where it is of another machine.
+  : >"$record/.look"
+  for file in "$record/$1"-*.exit; do
+    [ -e "$file" ] && grep -q "$2" "$file" && count=$((count + 1))
+  done
+  echo "$count"
+}
+over=""
+while [ -z "$over" ]; do
+  sleep 1
+  over=yes
+  for index in "${!steps[@]}"; do
+    role=${roles[index]}
+    well=$(many "$role" '^0$')
+    badly=$(many "$role" '[1-9]')
+    code=${codes[index]:-}
+    if [ -z "$code" ] && ! kill -0 "${steps[index]}" 2>/dev/null; then
+      code=0
+      wait "${steps[index]}" || code=$?
+      codes[index]=$code
+    fi
+    case $code in
+      "") over="" ;;
+      0) well=${tasks[index]} ;;
+      # Whoever told no end was killed.
+      *) badly=$((tasks[index] - well)) ;;
+    esac
+    if [ "${fails_at[index]}" -gt 0 ] && [ "$badly" -ge "${fails_at[index]}" ]; then
+      status=$(cat "$record/$role"-*.exit 2>/dev/null | grep -m 1 '[1-9]' || echo "${code:-1}")
+      over=yes
+      break
+    fi
+    if [ "${wins_at[index]}" -gt 0 ] && [ "$well" -ge "${wins_at[index]}" ]; then
+      over=yes
+      break
+    fi
+  done
+done
+kill "${steps[@]}" 2>/dev/null || true
+wait || true
 """.splitlines()
 
 _MEET = Rendezvous('"$MASTER_ADDR"', '"$MASTER_PORT"', "SLURM_PROCID")
@@ -53,10 +103,21 @@ def script(job: Job, record: str = "") -> str:
     only_folders(job, "Slurm")
     bound = _bound(job)
     lines = ["#!/bin/bash", *_directives(job), "", "set -euo pipefail"]
-    if record:
+    watched = _watched(job)
+    if record or watched:
         bound += ["$record:$record"]
+    if record:
         lines += [f"record={shlex.quote(record)}${{SLURM_ARRAY_TASK_ID:+/$SLURM_ARRAY_TASK_ID}}"]
-        lines += _RECORD
+        lines += [*_RECORD, *_TASK]
+    elif watched:
+        lines += [
+            "# Each task tells its end in this folder, which all nodes have to see.",
+            'record="$SLURM_SUBMIT_DIR/.$SLURM_JOB_NAME-$SLURM_JOB_ID"',
+            'mkdir -p "$record"',
+            'rm -f "$record"/*.exit',
+            "trap 'rm -rf \"$record\"' EXIT",
+            *_TASK,
+        ]
     if job.slurm.modules:
         lines.append(f"module load {shlex.join(job.slurm.modules)}")
     lines += secret_lines(job)
@@ -70,6 +131,7 @@ def script(job: Job, record: str = "") -> str:
             "MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
             "export MASTER_ADDR MASTER_PORT",
         ]
+    lines += _openpai(job)
     for role in job.roles:
         commands = started(job, role, commands_for(job, role, "slurm"), _MEET)
         env = environment(job, role)
@@ -77,13 +139,18 @@ def script(job: Job, record: str = "") -> str:
         places = {} if role.image else {mount.variable: _place(mount) for mount in job.mounts}
         told = [f'export {name}="{place}"' for name, place in places.items()]
         told += exports({name: value for name, value in env.items() if name not in places})
-        lines += ["", *held(f"role_{role.name}", "\n".join(("set -e", *told, *commands)))]
-    lines += ["", "status=0", *_steps(job, bound, record)]
+        pai = openpai_env.lines(job, role, "SLURM_PROCID", _host, _PAI_PORT)
+        text = "\n".join(("set -e", *pai, *told, *commands))
+        lines += ["", *held(f"role_{role.name}", text)]
+    lines += ["", "status=0", *_steps(job, bound, record or watched)]
     if job.retries:
         # The bare number of an array's last task is that of the whole array.
         mine = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if job.slurm.array else "$SLURM_JOB_ID"
+        again = (
+            f' && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.retries} ]' if job.retries > 0 else ""
+        )
         lines += [
-            f'if [ "$status" -ne 0 ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.retries} ]; then',
+            f'if [ "$status" -ne 0 ]{again}; then',
             f'  scontrol requeue "{mine}"',
             "fi",
         ]
@@ -133,27 +200,64 @@ def _time(seconds: int) -> str:
     return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
 
 
-def _steps(job: Job, bound: list[str], record: str) -> list[str]:
+def _watched(job: Job) -> bool:
+    """Whether the script has to count how its tasks end: a step alone would not end the job."""
+    return (
+        len(job.roles) > 1
+        or job.roles[0].wins_at not in (None, job.roles[0].tasks)
+        or (job.roles[0].fails_at or 1) > 1
+    )
+
+
+def _steps(job: Job, bound: list[str], told: str | bool) -> list[str]:
     """Start every role; one alone in the foreground, several side by side."""
-    if len(job.roles) == 1:
+    if not _watched(job):
         (role,) = job.roles
         forgiven = ["status=0"] if role.min_failed == -1 else []
-        return [f"{_srun(job, role, bound, record)} || status=$?", *forgiven]
-    lines = ["steps=()"]
+        return [f"{_srun(job, role, bound, told)} || status=$?", *forgiven]
+    several = len(job.roles) > 1
+    lines = ["steps=() codes=()"]
     for index, role in enumerate(job.roles):
-        forgiving = " || true" if role.min_failed == -1 else ""
+        group = f" --het-group={index}" if several else ""
+        lines += [f"{_srun(job, role, bound, told, group)} &", 'steps+=("$!")']
+    table: dict[str, Sequence[object]] = {
+        "roles": [role.name for role in job.roles],
+        "tasks": [role.tasks for role in job.roles],
+        "fails_at": [role.fails_at or 0 for role in job.roles],
+        "wins_at": [role.wins_at or 0 for role in job.roles],
+    }
+    lines += [f"{name}=({' '.join(map(str, row))})" for name, row in table.items()]
+    return [*lines, *_WATCH]
+
+
+_PAI_PORT = "PAI_FIRST_PORT"
+
+
+def _host(role: TaskRole, index: int) -> str:
+    """Where a task is: the script found it out before."""
+    return f"$PAI_HOST_IP_{role.name}_{index}"
+
+
+def _openpai(job: Job) -> list[str]:
+    """Find out on which node each task will be, as OpenPAI tells its tasks."""
+    if not openpai_env.wanted(job):
+        return []
+    lines = ["", f"export {_PAI_PORT}=$((10000 + SLURM_JOB_ID % 90 * 100))"]
+    for index, role in enumerate(job.roles):
+        group = f" --het-group={index}" if len(job.roles) > 1 else ""
         lines += [
-            f"{_srun(job, role, bound, record, f' --het-group={index}')}{forgiving} &",
-            'steps+=("$!")',
+            f'while read -r index host; do export "PAI_HOST_IP_{role.name}_${{index%:}}=$host"; '
+            f"done < <(srun{group} --cpus-per-task={role.cpus} --label hostname)"
         ]
-    return [*lines, 'for step in "${steps[@]}"; do wait "$step" || status=$?; done']
+    return lines
 
 
-def _srun(job: Job, role: TaskRole, bound: list[str], record: str, group: str = "") -> str:
+def _srun(job: Job, role: TaskRole, bound: list[str], told: str | bool, group: str = "") -> str:
+    """The step of a role; `told`: its tasks tell their ends, and write into the folder of these."""
     ends = job.distributed or role.min_failed in (None, 1)
     # Since Slurm 22.05 a step no longer inherits the job's CPUs per task.
     command = f"srun{group} --cpus-per-task={role.cpus} --kill-on-bad-exit={int(ends)}"
-    if record:
+    if isinstance(told, str) and told:
         command += f' --open-mode=append --output="$record/{role.name}-%t.log"'
     if role.image and job.slurm.container == "pyxis":
         command += f" --container-image={shlex.quote(_enroot(role.image))}"
@@ -163,7 +267,7 @@ def _srun(job: Job, role: TaskRole, bound: list[str], record: str, group: str = 
         command += " apptainer exec" + (" --nv" if role.gpus else "")
         command += "".join(f' --bind "{item}"' for item in bound)
         command += f" {shlex.quote(f'docker://{role.image}')}"
-    if record:
+    if told:
         return f'{command} sh -c "$task" "$record/{role.name}" "$role_{role.name}"'
     return f'{command} sh -c "$role_{role.name}"'
 
@@ -188,16 +292,17 @@ def _bound(job: Job) -> list[str]:
 
 
 def _notes(job: Job) -> list[str]:
-    notes = kept_out(job, "slurm")
+    notes = left_out(job, "slurm")
+    notes += openpai_env.notes(job, names=True)
     for role in job.roles:
         if role.shm_asked:
             notes.append(f"role {role.name}: shared memory is the node's own /dev/shm under Slurm")
-        if role.ports:
-            notes.append(f"role {role.name}: Slurm reserves no ports")
+        notes += [
+            f"role {role.name}: Slurm reserves no ports, and nobody opens {port.name}"
+            for port in role.ports
+        ]
         if role.retries:
-            notes.append(f"role {role.name}: Slurm starts jobs again, not single tasks")
-        if role.min_succeeded not in (None, -1, role.tasks) or (role.min_failed or 1) > 1:
-            notes.append(f"role {role.name}: Slurm waits for every task; min_… is not counted")
+            notes.append(f"role {role.name}: retries: Slurm starts jobs again, not single tasks")
     return notes
 
 

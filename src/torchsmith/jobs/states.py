@@ -79,6 +79,7 @@ KUBERNETES: Mapping[str, State] = {
     "Restarting": State.RUNNING,
     "Succeeded": State.SUCCEEDED,
     "Complete": State.SUCCEEDED,
+    "Completed": State.SUCCEEDED,
     "Failed": State.FAILED,
     "BackoffLimitExceeded": State.FAILED,
     "PodFailurePolicy": State.FAILED,

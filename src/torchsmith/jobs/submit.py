@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torchsmith.errors import UsageError
 from torchsmith.jobs.client import Client, EngineError, EngineId, Request, UnansweredError
+from torchsmith.jobs.launch import unfit_images
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.render import render
 from torchsmith.jobs.slurm import in_order
@@ -58,6 +59,8 @@ def check(
         if not one.engine_id:
             raise UsageError(f"{one.id} never reached {client.engine}: nothing can wait for it")
     for job in jobs:
+        if client.engine != "local" and (unfit := unfit_images(job)):
+            raise UsageError(f"job {job.name}: {unfit[0]}")
         # Its folder and what those submitted with it will be called are not known yet.
         before = (*(EngineId(one.engine_id) for one in after), *map(EngineId, job.after))
         request = Request(replace(job, after=()), folder, folder, before)

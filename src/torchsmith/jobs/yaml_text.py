@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,23 +14,31 @@ _MOST_VALUES = 100_000
 
 
 class _Reader(yaml.SafeLoader):
-    """Plain values only: no dates, which JSON and TOML would write differently."""
+    """Plain values only: no dates, which JSON and TOML would write differently.
+
+    As in YAML 1.2, and in the js-yaml of OpenPAI, `yes` and `on` are words.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.value in seen:
-                name = getattr(key, "value", "")
-                what = f"{name!r} is written twice" if name in seen else "a key is not text"
+            if not isinstance(key, yaml.ScalarNode):
+                what = "a key is not text; a value that begins with { needs quotes"
+                raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
+            if key.value in seen:
+                what = f"{key.value!r} is written twice"
                 raise yaml.constructor.ConstructorError(None, None, what, key.start_mark)
             seen.add(key.value)
         return {str(key): value for key, value in super().construct_mapping(node, deep).items()}
 
 
 _Reader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in items if not tag.endswith(":timestamp")]
+    first: [(tag, pattern) for tag, pattern in items if not tag.endswith((":timestamp", ":bool"))]
     for first, items in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Reader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
 
 
 class _Writer(yaml.SafeDumper):
@@ -77,6 +86,8 @@ def _count(value: object, count: list[int]) -> None:
     count[0] += 1
     if count[0] > _MOST_VALUES:
         raise ValueError(f"holds more than {_MOST_VALUES:,} values")
+    if value is not None and not isinstance(value, str | int | float | list | dict):
+        raise ValueError(f"is not valid YAML: it holds a {type(value).__name__}, not plain values")
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in parts:
         _count(part, count)

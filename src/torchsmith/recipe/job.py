@@ -18,6 +18,9 @@ from torchsmith.recipe.values import (
     SourcePath,
 )
 
+# Stands for null in what is kept of OpenPAI: TOML has no word for it.
+NULL = "\N{SYMBOL FOR NULL}"
+
 DURATION = Form(
     r"(?:[0-9]{1,4}d)?(?:[0-9]{1,4}h)?(?:[0-9]{1,5}m)?(?:[0-9]{1,6}s)?(?<=[dhms])",
     "a length of time such as 90m, 12h or 1d12h",
@@ -88,6 +91,8 @@ Environment = Annotated[dict[EnvName, Line], AfterValidator(_nothing_in_clear)]
 Tasks = Annotated[int, Field(ge=1, le=100_000)]
 # OpenPAI's own: -1 means that no number of tasks decides.
 Enough = Annotated[int, Field(ge=1, le=100_000)] | Literal[-1]
+# -1 as in OpenPAI's FrameworkController: as long as it fails.
+Retries = Annotated[int, Field(ge=-1, le=1000)]
 
 
 class Port(Section):
@@ -157,7 +162,7 @@ class Kubernetes(Section):
 class Role(Section):
     """One kind of task of a job."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "main"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")] = "main"
     tasks: Tasks = 1
     cpus: Annotated[int, Field(ge=1, le=4096)] = 1
     memory_mb: Annotated[int, Field(ge=1, le=100_000_000)] = 2048
@@ -166,20 +171,22 @@ class Role(Section):
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="Processes per task for a distributed run; default: one per GPU."
     )
-    command: Line | Annotated[list[Script], Field(min_length=1, max_length=200)]
+    command: Line | Annotated[list[Script], Field(min_length=1, max_length=10_000)]
     image: ImageName | None = Field(None, description="Default: the job's.")
     env: Environment = Field(default_factory=dict, description="Over the job's own.")
     port: Annotated[list[Port], Field(max_length=100), AfterValidator(unique_names)] = Field(
         default_factory=list, description="Ports each task listens on."
     )
-    retries: Annotated[int, Field(ge=0, le=1000)] = Field(
-        0, description="How often a failed task is started again."
+    retries: Retries = Field(
+        0, description="How often a failed task is started again; -1: until it succeeds."
     )
     min_failed: Enough | None = Field(
         None, description="So many failed tasks fail the job; -1: none does. Default: 1."
     )
     min_succeeded: Enough | None = Field(
-        None, description="So many tasks that succeeded end the job; -1: none does. Default: all."
+        None,
+        description="So many tasks of this role that succeeded end the whole job, other roles "
+        "too; -1: none does. Default: the job ends when every role has.",
     )
 
     @property
@@ -209,7 +216,7 @@ class Role(Section):
 class Job(Section):
     """A workload to run with the result."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,254}$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,254}$")]
     image: ImageName | None = Field(None, description="Default: the recipe's own image.")
     environment: SourcePath | None = Field(
         None, description="A Python environment on the machines, in place of an image."
@@ -221,7 +228,7 @@ class Job(Section):
     distributed: bool = False
     backend: Literal["nccl", "gloo", "mpi"] | None = None
     remote_gpus: bool = Field(False, description="GPUs reached over RDMA (vGPU).")
-    retries: Annotated[int, Field(ge=0, le=1000)] = 0
+    retries: Retries = 0
     env: Environment = Field(default_factory=dict, description="Environment of every task.")
     secrets: dict[EnvName, SecretReference] = Field(
         default_factory=dict,
@@ -236,7 +243,15 @@ class Job(Section):
     time_limit: Duration | None = Field(None, description="It is stopped after so long.")
     to: (
         Literal[
-            "local", "podman", "docker", "slurm", "kubernetes", "kubeflow", "openpai", "openpai-v1"
+            "local",
+            "podman",
+            "docker",
+            "slurm",
+            "kubernetes",
+            "kubeflow",
+            "kubeflow-trainer",
+            "openpai",
+            "openpai-v1",
         ]
         | None
     ) = Field(
@@ -254,6 +269,11 @@ class Job(Section):
     slurm: Slurm = Field(default_factory=Slurm, description="What only Slurm knows.")
     kubernetes: Kubernetes = Field(
         default_factory=Kubernetes, description="What only Kubernetes knows."
+    )
+    openpai_env: bool = Field(
+        False,
+        description="Give the tasks OpenPAI's variables (`PAI_TASK_INDEX`, ...) on every engine; "
+        "so does a command that names one.",
     )
     openpai: dict[str, JsonValue] = Field(
         default_factory=dict, description="What only OpenPAI's protocol 2 knows, as it writes it."

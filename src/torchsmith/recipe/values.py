@@ -215,7 +215,7 @@ def _plain_lines(text: str) -> str:
 
 Line = Annotated[str, AfterValidator(_single_line), Field(max_length=4000)]
 Lines = Annotated[str, AfterValidator(_plain_lines), Field(max_length=2000)]
-Script = Annotated[str, AfterValidator(_plain_lines), Field(max_length=20_000)]
+Script = Annotated[str, AfterValidator(_plain_lines), Field(max_length=200_000)]
 
 SIZE = Form(
     r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([KkMmGgTt])(?:[Ii]?[Bb])?", "a size like 8G or 512 MiB"

@@ -1,4 +1,4 @@
-"""Jobs on Kubernetes: its own Jobs, or PyTorchJobs of Kubeflow's training operator."""
+"""Jobs on Kubernetes: its own Jobs and JobSets, or what Kubeflow makes of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,14 @@ _REQUEST, _CANCELLED = "request.json", "cancelled"
 _PLACES = {
     "Service": "/api/v1/namespaces/{}/services",
     "Job": "/apis/batch/v1/namespaces/{}/jobs",
+    "JobSet": "/apis/jobset.x-k8s.io/v1alpha2/namespaces/{}/jobsets",
     "PyTorchJob": "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs",
+    "TrainJob": "/apis/trainer.kubeflow.org/v1alpha1/namespaces/{}/trainjobs",
+}
+_MISSING = {
+    "JobSet": "Roles that end each other need JobSet there (https://jobset.sigs.k8s.io).",
+    "PyTorchJob": "PyTorchJobs need Kubeflow's training operator there; use --to kubernetes.",
+    "TrainJob": "TrainJobs need Kubeflow Trainer there; use --to kubernetes.",
 }
 _HINTS = {
     "Forbidden": "Ask its administrator for the right, or name another namespace: "
@@ -50,11 +57,16 @@ _HINTS = {
 }
 
 
+class UnknownKindError(EngineError):
+    """The cluster has no such kind of object."""
+
+
 class Kubernetes:
     """The cluster of one of kubectl's contexts; a job is known as NAMESPACE/NAME."""
 
     engine = "kubernetes"
-    kind = "Job"
+    # What a job is there.
+    kinds: tuple[str, ...] = ("Job", "JobSet")
 
     def __init__(self, place: str = "") -> None:
         self._kubectl = Kubectl(place)
@@ -91,10 +103,11 @@ class Kubernetes:
         if not space:
             return None
         wanted = tables(request.get("objects"))
-        found = patiently(lambda: self._jobs(space, f"{_TOKEN}={token}"))
+        kind = self._kind(kept)
+        found = patiently(lambda: self._jobs(space, f"{_TOKEN}={token}", kind))
         if not found:
             return None
-        if len(found) < sum(one.get("kind") == self.kind for one in wanted):
+        if len(found) < sum(one.get("kind") == kind for one in wanted):
             # Some of its roles are no job: what was begun is brought to its end.
             self._create_all(space, wanted, token)
         return EngineId(f"{space}/{request['name']}")
@@ -138,7 +151,8 @@ class Kubernetes:
         """The jobs of torchsmith in the context's namespace."""
         space = self._kubectl.namespace
         jobs: dict[tuple[str, str], list[Table]] = {}
-        for one in patiently(lambda: self._jobs(space, _OURS)):
+        found = patiently(lambda: [*self._all_jobs(space)])
+        for one in found:
             labels = table(table(one.get("metadata")).get("labels"))
             key = (str(labels.get(_NAME, "")), str(labels.get(_TOKEN, "")))
             jobs.setdefault(key, []).append(one)
@@ -149,7 +163,7 @@ class Kubernetes:
 
     def _look(self, job: Submitted) -> tuple[Status | None, Sequence[Pod]]:
         space, select = _place(job)
-        jobs = patiently(lambda: self._jobs(space, select))
+        jobs = patiently(lambda: self._jobs(space, select, self._kind(job.kept)))
         if not jobs:
             cancelled = (job.kept / _CANCELLED).exists()
             deleted = Status(state_of("kubernetes", "Deleted"), "Deleted")
@@ -157,12 +171,26 @@ class Kubernetes:
         pods = self._pods(job)
         return status_of(jobs, pods), pods
 
-    def _jobs(self, space: str, select: str) -> Sequence[Table]:
+    def _kind(self, kept: Path) -> str:
+        """What a job was submitted as."""
+        sent = {str(one.get("kind")) for one in tables(_kept(kept).get("objects"))}
+        return next((kind for kind in self.kinds if kind in sent), self.kinds[0])
+
+    def _jobs(self, space: str, select: str, kind: str) -> Sequence[Table]:
         try:
-            found = self._kubectl.get(_PLACES[self.kind].format(space), labelSelector=select)
+            found = self._kubectl.get(_PLACES[kind].format(space), labelSelector=select)
         except ServerRefusedError as error:
-            raise self._refused(f"a look at {space}", error) from None
+            raise self._refused(f"a look at {space}", error, kind) from None
         return tables(found.get("items"))
+
+    def _all_jobs(self, space: str) -> Iterator[Table]:
+        """The jobs of every kind the cluster knows; the first it has to know."""
+        for kind in self.kinds:
+            try:
+                yield from self._jobs(space, _OURS, kind)
+            except UnknownKindError:
+                if kind == self.kinds[0]:
+                    raise
 
     def _pods(self, job: Submitted) -> Sequence[Pod]:
         space, select = _place(job)
@@ -197,7 +225,7 @@ class Kubernetes:
             self._kubectl.create(place, one, fieldValidation="Strict", **query)
         except ServerRefusedError as error:
             if error.reason != "AlreadyExists":
-                raise self._refused(f"{kind} {name}", error) from None
+                raise self._refused(f"{kind} {name}", error, kind) from None
             if self._token_of(place, name) != token:
                 raise EngineError(
                     f"there is a {kind} {name} in the namespace {space} already",
@@ -229,13 +257,11 @@ class Kubernetes:
             if error.reason != "NotFound":
                 raise self._refused(f"to delete {name}", error) from None
 
-    def _refused(self, what: str, error: ServerRefusedError) -> EngineError:
+    def _refused(self, what: str, error: ServerRefusedError, kind: str = "") -> EngineError:
         if error.reason == "NotFound" and "could not find the requested resource" in error.message:
-            return EngineError(
-                f"the cluster of {self.place} knows no {self.kind}",
-                "PyTorchJobs need Kubeflow's training operator there; use --to kubernetes."
-                if self.kind == "PyTorchJob"
-                else "Check the server of this context: kubectl config view",
+            return UnknownKindError(
+                f"the cluster of {self.place} knows no {kind or self.kinds[0]}",
+                _MISSING.get(kind, "Check the server of this context: kubectl config view"),
             )
         code = f" ({error.reason})" if error.reason else ""
         return EngineError(
@@ -248,22 +274,40 @@ class Kubeflow(Kubernetes):
     """The same with PyTorchJobs."""
 
     engine = "kubeflow"
-    kind = "PyTorchJob"
+    kinds = ("PyTorchJob",)
 
     def _rendered(self, job: Job) -> Rendering:
         return kubeflow.render((job,))
 
 
+class KubeflowTrainer(Kubernetes):
+    """The same with TrainJobs."""
+
+    engine = "kubeflow-trainer"
+    kinds = ("TrainJob",)
+
+    def _rendered(self, job: Job) -> Rendering:
+        return kubeflow.render_trainer((job,))
+
+
 def _marked(one: Table, token: str) -> dict[str, JsonValue]:
-    """An object with the token on it and on the pods it makes."""
+    """An object with the token on it and on everything it makes that carries our labels."""
     made = json.loads(json.dumps(one))
-    made["metadata"]["labels"][_TOKEN] = token
-    spec = made["spec"]
-    templates = [spec["template"]] if "template" in spec else []
-    templates += [replica["template"] for replica in spec.get("pytorchReplicaSpecs", {}).values()]
-    for template in templates:
-        template["metadata"]["labels"][_TOKEN] = token
+    _mark(made, token)
     return dict(made)
+
+
+def _mark(value: JsonValue, token: str) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _mark(item, token)
+    if not isinstance(value, dict):
+        return
+    for key, inner in value.items():
+        labels = inner.get("labels") if key == "metadata" and isinstance(inner, dict) else None
+        if isinstance(labels, dict):
+            labels[_TOKEN] = token
+        _mark(inner, token)
 
 
 def _kept(folder: Path) -> Table:

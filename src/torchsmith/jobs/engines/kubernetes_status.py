@@ -19,6 +19,10 @@ _REPLICA, _REPLICA_INDEX = (
 _PULL = frozenset(("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"))
 
 
+# A Job's own words, a PyTorchJob's, a JobSet's.
+_DONE = ("Complete", "SuccessCriteriaMet", "Succeeded", "Completed")
+
+
 @dataclass(frozen=True)
 class Pod:
     """A pod, as the task it runs, and what is to be said of it."""
@@ -31,7 +35,7 @@ class Pod:
 
 
 def status_of(jobs: Iterable[Table], pods: Iterable[Pod]) -> Status:
-    """The status of a job from those of its roles, each a Job or all of them a PyTorchJob."""
+    """The status of a job from those of its roles, each a Job or all of them one object."""
     jobs, pods = list(jobs), list(pods)
     told = [_job_state(job, pods) for job in jobs]
     state = together(state for state, _, _ in told)
@@ -148,7 +152,7 @@ def _last_end(status: Table) -> Table:
 
 
 def _job_state(job: Table, pods: list[Pod]) -> tuple[State, str, str]:
-    """Where one Job or PyTorchJob is, in its own word, and its message."""
+    """Where one object is, in its own word, and its message."""
     status = table(job.get("status"))
     holds = {
         text(one, "type"): one
@@ -160,7 +164,7 @@ def _job_state(job: Table, pods: list[Pod]) -> tuple[State, str, str]:
             reason = text(holds[kind], "reason")
             word = reason if reason in KUBERNETES else "Failed"
             return state_of("kubernetes", word), reason, text(holds[kind], "message")
-    for kind in ("Complete", "SuccessCriteriaMet", "Succeeded"):
+    for kind in _DONE:
         if kind in holds:
             return State.SUCCEEDED, kind, ""
     if "Suspended" in holds:
@@ -183,8 +187,9 @@ def _reason(pods: list[Pod]) -> str:
 def _ended(job: Table) -> float | None:
     if done := _time(job, "completionTime"):
         return done
-    failed = _condition(table(job.get("status")), "Failed")
-    return _seconds(text(failed, "lastTransitionTime"))
+    status = table(job.get("status"))
+    ends = filter(None, (_condition(status, kind) for kind in ("Failed", *_DONE)))
+    return _seconds(text(next(ends, {}), "lastTransitionTime"))
 
 
 def _time(job: Table, key: str) -> float | None:
