@@ -68,9 +68,9 @@ def step(number: int, place: Place, commands: list[str], needs: tuple[str, ...])
     )
 
 
-def planned(loaded: LoadedRecipe, store: Store, **wanted: bool) -> Plan:
+def planned(loaded: LoadedRecipe, store: Store, *, here: bool = False) -> Plan:
     """The plan of a recipe on this machine."""
-    return plan_recipe(loaded, read_host(Path.cwd()), store, Wanted(build_only=True, **wanted))
+    return plan_recipe(loaded, read_host(Path.cwd()), store, Wanted(build_only=True, here=here))
 
 
 def rounds(count: int, place: Place, commands: list[str], base: Step) -> Iterator[Step]:
