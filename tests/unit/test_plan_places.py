@@ -162,3 +162,9 @@ def test_only_an_emulator_that_is_enabled_counts(tmp_path: Path) -> None:
     (tmp_path / "qemu-aarch64").write_text("disabled\ninterpreter /usr/bin/qemu-aarch64\n")
     (tmp_path / "qemu-x86_64").write_text("enabled\ninterpreter /usr/bin/qemu-x86_64\n")
     assert emulated(tmp_path) == {"linux-x86_64"}
+
+
+def test_which_program_makes_images_is_in_no_key(tmp_path: Path) -> None:
+    text = in_debian(12) + '[image]\nname = "lab"\n'
+    asked = planned(text, tmp_path, tool="docker", network="host", layers=False)
+    assert keys(asked) == keys(planned(text, tmp_path))

@@ -54,7 +54,9 @@ FLAGS = (
     Flag("--cpu", "cpu", "portable, native or e.g. haswell."),
     Flag("--compiler", "compiler", "e.g. gcc-9."),
     Flag("--feature", "features", "e.g. nccl=system or mkldnn=off; repeatable.", repeats=True),
-    Flag("--with", "companions", "e.g. vision, vision=0.10.1 or text=none; repeatable.", repeats=True),
+    Flag(
+        "--with", "companions", "e.g. vision, vision=0.10.1 or text=none; repeatable.", repeats=True
+    ),
 )
 
 

@@ -37,6 +37,10 @@ class ImageTask(Struct, frozen=True, omit_defaults=True):
     network: str = ""
     cache: bool = True
 
+    def unnamed(self) -> ImageTask:
+        """The same whatever program makes it, and however that is asked."""
+        return replace(self, engine="", network="", cache=True)
+
 
 def split_name(image: str) -> tuple[str, str]:
     """Name and tag; a colon before a slash is a registry's port."""
