@@ -55,7 +55,7 @@ FLAGS = (
     Flag("--compiler", "compiler", "e.g. gcc-9."),
     Flag("--feature", "features", "e.g. nccl=system or mkldnn=off; repeatable.", repeats=True),
     Flag(
-        "--with", "companions", "e.g. vision, vision=0.10.1 or text=none; repeatable.", repeats=True
+        "--with", "companions", "e.g. vision, vision=0.10.1, text=none; repeatable.", repeats=True
     ),
 )
 
