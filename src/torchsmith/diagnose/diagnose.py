@@ -10,7 +10,6 @@ from typing import Any
 from torchsmith.diagnose.conditions import holds
 from torchsmith.diagnose.knowledge import Knowledge, shipped
 from torchsmith.diagnose.models import Cause, Failure, Fix
-from torchsmith.diagnose.redact import redacted
 from torchsmith.diagnose.scan import Hit, Line, Seen, scan_lines
 from torchsmith.engine.failure import explain
 from torchsmith.facts.cuda import find_arch
@@ -18,6 +17,7 @@ from torchsmith.facts.files import Facts
 from torchsmith.facts.files import shipped as shipped_facts
 from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
+from torchsmith.redact import redacted
 
 _STANDINGS = ("cause", "symptom", "warning")
 _LONGEST = 400
