@@ -12,7 +12,7 @@ its key stands, and every expression is bounded or stops where the next key coul
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 MASK = "***"
 _MASK = MASK.encode()
@@ -206,6 +206,17 @@ def cleaned(content: bytes) -> bytes:
 def redacted(text: str) -> str:
     """The same text without what looks like a secret."""
     return cleaned(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+
+def redacted_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines as they come, without what looks like a secret; a private key's are left out."""
+    in_key = False
+    for line in lines:
+        if in_key:
+            in_key = "-----END" not in line
+            continue
+        in_key = open_key_block(line.encode(errors="surrogateescape")) != -1
+        yield redacted(line)
 
 
 def open_key_block(content: bytes) -> int:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from torchsmith.engine.secrets import LineReader, Redactor
-from torchsmith.redact import redacted
+from torchsmith.redact import redacted, redacted_lines
 
 pytestmark = pytest.mark.unit
 
@@ -156,3 +156,19 @@ def test_the_time_grows_with_the_length_only(piece: str) -> None:
     began = time.process_time()
     redacted(text)
     assert time.process_time() - began < 20
+
+
+def test_lines_of_a_job_are_redacted_as_they_come() -> None:
+    said = [
+        "step 1",
+        "export HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345",
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ",
+        "-----END OPENSSH PRIVATE KEY-----",
+        "step 2",
+    ]
+    shown = "\n".join(redacted_lines(iter(said)))
+    assert shown.startswith("step 1\n")
+    assert shown.endswith("\nstep 2")
+    assert "hf_AbC" not in shown
+    assert "b3BlbnNz" not in shown
