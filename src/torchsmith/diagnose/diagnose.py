@@ -21,7 +21,9 @@ from torchsmith.redact import redacted
 
 _STANDINGS = ("cause", "symptom", "warning")
 # A line that calls itself a warning is named after those that end a program.
-_MILD = re.compile(r"\b\w*Warning: (?!CUDA initialization)|\bWARN(?:ING)?\b(?!S)|^W: |\bwarning: |\[W\d* |^W\d{4} ")
+_MILD = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b(?!S)|^W: |\bwarning: |\[W\d* |^W\d{4} ")
+# But of what goes wrong with a GPU this one is the reason.
+_CUDA_INIT = "Warning: CUDA initialization"
 _LONGEST = 400
 _GAP = re.compile(r"\{(\w+)(?:\|([^}]*))?\}")
 
@@ -115,11 +117,23 @@ def explained(
         if hidden in matched
     }
 
-    def order(id_: str) -> tuple[bool, int, bool, int]:
+    place = {id_: number for number, id_ in enumerate(matched)}
+
+    def warns(id_: str) -> bool:
+        return all(_MILD.search(hit.line.text) for hit in matched[id_])
+
+    elsewhere = any(known.area_of[id_] != "cuda" and not warns(id_) for id_ in matched)
+
+    def mild(id_: str) -> bool:
+        hits = matched[id_]
+        return warns(id_) and (elsewhere or not any(_CUDA_INIT in hit.line.text for hit in hits))
+
+    def order(id_: str) -> tuple[bool, int, bool, int, int]:
         failure = known.failures[id_]
-        mild = all(_MILD.search(hit.line.text) for hit in matched[id_])
         first = matched[id_][0].line.number
-        return id_ in above, _STANDINGS.index(failure.standing), mild, first
+        return id_ in above, _STANDINGS.index(failure.standing), mild(id_), first, place[id_]
+
+    above |= _other_names(sorted(matched.keys() - past - above.keys(), key=order), matched)
 
     def named(ids: Iterable[str]) -> tuple[Named, ...]:
         return tuple(
@@ -140,6 +154,20 @@ def explained(
         _shown(seen.well, seen) if seen.well and ended == "well" else None,
         named(past),
     )
+
+
+def _other_names(ids: Iterable[str], matched: Mapping[str, list[Hit]]) -> dict[str, str]:
+    """Which only say again what an earlier one says of the very same lines."""
+    told: dict[str, frozenset[int]] = {}
+    again: dict[str, str] = {}
+    for id_ in ids:
+        lines = frozenset(hit.line.number for hit in matched[id_])
+        earlier = next((other for other, before in told.items() if lines <= before), "")
+        if earlier:
+            again[id_] = earlier
+        else:
+            told[id_] = lines
+    return again
 
 
 def _is_overcome(failure: Failure, hits: list[Hit], seen: Seen) -> bool:

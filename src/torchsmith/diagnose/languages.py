@@ -38,6 +38,9 @@ class Translation:
     english: bytes
 
 
+_COLON = re.compile("\uff1a ?|(?:\u00a0|\u202f): | : (?=No such file or dir)".encode())
+
+
 def _translation(english: str, foreign: str) -> Translation:
     pieces = _GAP.split(foreign)
     literal = max(pieces[::2], key=lambda piece: len(piece.encode())).encode()
@@ -70,6 +73,7 @@ def translations() -> tuple[Translation, ...]:
 def in_english(chunk: bytes) -> bytes:
     """The same lines, with the messages that are known in English."""
     plain = chunk.isascii()
+    said = chunk
     for item in translations():
         if (plain and not item.literal.isascii()) or item.literal not in chunk:
             continue
@@ -77,4 +81,7 @@ def in_english(chunk: bytes) -> bytes:
             chunk = chunk.replace(item.literal, item.english)
         else:
             chunk = item.expression.sub(item.english, chunk)
-    return chunk
+    if chunk is said:
+        return chunk
+    # Chinese has a colon of its own, and French a space before it.
+    return _COLON.sub(b": ", chunk)

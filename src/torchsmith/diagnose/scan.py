@@ -48,6 +48,7 @@ _CONTROLS = re.compile(
 # What is done only to see whether it works, and what NCCL tells when asked to, is no failure.
 _IDLE = re.compile(
     r"NCCL INFO|(?:^|[\s|])-- (?:Could NOT|Performing|Looking for|Check|Detecting|Found|Using|Not )"
+    r"|(?:^|/)(?:src|Check\w+|cmTC_\w+)\.c(?:xx|u)?:\d+:"
 )
 # Lines with one of these are kept for logs that nothing known explains.
 _SUSPICIOUS = (
@@ -62,6 +63,10 @@ _SUSPICIOUS = (
         b"Illegal instruction",
     ),
     *(b"Aborted", b"core dumped", b"panic: ", b"FATAL", b"denied: ", b"Fehler: "),
+)
+# A line with one of these says something, whatever else it is.
+_SAYING = re.compile(
+    rb"rror:|Error|ERROR|atal|FATAL|annot |not found|No such|illed|undefined|ailed|arning"
 )
 # How a log ends that ends well.
 _WELL = re.compile(
@@ -323,14 +328,18 @@ def _sounds_bad(text: str) -> bool:
 def _without_repetitions(chunk: bytes, forms: set[int]) -> bytes:
     """The same lines, empty where all but the numbers in one was there before.
 
-    Gigabytes are written by loops; a message that comes again says nothing new.
+    Gigabytes are written by loops; a message that comes again says nothing new. Nor does the
+    command that calls a compiler, of which most of a build's log is made.
     """
     lines = chunk.split(b"\n")
     for index, form in enumerate(chunk.translate(None, b"0123456789").split(b"\n")):
         key = hash(form)
         if key in forms:
             lines[index] = b""
-        elif len(forms) < _FORMS:
+            continue
+        if b" -c " in form and b" -o " in form and not _SAYING.search(form):
+            lines[index] = b""
+        if len(forms) < _FORMS:
             forms.add(key)
     return b"\n".join(lines)
 
