@@ -64,7 +64,46 @@ def test_every_known_failure_is_listed(run: Run) -> None:
     assert code == 0
     assert "compiler-killed" in out
     listed = json.loads(run("diagnose", "--list", "--json")[1])
-    assert len(listed) >= 60
+    assert len(listed) >= 220
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "-- Could NOT find CUDA (missing: X)\n-- Build files have been written to: /b\n",
+            "ends well",
+        ),
+        ("epoch 1\nepoch 2\n", "no failure is told of in 2 lines"),
+    ],
+)
+def test_a_log_without_a_failure_says_so_and_ends_with_0(
+    run: Run, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "x.log").write_text(text, encoding="utf-8")
+    code, out, err = run("diagnose", "x.log")
+    assert (code, err) == (0, "")
+    assert said in out
+
+
+def test_what_came_right_after_all_is_told(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.log").write_text(
+        "fatal: clone of 'https://github.com/a/b.git' into submodule path 'x' failed\n"
+        "Submodule path 'x': checked out 'a2e59f0'\n",
+        encoding="utf-8",
+    )
+    code, out, _ = run("diagnose", "x.log")
+    assert code == 0
+    assert "it came right after all (line 1)" in out
+
+
+def test_a_log_that_is_empty_or_packed_is_one_sentence(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"PK\x03\x04...")
+    (tmp_path / "x.log").write_bytes(b"")
+    for name, said in (("x.zip", "a zip archive; unpack it first"), ("x.log", "it is empty")):
+        code, _, err = run("diagnose", name)
+        assert code == 2
+        assert said in err
 
 
 @pytest.mark.parametrize("arguments", [(), ("nothing.log",), (".",)])
@@ -101,6 +140,55 @@ def test_a_cure_that_is_no_change_of_a_recipe_says_so(
     code, _, err = run("diagnose", "x.log", "--fix", str(recipe), "--yes")
     assert code == 2
     assert "disk-full is not cured by a change of the recipe" in err
+
+
+def test_every_cause_is_mended_and_not_only_the_first(
+    run: Run, recipe: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "x.log").write_text(
+        "No space left on device\n"
+        f"{KILLED}"
+        "foo.c:1:10: fatal error: Python.h: No such file or directory\n",
+        encoding="utf-8",
+    )
+    code, out, err = run("diagnose", "x.log", "--fix", str(recipe), "--yes")
+    assert code == 0
+    assert "+jobs = 4" in out
+    assert "build.jobs, build.apt changed" in err
+    assert "jobs = 4 # mine" in recipe.read_text(encoding="utf-8")
+
+
+def test_a_change_that_plan_refuses_is_not_offered(run: Run, tmp_path: Path) -> None:
+    text = 'torch = "2.6.0"\ngpus = ["8.0"]\n\n[cuda]\nversion = "12.4"\n'
+    recipe = tmp_path / "lab.toml"
+    recipe.write_text(text, encoding="utf-8")
+    (tmp_path / "x.log").write_text(
+        "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
+        "PyTorch installation.\n",
+        encoding="utf-8",
+    )
+    code, out, err = run("diagnose", "x.log", "--fix", str(recipe), "--yes")
+    assert code == 2
+    assert "note: not offered: no-kernel-image" in err
+    assert "+gpus" not in out
+    assert recipe.read_text(encoding="utf-8") == text
+
+
+def test_what_can_be_planned_is_written_though_another_change_cannot(
+    run: Run, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "lab.toml"
+    recipe.write_text('torch = "2.6.0"\ngpus = ["8.0"]\n\n[cuda]\nversion = "12.4"\n', "utf-8")
+    (tmp_path / "x.log").write_text(
+        "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current "
+        f"PyTorch installation.\n{KILLED}",
+        encoding="utf-8",
+    )
+    code, _, err = run("diagnose", "x.log", "--fix", str(recipe), "--yes")
+    assert code == 0
+    assert "not offered" in err
+    assert run("plan", str(recipe))[0] == 0
+    assert "jobs" in recipe.read_text(encoding="utf-8")
 
 
 def test_a_recipe_that_is_wrong_is_not_changed(run: Run, log: Path, tmp_path: Path) -> None:

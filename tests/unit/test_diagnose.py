@@ -13,7 +13,6 @@ from torchsmith.diagnose.diagnose import Diagnosis, diagnose, explained
 from torchsmith.diagnose.knowledge import shipped, texts_of
 from torchsmith.diagnose.literal import required_literal
 from torchsmith.diagnose.models import Failure
-from torchsmith.diagnose.redact import redacted
 from torchsmith.diagnose.scan import scan_file
 from torchsmith.host.models import Host, InstalledGpu, InstalledTorch
 from torchsmith.recipe.load import parse_recipe
@@ -61,7 +60,7 @@ def test_every_entry_comes_first_for_its_own_excerpt(failure: Failure) -> None:
 
 def test_ids_are_told_once_and_what_is_hidden_exists() -> None:
     written = [item.id for items in shipped().areas.values() for item in items]
-    assert len(written) == len(set(written)) >= 60
+    assert len(written) == len(set(written)) >= 220
     for failure in FAILURES:
         assert set(failure.hides) <= set(written) - {failure.id}
         for hidden in failure.hides:
@@ -71,7 +70,6 @@ def test_ids_are_told_once_and_what_is_hidden_exists() -> None:
 def test_every_pattern_is_an_expression_whose_text_can_be_looked_for() -> None:
     for pattern in shipped().patterns:
         assert len(pattern.literal) >= 6, pattern.text
-        assert pattern.literal.isascii()
         assert not pattern.expression.search("")
 
 
@@ -132,7 +130,7 @@ def test_a_build_that_succeeds_has_no_failure() -> None:
 
 def test_no_held_out_log_is_named_wrongly() -> None:
     logs = tomllib.loads(HELD_OUT.read_text(encoding="utf-8"))["log"]
-    assert len(logs) >= 40
+    assert len(logs) >= 117
     wrong = []
     for log in logs:
         found = ids(diagnose(log["text"].splitlines()))
@@ -276,28 +274,6 @@ def test_of_an_unknown_exception_the_last_line_is_shown() -> None:
 
 
 # ------------------------------------------------------------------------------ secrets
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "fatal: unable to access 'https://bob:geheim123@example.org/x': error",
-        "export ANACONDA_TOKEN=geheim123",
-        'HF_TOKEN: "geheim123"',
-        "twine upload --password geheim123 dist/*",
-        "Authorization: Bearer geheim123geheim123",
-        "https://example.org/x?X-Amz-Signature=geheim123&a=1",
-        "https://conda.anaconda.org/t/geheim123-geheim/channel",
-        "api_key=geheim123",
-    ],
-)
-def test_secrets_are_not_shown(line: str) -> None:
-    assert "geheim123" not in redacted(line)
-
-
-def test_a_token_that_is_only_named_stays() -> None:
-    line = "ANACONDA_TOKEN is unset. Please set it in your environment"
-    assert redacted(line) == line
 
 
 def test_secrets_do_not_come_back_in_the_words_of_a_cure() -> None:

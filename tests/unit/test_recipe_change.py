@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchsmith.diagnose.models import Fix
-from torchsmith.diagnose.recipe_change import change_for, with_key
+from torchsmith.diagnose.recipe_change import change_for, difference, with_key
 from torchsmith.errors import UsageError
 
 pytestmark = pytest.mark.unit
@@ -96,7 +96,8 @@ def test_a_list_grows_and_an_arch_list_too() -> None:
 
 
 def test_the_difference_is_shown() -> None:
-    shown = change_for(Fix(key="features.nccl", value="off"), RECIPE, 1).diff("lab.toml")
+    change = change_for(Fix(key="features.nccl", value="off"), RECIPE, 1)
+    shown = difference(change.before, change.after, "lab.toml")
     assert '-nccl = "on"' in shown
     assert '+nccl = "off"' in shown
 

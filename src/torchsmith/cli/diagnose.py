@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,6 @@ import typer
 from torchsmith.cli import wishes
 
 if TYPE_CHECKING:
-    from torchsmith.diagnose.diagnose import Diagnosis
     from torchsmith.diagnose.scan import Seen
 
 
@@ -19,9 +19,9 @@ def diagnose(
     log: Annotated[str | None, typer.Argument(help="A log; - reads standard input.")] = None,
     fix: Annotated[
         Path | None,
-        typer.Option("--fix", metavar="RECIPE", help="Show the change of this recipe that cures."),
+        typer.Option("--fix", metavar="RECIPE", help="Show the changes of this recipe that cure."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make that change.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make those changes.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Every failure that is known.")] = False,
     host: Annotated[
         Path | None, typer.Option("--host", help="The machine of the log, from `doctor --json`.")
@@ -30,9 +30,10 @@ def diagnose(
 ) -> None:
     """Name the failure in a log: what it means, why it happened, what cures it.
 
-    Ends with 0 if it is known, with 10 if not.
+    Ends with 0 if it is known or the log tells of none, with 10 if it is not known.
     """
     from torchsmith.cli import show_diagnosis
+    from torchsmith.cli.mending import mend
     from torchsmith.cli.output import print_json
     from torchsmith.diagnose.diagnose import explained, wants_host
     from torchsmith.diagnose.errors import UnknownFailureError
@@ -51,6 +52,8 @@ def diagnose(
         print_json(found.as_json())
     else:
         show_diagnosis.show(found)
+    if found.ended != "badly":
+        return
     if not found.named:
         raise UnknownFailureError(
             "this failure is not known",
@@ -58,7 +61,7 @@ def diagnose(
             "prints.",
         )
     if fix is not None:
-        _mend(found, fix, yes=yes, host=host, quiet=json)
+        mend(found, fix, yes=yes, host=host, quiet=json)
 
 
 def _scanned(log: str) -> Seen:
@@ -66,14 +69,16 @@ def _scanned(log: str) -> Seen:
     from torchsmith.diagnose.scan import scan_file
     from torchsmith.errors import UsageError
 
-    if log == "-":
-        return scan_file(sys.stdin.buffer, shipped())
+    name = "standard input" if log == "-" else log
     try:
-        with Path(log).open("rb") as file:
-            return scan_file(file, shipped())
+        with nullcontext(sys.stdin.buffer) if log == "-" else Path(log).open("rb") as file:
+            seen = scan_file(file, shipped())
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise UsageError(f"{log} cannot be read: {reason}") from None
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"{name} cannot be read: {reason}") from None
+    if not seen.lines:
+        raise UsageError(f"{name} says nothing: it is empty", "Name the whole log of the failure.")
+    return seen
 
 
 def _versions(path: Path) -> dict[str, str]:
@@ -85,38 +90,3 @@ def _versions(path: Path) -> dict[str, str]:
     if len(recipe.python) == 1:
         wanted["python"] = recipe.python[0]
     return {name: text for name, text in wanted.items() if text[:1].isdigit()}
-
-
-def _mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: bool) -> None:
-    """Show the change of a recipe that cures the first failure, and make it if that is wanted."""
-    from torchsmith.cli.output import write_file
-    from torchsmith.diagnose.recipe_change import change_for
-    from torchsmith.errors import UsageError
-    from torchsmith.recipe.load import parse_recipe
-
-    named = found.named[0]
-    if named.fix is None:
-        raise UsageError(
-            f"{named.id} is not cured by a change of the recipe", "The cure above says what to do."
-        )
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    cores = wishes.host_for(host, brief=True).cores if named.fix.how == "halve" else 1
-    change = change_for(named.fix, text, cores)
-    parse_recipe(change.after, str(path), path.parent)
-    if not quiet:
-        print(change.diff(str(path)))
-    if not yes and not _agreed():
-        print("nothing was written; --yes makes the change", file=sys.stderr)
-        return
-    write_file(path, change.after.encode(), mode=path.stat().st_mode & 0o777)
-    print(f"{path}: {change.key} changed", file=sys.stderr)
-
-
-def _agreed() -> bool:
-    """Whether somebody is there, and says yes."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return False
-    return typer.confirm("Make this change?", default=False)

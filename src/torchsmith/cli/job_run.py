@@ -108,13 +108,14 @@ def logs(
     """Show what a job said."""
     from torchsmith.errors import UsageError
     from torchsmith.jobs.watch import client_of, refreshed
+    from torchsmith.redact import redacted_lines
 
     with _submissions(store) as kept:
         found = refreshed(kept.get(job), kept)
         if not found.engine_id:
             raise UsageError(f"{found.id} never reached {found.intent.engine}: it said nothing")
         said = client_of(found).logs(found.submitted, role=role, task=task, follow=follow)
-        for line in said:
+        for line in redacted_lines(said):
             print(line, flush=follow)
 
 
@@ -164,9 +165,10 @@ def _note(text: str) -> None:
 
 def _follow(made: list[Submission]) -> None:
     from torchsmith.jobs.watch import client_of
+    from torchsmith.redact import redacted_lines
 
     for one in made:
-        for line in client_of(one).logs(one.submitted, follow=True):
+        for line in redacted_lines(client_of(one).logs(one.submitted, follow=True)):
             print(line, file=sys.stderr if sys.stdout.isatty() else sys.stdout, flush=True)
 
 

@@ -12,6 +12,9 @@ _MOST = 3
 
 def show(found: Diagnosis) -> None:
     """The failures a log shows, or the first error of one that shows none."""
+    if found.ended != "badly":
+        _show_ending(found)
+        return
     if not found.named:
         root = Branch(f"nothing that is known in {found.lines:,} lines; what says most:", "bold")
         for line in found.first_error:
@@ -27,8 +30,22 @@ def show(found: Diagnosis) -> None:
         print(f"   {named.title}: follows from {named.after}")
 
 
-def _tree(named: Named) -> Branch:
-    root = Branch(f"x  {named.title}", "bold")
+def _show_ending(found: Diagnosis) -> None:
+    """A log without a failure: how it ends, what came right on the way, and its warnings."""
+    if found.well is None:
+        print(f"no failure is told of in {found.lines:,} lines")
+    else:
+        root = Branch("ok  this log ends well", "bold")
+        root.add(f"line {found.well.number}: {found.well.text}", "dim")
+        print("\n".join(root.lines()))
+    for named in found.overcome[:_MOST]:
+        print(f"   {named.title}: it came right after all (line {named.lines[0].number})")
+    for named in found.named[:_MOST]:
+        print("\n".join(_tree(named, "!").lines()))
+
+
+def _tree(named: Named, mark: str = "x") -> Branch:
+    root = Branch(f"{mark}  {named.title}", "bold")
     for line in named.lines:
         root.add(f"line {line.number}: {line.text}", "dim")
     root.add(f"means: {named.meaning}")
@@ -37,7 +54,7 @@ def _tree(named: Named) -> Branch:
         root.add(f"{word}: {cause.text}").add(f"cure: {cause.cure}", "green")
     root.add(f"cure: {named.cure}", "green")
     if named.fix is not None:
-        root.add("in a recipe: torchsmith diagnose LOG --fix RECIPE makes the change")
+        root.add("in a recipe: torchsmith diagnose LOG --fix RECIPE makes the change, if it plans")
     root.add(f"{named.id}: {named.source}")
     return root
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torchsmith.diagnose.conditions import holds
 from torchsmith.diagnose.knowledge import Knowledge, shipped
 from torchsmith.diagnose.models import Cause, Failure, Fix
-from torchsmith.diagnose.redact import redacted
 from torchsmith.diagnose.scan import Hit, Line, Seen, scan_lines
 from torchsmith.engine.failure import explain
 from torchsmith.facts.cuda import find_arch
@@ -18,8 +17,13 @@ from torchsmith.facts.files import Facts
 from torchsmith.facts.files import shipped as shipped_facts
 from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
+from torchsmith.redact import redacted
 
 _STANDINGS = ("cause", "symptom", "warning")
+# A line that calls itself a warning is named after those that end a program.
+_MILD = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b(?!S)|^W: |\bwarning: |\[W\d* |^W\d{4} ")
+# But of what goes wrong with a GPU this one is the reason.
+_CUDA_INIT = "Warning: CUDA initialization"
 _LONGEST = 400
 _GAP = re.compile(r"\{(\w+)(?:\|([^}]*))?\}")
 
@@ -54,18 +58,26 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What a log says; the best answer first. Without one, the first error there is."""
+    """What a log says; the best answer first. Without one, the first error there is.
+
+    `ended` is how the log ends: `well` if it says so (`well` is the line), `quiet` if nothing in
+    it sounds like a failure. `overcome` are failures it recovered from.
+    """
 
     named: tuple[Named, ...]
     first_error: tuple[Line, ...]
     lines: int
+    ended: Literal["well", "quiet", "badly"] = "badly"
+    well: Line | None = None
+    overcome: tuple[Named, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
         table = asdict(self)
-        for named, shown in zip(self.named, table["named"], strict=True):
-            fix = named.fix
-            shown["fix"] = fix and {"key": fix.key, "how": fix.how, "value": fix.value}
+        for kind in ("named", "overcome"):
+            for named, shown in zip(getattr(self, kind), table[kind], strict=True):
+                fix = named.fix
+                shown["fix"] = fix and {"key": fix.key, "how": fix.how, "value": fix.value}
         return {"known": bool(self.named), **table}
 
 
@@ -97,19 +109,75 @@ def explained(
         for failure in known.failures.values()
         if _possible(failure, versions or {}) and (hits := _hits(failure, seen))
     }
+    past = {id_ for id_ in matched if _is_overcome(known.failures[id_], matched[id_], seen)}
     above = {
-        hidden: id_ for id_ in matched for hidden in known.failures[id_].hides if hidden in matched
+        hidden: id_
+        for id_ in matched.keys() - past
+        for hidden in known.failures[id_].hides
+        if hidden in matched
     }
 
-    def order(id_: str) -> tuple[bool, int, int]:
-        failure = known.failures[id_]
-        return id_ in above, _STANDINGS.index(failure.standing), matched[id_][0].line.number
+    place = {id_: number for number, id_ in enumerate(matched)}
 
-    named = tuple(
-        _named(known.failures[id_], known.area_of[id_], matched[id_], seen, host, facts, above)
-        for id_ in sorted(matched, key=order)
+    def warns(id_: str) -> bool:
+        return all(_MILD.search(hit.line.text) for hit in matched[id_])
+
+    elsewhere = any(known.area_of[id_] != "cuda" and not warns(id_) for id_ in matched)
+
+    def mild(id_: str) -> bool:
+        hits = matched[id_]
+        return warns(id_) and (elsewhere or not any(_CUDA_INIT in hit.line.text for hit in hits))
+
+    def order(id_: str) -> tuple[bool, int, bool, int, int]:
+        failure = known.failures[id_]
+        first = matched[id_][0].line.number
+        return id_ in above, _STANDINGS.index(failure.standing), mild(id_), first, place[id_]
+
+    above |= _other_names(sorted(matched.keys() - past - above.keys(), key=order), matched)
+
+    def named(ids: Iterable[str]) -> tuple[Named, ...]:
+        return tuple(
+            _named(known.failures[id_], known.area_of[id_], matched[id_], seen, host, facts, above)
+            for id_ in sorted(ids, key=order)
+        )
+
+    left = named(matched.keys() - past)
+    ended: Literal["well", "quiet", "badly"] = "badly"
+    if all(known.failures[item.id].standing == "warning" for item in left):
+        ended = "well" if seen.well else "badly" if left or seen.troubled or past else "quiet"
+    unknown = ended == "badly" and not left
+    return Diagnosis(
+        left,
+        _first_error(seen) if unknown else (),
+        seen.lines,
+        ended,
+        _shown(seen.well, seen) if seen.well and ended == "well" else None,
+        named(past),
     )
-    return Diagnosis(named, () if named else _first_error(seen), seen.lines)
+
+
+def _other_names(ids: Iterable[str], matched: Mapping[str, list[Hit]]) -> dict[str, str]:
+    """Which only say again what an earlier one says of the very same lines."""
+    told: dict[str, frozenset[int]] = {}
+    again: dict[str, str] = {}
+    for id_ in ids:
+        lines = frozenset(hit.line.number for hit in matched[id_])
+        earlier = next((other for other, before in told.items() if lines <= before), "")
+        if earlier:
+            again[id_] = earlier
+        else:
+            told[id_] = lines
+    return again
+
+
+def _is_overcome(failure: Failure, hits: list[Hit], seen: Seen) -> bool:
+    """Whether the log goes on to say that this came right after all."""
+    last = max(
+        *(hit.line.number for hit in hits), *(seen.last.get(text, 0) for text in failure.any_of), 0
+    )
+    if any(seen.last.get(text, 0) > last for text in failure.overcome_by):
+        return True
+    return failure.standing != "warning" and seen.well is not None and seen.well.number > last
 
 
 def wants_host(seen: Seen, knowledge: Knowledge | None = None) -> bool:
@@ -171,7 +239,7 @@ def _named(
         filled(failure.meaning, caught),
         filled(failure.cure, caught),
         _causes(failure, caught, seen, host, facts),
-        tuple(_shown(hit.line) for hit in hits[:3]),
+        tuple(_shown(hit.line, seen) for hit in hits[:3]),
         failure.source,
         above.get(failure.id, ""),
         fix,
@@ -220,12 +288,18 @@ def filled(text: str, caught: Mapping[str, str]) -> str:
 
 def _first_error(seen: Seen) -> tuple[Line, ...]:
     """The lines that say why, of a log that nothing known explains."""
-    near = {line.number: _shown(line).text for line in (*seen.suspects, *seen.tail)}
-    first = {near[number]: number for number in sorted(near, reverse=True)}
-    found = explain(near[number] for number in sorted(near))
-    return tuple(Line(first[text], text) for text in found if text in first)
+    near = {line.number: line for line in (*seen.suspects, *seen.tail)}
+    cut = {number: _cut(redacted(line.text.strip())) for number, line in near.items()}
+    first = {cut[number]: number for number in sorted(near, reverse=True)}
+    found = explain(cut[number] for number in sorted(near))
+    return tuple(_shown(near[first[text]], seen) for text in found if text in first)
 
 
-def _shown(line: Line) -> Line:
-    text = redacted(line.text.strip())
-    return Line(line.number, text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
+def _shown(line: Line, seen: Seen) -> Line:
+    """A line as it is quoted: as it was said, without secrets, of a length to read."""
+    text = redacted(seen.original.get(line.number, line.text).strip())
+    return Line(line.number, _cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

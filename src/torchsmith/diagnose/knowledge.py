@@ -47,12 +47,18 @@ class Knowledge:
         texts = dict.fromkeys(text for item in self.failures.values() for text in texts_of(item))
         return tuple(Pattern(text, required_literal(text).encode()) for text in texts)
 
+    @cached_property
+    def overcoming(self) -> frozenset[str]:
+        """The expressions that say that a failure was overcome."""
+        return frozenset(text for item in self.failures.values() for text in item.overcome_by)
+
 
 def texts_of(failure: Failure) -> Iterator[str]:
     """Every expression a failure asks for."""
     yield from failure.any_of
     yield from failure.all_of
     yield from failure.none_of
+    yield from failure.overcome_by
     yield from (cause.line for cause in failure.cause if cause.line)
 
 

@@ -23,6 +23,8 @@ def required_literal(pattern: str) -> str:
             text = "" if pattern[at + 1] in _CLASSES else pattern[at + 1]
         elif char == "[":
             width = _class_end(pattern, at) - at
+        elif char == "{":
+            width = pattern.index("}", at) + 1 - at
         elif char not in _SPECIAL:
             text = char
         if char == "|" and not depth:

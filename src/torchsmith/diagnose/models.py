@@ -71,6 +71,8 @@ class Failure(_Model, frozen=True, kw_only=True):
     cure: Text
     cause: list[Cause] = []
     standing: Standing = "cause"
+    # Lines after which it does not count any more: a retry that succeeded.
+    overcome_by: list[str] = []
     # What follows from this one, and is not named beside it.
     hides: list[Id] = []
     applies_to: Applies | None = None

@@ -27,12 +27,18 @@ class RecipeChange:
     before: str
     after: str
 
-    def diff(self, name: str) -> str:
-        """What changes, as a unified diff."""
-        lines = difflib.unified_diff(
-            self.before.splitlines(), self.after.splitlines(), name, name, lineterm="", n=2
-        )
-        return "\n".join(lines)
+    @property
+    def shown(self) -> str:
+        """The new value as a recipe has it."""
+        return _toml(self.value)
+
+
+def difference(before: str, after: str, name: str) -> str:
+    """What changes in a recipe, as a unified diff."""
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), name, name, lineterm="", n=2
+    )
+    return "\n".join(lines)
 
 
 def change_for(fix: Fix, text: str, cores: int) -> RecipeChange:

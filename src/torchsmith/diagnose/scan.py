@@ -1,18 +1,27 @@
 """Going through a log once, whatever its length, and keeping the few lines that matter.
 
 A log is looked at as bytes, a mebibyte at a time: only lines that contain the text of some
-pattern are decoded and matched. Colours are taken out; a line number is the one an editor shows.
+pattern are decoded and matched. Colours and links are taken out, UTF-16 and gzip are undone, known
+messages in other languages are read as English; a line number is the one an editor shows.
 """
 
 from __future__ import annotations
 
+import bz2
+import codecs
+import gzip
+import io
+import lzma
 import re
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from itertools import chain
+from typing import BinaryIO, cast
 
 from torchsmith.diagnose.knowledge import Knowledge, Pattern
+from torchsmith.diagnose.languages import in_english
 
 _CHUNK = 1 << 20
 # A line without an end, such as a progress bar without returns, is cut here.
@@ -20,17 +29,66 @@ _LONGEST = 4 << 20
 # More of one line is not looked at: no message is longer, and commands are.
 _AROUND = 4000
 _HITS = 3
+_TRIES = 50
 _SUSPECTS = 300
 _TAIL = 40
 # So many kinds of lines are remembered; a log with more is looked at line by line from there on.
 _FORMS = 200_000
-_ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\n]*\x07|[()][0-9A-Z])")
+# Colours, links (OSC 8) and what else a terminal is told; also as editors, JSON and web pages
+# show them: `^[[31m`, `\\u001b[31m`, `[31m`.
+_CONTROLS = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]"
+    rb"|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)?"
+    rb"|\x1b[PX^_][^\x1b\n]*(?:\x1b\\)?"
+    rb"|\x1b[()*+./-][0-9A-Za-z]|\x1b[ -/]?[0-~]"
+    rb"|\xc2\x9b[0-?]*[ -/]*[@-~]"
+    rb"|(?:\^\[|\\x1b|\\u001b|\\033|\\e|#033)\[[0-9;?]{0,20}[A-Za-z]"
+    rb"|\[(?:[0-9]{1,3}(?:;[0-9]{1,3}){1,5}|[0-9]|[34][0-9])m(?=\S|$)"
+)
+# What is done only to see whether it works, and what NCCL tells when asked to, is no failure.
+_IDLE = re.compile(
+    r"NCCL INFO|(?:^|[\s|])-- (?:Could NOT|Performing|Looking for|Check|Detecting|Found|Using|Not )"
+    r"|(?:^|/)(?:src|Check\w+|cmTC_\w+)\.c(?:xx|u)?:\d+:"
+)
 # Lines with one of these are kept for logs that nothing known explains.
 _SUSPICIOUS = (
     *(b"error:", b"Error:", b"error :", b"ERROR", b"CMake Error", b"fatal", b"FAILED", b"Killed"),
     *(b"undefined reference", b"multiple definition", b"cannot find", b"No space left"),
-    *(b"Exception", b"Segmentation fault", b"Traceback", b"E: ", b"curl: ("),
+    *(
+        b"Exception",
+        b"Segmentation fault",
+        b"Traceback",
+        b"E: ",
+        b"curl: (",
+        b"Illegal instruction",
+    ),
+    *(b"Aborted", b"core dumped", b"panic: ", b"FATAL", b"denied: ", b"Fehler: "),
 )
+# A line with one of these says something, whatever else it is.
+_SAYING = re.compile(
+    rb"rror:|Error|ERROR|atal|FATAL|annot |not found|No such|illed|undefined|ailed|arning"
+)
+# How a log ends that ends well.
+_WELL = re.compile(
+    r"Successfully (?:installed|built|tagged|uninstalled) \S|Successfully built [0-9a-f]{12}|"
+    r"Build files have been written to|Build succeeded|BUILD SUCCE(?:SSFUL|EDED)|"
+    r"100% tests passed|Built target \S|Finished processing dependencies for|"
+    r"exited with code 0\b|exit(?:ed with)? (?:status|code):? 0\b|"
+    r"naming to \S+ done|writing image sha256:\S+ done|Submodule path '\S+': checked out|"
+    r"^removing build/bdist\.|^adding '\S+\.dist-info/RECORD'|^Installed \S+\.egg$|"
+    r"Job \S+ (?:has )?completed successfully|ninja: no work to do"
+)
+# Not all of these are failures, but whoever says none of them has told of none.
+_TROUBLE = re.compile(
+    r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
+    r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such)\b"
+)
+_MAGIC = (
+    (b"\x1f\x8b", gzip.open),
+    (b"BZh", bz2.open),
+    (b"\xfd7zXZ\x00", lzma.open),
+)
+_PACKED = ((b"PK\x03\x04", "a zip archive"), (b"\x28\xb5\x2f\xfd", "compressed with zstd"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +109,107 @@ class Hit:
 
 @dataclass(slots=True)
 class Seen:
-    """What a log holds of what is looked for."""
+    """What a log holds of what is looked for.
+
+    `last` has the number of the last line of each pattern that was found. `well` is the line that
+    says that all went well, if nothing after it says otherwise. `original` has the lines that are
+    not in English, as they were.
+    """
 
     hits: dict[str, list[Hit]] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
     suspects: list[Line] = field(default_factory=list)
     tail: tuple[Line, ...] = ()
     lines: int = 0
+    well: Line | None = None
+    original: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def troubled(self) -> bool:
+        """Whether anything in the log sounds like a failure."""
+        return bool(self.suspects) or any(
+            _TROUBLE.search(line.text) and not _IDLE.search(line.text) for line in self.tail
+        )
 
 
 def scan_file(file: BinaryIO, knowledge: Knowledge) -> Seen:
-    """Look through a stream of bytes."""
-    return _scan(_chunks(iter(lambda: file.read(_CHUNK), b"")), knowledge)
+    """Look through a stream of bytes, compressed or not, in UTF-8 or UTF-16."""
+    begin = file.read(_CHUNK)
+    for magic, what in _PACKED:
+        if begin.startswith(magic):
+            raise ValueError(f"it is {what}; unpack it first")
+    whole = chain([begin], iter(lambda: file.read(_CHUNK), b""))
+    for magic, unpack in _MAGIC:
+        if begin.startswith(magic):
+            packed = cast("BinaryIO", unpack(cast("BinaryIO", io.BufferedReader(_Chained(whole)))))
+            return scan_file(_Whole(packed), knowledge)
+    return _scan(_chunks(_as_utf8(whole, begin)), knowledge)
+
+
+class _Chained(io.RawIOBase):
+    """Pieces of bytes as a file."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return 0
+            self._rest = piece
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+class _Whole(io.BytesIO):
+    """What can be unpacked of a file, were it cut off: a log may be, by whoever fetched it."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        super().__init__()
+        self._packed = packed
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return self._packed.read(size or -1)
+        except (EOFError, OSError, zlib.error, lzma.LZMAError):
+            return b""
+
+
+def _encoding(begin: bytes) -> str:
+    """The encoding a log seems to have, by its mark or by where its NULs are."""
+    for mark, name in (
+        (codecs.BOM_UTF32_LE, "utf-32"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+        (codecs.BOM_UTF8, "utf-8-sig"),
+    ):
+        if begin.startswith(mark):
+            return name
+    sample = begin[:4096]
+    even, odd = sample[::2].count(0), sample[1::2].count(0)
+    if odd * 5 > len(sample) and even * 10 < odd:
+        return "utf-16-le"
+    if even * 5 > len(sample) and odd * 10 < even:
+        return "utf-16-be"
+    return ""
+
+
+def _as_utf8(pieces: Iterable[bytes], begin: bytes) -> Iterator[bytes]:
+    name = _encoding(begin)
+    if not name:
+        yield from pieces
+        return
+    decoder = codecs.getincrementaldecoder(name)(errors="replace")
+    for piece in pieces:
+        yield decoder.decode(piece).encode(errors="replace")
+    yield decoder.decode(b"", True).encode(errors="replace")
 
 
 def scan_lines(lines: Iterable[str], knowledge: Knowledge) -> Seen:
@@ -98,13 +246,17 @@ def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
     forms: set[int] = set()
     ended = True
     for raw in chunks:
-        chunk = raw.replace(b"\r\n", b"\n")
-        if b"\x1b" in chunk:
-            chunk = _ANSI.sub(b"", chunk)
+        said = raw.replace(b"\r\n", b"\n").replace(b"\x00", b"")
+        if b"\x1b" in said or b"[" in said:
+            said = _CONTROLS.sub(b"", said)
+        chunk = in_english(said)
+        if chunk is not said and chunk != said:
+            _keep_original(said, chunk, seen)
         fresh = _without_repetitions(chunk, forms)
         for pattern in open_patterns:
             if pattern.literal in fresh:
                 _match(pattern, fresh, seen)
+        _match_last(knowledge, chunk, seen)
         open_patterns = [
             item for item in open_patterns if len(seen.hits.get(item.text, ())) < _HITS
         ]
@@ -120,20 +272,74 @@ def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
     # A last line without an end is one, too.
     seen.lines += not ended
     seen.tail = tuple(tail)
+    seen.well = _ended_well(seen.tail)
     return seen
+
+
+def _keep_original(said: bytes, chunk: bytes, seen: Seen) -> None:
+    """Keep the lines that were put into English as they were."""
+    pairs = zip(said.split(b"\n"), chunk.split(b"\n"), strict=False)
+    for index, (before, after) in enumerate(pairs):
+        if before != after and len(seen.original) < _SUSPECTS * 4:
+            seen.original[seen.lines + index + 1] = _text(before)
+
+
+def _match_last(knowledge: Knowledge, chunk: bytes, seen: Seen) -> None:
+    """Note the last line of every pattern found so far, and of those that say it is overcome."""
+    for pattern in knowledge.patterns:
+        if pattern.text not in seen.hits and pattern.text not in knowledge.overcoming:
+            continue
+        at = chunk.rfind(pattern.literal)
+        for _ in range(_TRIES):
+            if at == -1:
+                break
+            start = _start(chunk, at)
+            ends = [chunk.find(mark, at, at + _AROUND) for mark in (b"\n", b"\r")]
+            end = min([item for item in ends if item != -1] + [len(chunk), at + _AROUND])
+            text = _text(chunk[start:end])
+            if pattern.expression.search(text) and not _IDLE.search(text):
+                seen.last[pattern.text] = seen.lines + chunk.count(b"\n", 0, start) + 1
+                break
+            at = chunk.rfind(pattern.literal, 0, max(start, 0))
+
+
+def _start(chunk: bytes, at: int) -> int:
+    """Where the line begins that something stands in."""
+    least = max(at - _AROUND, 0)
+    found = max(chunk.rfind(b"\n", least, at), chunk.rfind(b"\r", least, at))
+    return found + 1 if found != -1 else least
+
+
+def _ended_well(tail: Iterable[Line]) -> Line | None:
+    """The last line that says all went well, unless one after it sounds like a failure."""
+    well: Line | None = None
+    for line in tail:
+        if _WELL.search(line.text):
+            well = line
+        elif well and _sounds_bad(line.text):
+            well = None
+    return well
+
+
+def _sounds_bad(text: str) -> bool:
+    return any(word.decode() in text for word in _SUSPICIOUS) and not _IDLE.search(text)
 
 
 def _without_repetitions(chunk: bytes, forms: set[int]) -> bytes:
     """The same lines, empty where all but the numbers in one was there before.
 
-    Gigabytes are written by loops; a message that comes again says nothing new.
+    Gigabytes are written by loops; a message that comes again says nothing new. Nor does the
+    command that calls a compiler, of which most of a build's log is made.
     """
     lines = chunk.split(b"\n")
     for index, form in enumerate(chunk.translate(None, b"0123456789").split(b"\n")):
         key = hash(form)
         if key in forms:
             lines[index] = b""
-        elif len(forms) < _FORMS:
+            continue
+        if b" -c " in form and b" -o " in form and not _SAYING.search(form):
+            lines[index] = b""
+        if len(forms) < _FORMS:
             forms.add(key)
     return b"\n".join(lines)
 
@@ -142,11 +348,11 @@ def _match(pattern: Pattern, chunk: bytes, seen: Seen) -> None:
     """Try an expression on the lines that contain its text."""
     at = chunk.find(pattern.literal)
     while at != -1 and len(seen.hits.get(pattern.text, ())) < _HITS:
-        start = max(chunk.rfind(b"\n", 0, at), chunk.rfind(b"\r", 0, at), at - _AROUND) + 1
-        ends = [chunk.find(mark, at) for mark in (b"\n", b"\r")]
+        start = _start(chunk, at)
+        ends = [chunk.find(mark, at, at + _AROUND) for mark in (b"\n", b"\r")]
         end = min([item for item in ends if item != -1] + [len(chunk), at + _AROUND])
         text = _text(chunk[start:end])
-        if found := pattern.expression.search(text):
+        if (found := pattern.expression.search(text)) and not _IDLE.search(text):
             groups = {name: value for name, value in found.groupdict().items() if value}
             number = seen.lines + chunk.count(b"\n", 0, start) + 1
             seen.hits.setdefault(pattern.text, []).append(Hit(Line(number, text), groups))
@@ -159,6 +365,8 @@ def _suspect(chunk: bytes, seen: Seen) -> None:
     kept: set[int] = set()
     for index, line in enumerate(lines):
         if len(line) < _AROUND and any(word in line for word in _SUSPICIOUS):
+            if _IDLE.search(_text(line)):
+                continue
             kept.update(range(max(0, index - 2), min(len(lines), index + 4)))
             if len(kept) + len(seen.suspects) >= _SUSPECTS:
                 break
@@ -166,4 +374,4 @@ def _suspect(chunk: bytes, seen: Seen) -> None:
 
 
 def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace").replace("\x00", "")
+    return raw.decode("utf-8", "replace")

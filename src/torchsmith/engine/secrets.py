@@ -1,4 +1,6 @@
-"""Keeping secret values out of everything that is kept or shown."""
+"""Keeping secrets out of everything that is kept or shown: the values of a plan by themselves,
+others by their form (`torchsmith.redact`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ import json
 import urllib.parse
 from collections.abc import Iterable, Iterator
 
-MASK = b"***"
+from torchsmith.redact import MASK as MASK_TEXT
+from torchsmith.redact import cleaned, open_key_block
+
+MASK = MASK_TEXT.encode()
 _LONGEST_LINE = 1 << 16
 
 
@@ -40,7 +45,7 @@ class Redactor:
         """The same bytes without any secret."""
         for form in self._forms:
             content = content.replace(form, MASK)
-        return content
+        return cleaned(content)
 
     def uncut(self, content: bytes, end: int) -> int:
         """The last place not after `end` where no secret is cut in two."""
@@ -55,8 +60,6 @@ class Redactor:
 
     def text(self, content: str) -> str:
         """The same text without any secret."""
-        if not self._forms:
-            return content
         return self.clean(content.encode(errors="surrogateescape")).decode(errors="replace")
 
 
@@ -77,7 +80,11 @@ class LineReader:
         else:
             end = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
         if end == 0 and whole > _LONGEST_LINE:
-            end = self._redactor.uncut(pending, whole)
+            # Between two words, so that a secret known by its form is not cut either.
+            end = self._redactor.uncut(pending, pending.rfind(b" ", 0, whole) + 1 or whole)
+        # A private key comes in lines, none of which says what it is.
+        if (key := open_key_block(pending[:end])) != -1:
+            end = key
         ready, self._rest = pending[:end], pending[end:]
         return self._redactor.clean(ready)
 

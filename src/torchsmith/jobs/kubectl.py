@@ -19,10 +19,10 @@ from urllib.parse import urlencode
 
 from pydantic import JsonValue
 
-from torchsmith.diagnose.redact import redacted
 from torchsmith.errors import HostError
 from torchsmith.jobs.client import EngineError
 from torchsmith.jobs.patience import NoAnswerError
+from torchsmith.redact import redacted
 
 _TIMEOUT_S = 30
 # With what it does besides: a program that logs in for it may be slow.

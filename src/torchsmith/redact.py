@@ -1,0 +1,229 @@
+"""Taking secrets out of text that is kept or shown: logs, the journal, reports, what a client says.
+
+Values that are known are taken out by `engine.secrets`. This knows secrets by their form: by the
+word before them (`password=…`), by the command they belong to (`sshpass -p …`), or by how the
+service that issues them begins them (`ghp_…`). The beginnings are those in the rules of gitleaks
+(https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml) and a few that it lacks.
+
+The time it takes grows with the length of the text, whatever the text: a rule is tried only where
+its key stands, and every expression is bounded or stops where the next key could begin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+MASK = "***"
+_MASK = MASK.encode()
+# A key block that does not end is not waited for beyond this.
+LONGEST_KEY_BLOCK = 1 << 15
+
+# ------------------------------------------------------------------------ by the word before
+
+# These are secret however short their value is.
+_PASSWORDS = (b"password", b"passwd", b"passphrase", b"mysql_pwd", b"_pass", b"secret", b"_auth")
+# A value of these has eight characters at least: `token: 5` is no secret.
+_TOKENS = (
+    *(b"token", b"api_key", b"apikey", b"api-key", b"access_key", b"accesskey", b"access-key"),
+    *(b"account_key", b"accountkey", b"private_key", b"private-key", b"privatekey", b"auth_key"),
+    *(b"secret_key", b"secretkey", b"secret-key", b"encryption_key", b"accesssignature"),
+    *(b"credential", b"credentials", b"_pat", b"sharedaccesskey", b"signing_key", b"deploy_key"),
+    *(b"connection_string", b"connectionstring", b"webhook_url", b"_authtoken"),
+)
+# `$TOKEN`, `<token>`, `{{ token }}`: whoever reads it needs these, and they are no secrets.
+_VALUE = (
+    rb"""(?![\\"']{0,4}(?:\$|\*\*\*|<|\{\{|%))"""
+    rb"""(?P<secret>"[^"\n]{0,4096}"|'[^'\n]{0,4096}'|\\{0,3}["']?[^\s,;&"'\\]{1,8192})"""
+)
+_ASSIGNED = re.compile(rb"""\\{0,3}["']?[ \t]{0,3}(?:=>|:=|[=:])[ \t]{0,3}""" + _VALUE)
+_ARGUMENT = re.compile(rb"[ \t]{1,3}(?!-)" + _VALUE)
+_FLAG = re.compile(rb"--[\w-]{0,40}\Z")
+_HARMLESS = re.compile(
+    rb"""[\\"']{0,4}(?:\$|\*\*\*|<|\{\{|%|(?:None|null|true|false|yes|no|unset|env)?[\\"']{0,4}\Z)""",
+    re.IGNORECASE,
+)
+
+# --------------------------------------------------------------------- by command or by place
+
+
+def _rule(key: str, expression: str) -> tuple[bytes, re.Pattern[bytes]]:
+    return key.encode(), re.compile(expression.encode(), re.IGNORECASE)
+
+
+_PLACES = (
+    # https://user:token@host/
+    _rule("://", r"""://(?P<secret>[^\s/"'<>]{1,1024})@(?=[\w.\[])"""),
+    _rule("bearer ", r"bearer[ \t]{1,3}(?P<secret>[\w.~+/=-]{8,8192})"),
+    _rule("basic ", r"basic[ \t]{1,3}(?P<secret>[\w.~+/=-]{8,8192})"),
+    _rule("authorization:", r"authorization:[ \t]{0,3}(?P<secret>[^\s\"']{8,8192})(?![ \t]\w)"),
+    _rule("authorization: token", r"authorization: token[ \t]{1,3}(?P<secret>[^\s\"']{8,8192})"),
+    _rule("cookie:", r"cookie:[ \t]{0,3}(?P<secret>[^\r\n\"']{4,8192})"),
+    _rule("sessionid=", r"sessionid=(?P<secret>[^\s;\"']{8,8192})"),
+    _rule("_session=", r"_session=(?P<secret>[^\s;\"']{16,8192})"),
+    _rule(
+        "curl",
+        r"curl\b[^\n]{0,300}?\s(?:-u|--user)[= ]?[\"']?[^\s:\"']{1,200}:"
+        r"(?P<secret>[^\s\"']{1,1024})",
+    ),
+    _rule("sshpass", r"sshpass[ \t]{1,3}-p[ \t]{0,3}(?P<secret>[^\s-]\S{0,1024})"),
+    _rule("login", r"login\b[^\n]{0,300}?\s-p[= \t]{0,2}(?P<secret>[^\s-]\S{0,1024})"),
+    _rule("twine ", r"twine[ \t][^\n]{0,300}?\s-p[= \t]{0,2}(?P<secret>[^\s-]\S{0,1024})"),
+    _rule(
+        "wandb login",
+        r"wandb login[ \t]{1,3}(?:--\S{1,80}[ \t]{1,3}){0,4}(?P<secret>\w{20,200})",
+    ),
+    _rule("-stdin", r"-stdin\b[ \t]{0,3}<<<[ \t]{0,3}(?P<secret>\S{1,1024})"),
+    _rule("echo ", r"echo (?:-n )?(?P<secret>[^\s|$]{4,1024})[ \t]{0,3}\|[^|\n]{0,200}?\blogin\b"),
+    _rule("creds", r"--(?:src-|dest-)?creds[= ](?P<secret>\S{3,1024})"),
+    _rule("creds", r"creds[= ](?P<secret>[^\s:]{1,200}:\S{1,1024})"),
+    _rule("aws_secret_access_key ", r"aws_secret_access_key[ \t]{1,3}(?P<secret>[^\s=:]{16,200})"),
+    _rule("login ", r"login [^\s]{1,100}[ \t]{1,3}password[ \t]{1,3}(?P<secret>\S{1,1024})"),
+    _rule("pass:", r"pass:(?P<secret>[^\s\"']{1,1024})"),
+    _rule("pwd=", r"(?<=[;&?])pwd=(?P<secret>[^\s;&\"']{1,1024})"),
+    _rule("redis-cli", r"redis-cli\b[^\n]{0,200}?\s-a[ \t]{1,3}(?P<secret>\S{1,1024})"),
+    # Signed addresses, and channels of conda that carry a token.
+    _rule("sig=", r"(?<=[?&])sig=(?P<secret>[^&\s\"']{4,8192})"),
+    _rule("signature=", r"signature=(?P<secret>[^&\s\"']{4,8192})"),
+    _rule("x-amz-", r"x-amz-(?:signature|credential|security-token)=(?P<secret>[^&\s\"']{4,8192})"),
+    _rule("key=", r"(?<=[?&])key=(?P<secret>[^&\s\"']{8,8192})"),
+    _rule("/t/", r"/t/(?P<secret>[\w-]{10,200})(?=/)"),
+    _rule("hooks.slack.com/", r"hooks\.slack\.com/(?P<secret>[\w/+-]{8,400})"),
+    _rule("/api/webhooks/", r"/api/webhooks/(?P<secret>[\w/-]{8,400})"),
+    _rule("webhook.office.com/", r"webhook\.office\.com/(?P<secret>[^\s\"']{8,600})"),
+    _rule("/bot", r"/bot(?P<secret>\d{5,16}:[\w-]{30,60})"),
+    # A private key, in lines or with `\n` between them; the second is one cut off.
+    _rule(
+        "-----begin",
+        rf"-----begin[ A-Z0-9]{{0,60}}private key(?: block)?-----"
+        rf"(?P<secret>(?:[^-]|-(?!----)){{1,{LONGEST_KEY_BLOCK}}})-----end",
+    ),
+    _rule(
+        "-----begin",
+        r"-----begin[ A-Z0-9]{0,60}private key(?: block)?-----"
+        r"(?P<secret>(?:(?:\s|\\[nr]){0,4}[A-Za-z0-9+/=]{16,128}){1,600})",
+    ),
+)
+
+# ------------------------------------------------------------------------ by how they begin
+
+# So many characters follow these at least.
+_BEGINNINGS = {
+    10: "xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-",
+    15: "glpat- gldt- glft- glrt- glptt- glagent- gloas- glcbt- glffct- glimt- glsoat- GR1348941",
+    16: "AKIA ASIA ABIA ACCA LTAI AIza ya29. tk-us- duffel_ EZAK EZTK xkeysib- sm_aat_ sm_pat_",
+    20: (
+        "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ api_org_ npm_ pypi- dckr_pat_ nvapi- glc_ glsa_ "
+        "sk- sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_ shpat_ shpca_ shppa_ shpss_ "
+        "sgp_ sq0atp- sntryu_ sntrys_ sm_sat_ EAAA EAAC EAAM NRAK- NRII- NRJS- sha256~ gsk_ bkua_"
+    ),
+    24: (
+        "hvs. hvb. dp.pt. dt0c01. SG. fio-u- lin_api_ ntn_ pul- PMAK- pnu_ pplx- rdme_ rubygems_ "
+        "shippo_ ico- pscale_tkn_ pscale_oauth_ pscale_pw_ CLOJARS_ tfp_ ATATT3 ops_eyJ A3- fo1_ "
+        "AGE-SECRET-KEY-1 HRKU-AA FLWSECK fm2_ wandb_v1_ r8_ tskey- dnkey- lsv2_ figd_"
+    ),
+    30: "dop_v1_ doo_v1_ dor_v1_ dapi ABSK AKCp cmVmd p8e-",
+}
+_TOKEN = re.compile(rb"[\w-]{8,8192}(?:\.[\w-]{1,8192}){0,3}")
+# A name in a program (hf_hub_download_to_folder) begins like that too: it has neither of these.
+_RANDOM = re.compile(rb"[A-Za-z0-9]{16}|[0-9][\w.-]{0,80}[A-Za-z]|[A-Za-z][\w.-]{0,80}[0-9]")
+_JWT = re.compile(rb"(?<![\w-])eyJ[\w-]{10,4096}\.[\w-]{10,8192}\.?[\w-]{0,4096}")
+_STARTS = tuple(
+    (start.encode(), least) for least, starts in _BEGINNINGS.items() for start in starts.split()
+)
+_PLAIN = re.compile(rb"[A-Za-z0-9_-]")
+# A line of a key in base64, without the line that says so: mixed, so that no hash is one.
+_KEY_LINE = re.compile(
+    rb"(?m)^[ \t]*(?=[^\n]{0,80}[A-Z])(?=[^\n]{0,80}[a-z])(?=[^\n]{0,80}[0-9])(?=[^\n]{0,80}[+/])"
+    rb"(?P<secret>[A-Za-z0-9+/]{64}(?:[A-Za-z0-9+/]{6,12})?={0,2})[ \t]*\r?$"
+)
+_KEY_BEGIN = re.compile(rb"-----BEGIN[ A-Z0-9]{0,60}PRIVATE KEY(?: BLOCK)?-----")
+
+
+def _by_word(content: bytes, lower: bytes) -> Iterator[tuple[int, int]]:
+    for words, least in ((_PASSWORDS, 1), (_TOKENS, 8)):
+        for word in words:
+            at = lower.find(word)
+            while at != -1:
+                end = at + len(word)
+                found = _ASSIGNED.match(content, end)
+                if found is None and _FLAG.search(content, max(0, at - 44), at):
+                    found = _ARGUMENT.match(content, end)
+                value = found["secret"] if found is not None else b""
+                if (
+                    found is not None
+                    and len(value.strip(b"\\\"'")) >= least
+                    and not _HARMLESS.match(value)
+                ):
+                    yield found.span("secret")
+                    end = found.end("secret")
+                at = lower.find(word, end)
+
+
+def _by_place(content: bytes, lower: bytes) -> Iterator[tuple[int, int]]:
+    for key, expression in _PLACES:
+        at = lower.find(key)
+        while at != -1:
+            found = expression.match(content, at)
+            if found is not None and not _HARMLESS.match(found["secret"]):
+                yield found.span("secret")
+            at = lower.find(key, found.end("secret") if found is not None else at + len(key))
+
+
+def _by_beginning(content: bytes) -> Iterator[tuple[int, int]]:
+    for start, least in _STARTS:
+        at = content.find(start)
+        while at != -1:
+            end = at + len(start)
+            if not (at and _PLAIN.match(content, at - 1)):
+                found = _TOKEN.match(content, end)
+                if found is not None and len(found[0]) >= least and _RANDOM.search(found[0]):
+                    end = found.end()
+                    yield at, end
+            at = content.find(start, end)
+    if b"eyJ" in content:
+        yield from (found.span() for found in _JWT.finditer(content))
+    yield from (found.span("secret") for found in _KEY_LINE.finditer(content))
+
+
+def cleaned(content: bytes) -> bytes:
+    """The same bytes without what looks like a secret."""
+    lower = content.lower()
+    spans = sorted({*_by_word(content, lower), *_by_place(content, lower), *_by_beginning(content)})
+    if not spans:
+        return content
+    parts: list[bytes] = []
+    done = 0
+    for start, end in spans:
+        if end <= done:
+            continue
+        # Two rules may see one secret, one of them more of it.
+        parts += (content[done:start], _MASK) if start >= done else ()
+        done = end
+    return b"".join([*parts, content[done:]])
+
+
+def redacted(text: str) -> str:
+    """The same text without what looks like a secret."""
+    return cleaned(text.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+
+def redacted_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines as they come, without what looks like a secret; a private key's are left out."""
+    in_key = False
+    for line in lines:
+        if in_key:
+            in_key = "-----END" not in line
+            continue
+        in_key = open_key_block(line.encode(errors="surrogateescape")) != -1
+        yield redacted(line)
+
+
+def open_key_block(content: bytes) -> int:
+    """Where a private key begins that has not ended yet; -1 if there is none."""
+    at = content.rfind(b"PRIVATE KEY")
+    begin = content.rfind(b"-----BEGIN")
+    if begin == -1 or at < begin or b"-----END" in content[begin:]:
+        return -1
+    found = _KEY_BEGIN.match(content, begin)
+    return begin if found is not None and len(content) - begin < LONGEST_KEY_BLOCK else -1

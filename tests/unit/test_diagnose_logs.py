@@ -1,0 +1,347 @@
+"""Logs as people have them: in any encoding and language, with warnings, retries and good ends."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import time
+
+import pytest
+
+from torchsmith.diagnose.diagnose import Diagnosis, diagnose, explained
+from torchsmith.diagnose.knowledge import shipped
+from torchsmith.diagnose.scan import scan_file
+
+pytestmark = pytest.mark.unit
+
+KILLED = "c++: fatal error: Killed signal terminated program cc1plus"
+
+
+def ids(found: Diagnosis) -> list[str]:
+    return [named.id for named in found.named if not named.after]
+
+
+def of_bytes(data: bytes) -> Diagnosis:
+    return explained(scan_file(io.BytesIO(data), shipped()))
+
+
+# ------------------------------------------------------------- cause before consequence
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (
+            "NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+            "NCCL WARN Error while creating shared memory segment nccl-shm-recv-0-1 (size 96)",
+            "nccl-shared-memory",
+        ),
+        (
+            "nvidia-container-cli: mount error: file creation failed: /x/merged/usr/lib/"
+            "x86_64-linux-gnu/libnvidia-ml.so.1: file exists: unknown.",
+            "container-has-driver-library",
+        ),
+        (
+            "nvidia-container-cli: device error: 1: unknown device: unknown.",
+            "container-gpu-unknown",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid generic resource (gres) "
+            "specification\nsbatch: fatal: --gpus-per-task or --tres-per-task used without either "
+            "--gpus or -n/--ntasks is not allowed.",
+            "slurm-gpus-per-task",
+        ),
+        (
+            "srun: fatal: SLURM_TRES_PER_TASK is mutually exclusive with --ntasks-per-gpu",
+            "slurm-inherited-options",
+        ),
+        (
+            "ERROR: pip's dependency resolver does not currently take into account all the "
+            "packages that are installed. This behaviour is the source of the following "
+            "dependency conflicts.\nValueError: numpy.dtype size changed, may indicate binary "
+            "incompatibility. Expected 96 from C header, got 88 from PyObject",
+            "numpy-binary-differs",
+        ),
+        ("foo.c:3:10: fatal error: ffi.h: No such file or directory", "libffi-headers-missing"),
+        (
+            "RuntimeError: CUDA error: too many resources requested for lanch",
+            "too-many-resources",
+        ),
+        (
+            "RuntimeError: Detected that PyTorch and TorchAudio were compiled with different CUDA "
+            "versions. PyTorch has CUDA version 11.7 whereas TorchAudio has CUDA version 11.8.",
+            "companion-of-another-cuda",
+        ),
+        (
+            "math.h(79): error: exception specification is incompatible with that of previous "
+            'function "cospi" (declared at line 2601 of crt/math_functions.h)',
+            "glibc-too-new-for-cuda",
+        ),
+        (
+            "aten/src/ATen/core/IListRef_inl.h:171:17: error: possibly dangling reference to a "
+            "temporary [-Werror=dangling-reference]",
+            "dangling-reference",
+        ),
+        (
+            "nvlink error   : entry function '_Z28ncclAllReduceRingLLKernel_sum_i88ncclColl' with "
+            "max regcount of 80 calls function '_Z25ncclReduceScatter_max_u64P14CollectiveArgs' "
+            "with regcount of 96",
+            "nvlink-register-count",
+        ),
+    ],
+)
+def test_what_was_named_wrongly_is_named_right(log: str, cause: str) -> None:
+    assert ids(diagnose(log.splitlines()))[0] == cause
+
+
+MESSAGES = """\
+Unknown CUDA arch (12.0) or GPU not supported|arch-unknown-to-torch
+    arch_list[-1] += '+PTX'|no-gpu-to-build-for
+_pickle.UnpicklingError: Weights only load failed.|weights-only-load
+xFormers can't load C++/CUDA extensions. xFormers was built for:|xformers-for-another-torch
+a.h:1:10: fatal error: THC/THC.h: No such file or directory|thc-removed
+error: 'AT_CHECK' was not declared in this scope|torch-cpp-api-removed
+fatal error: thrust/complex.h: No such file or directory|cccl-headers-moved
+    CUDA::nvToolsExt|nvtoolsext-removed
+ValueError: numpy.dtype size changed, may indicate binary incompatibility.|numpy-binary-differs
+TypeError: Descriptors cannot be created directly.|protobuf-python-too-new
+ImportError: cannot import name 'packaging' from 'pkg_resources'|pkg-resources-without-packaging
+RuntimeError: Not compiled with CUDA support|extension-without-cuda
+ModuleNotFoundError: No module named 'mmcv._ext'|mmcv-without-operators
+RuntimeError: DataLoader worker (pid(s) 12, 13) exited unexpectedly|dataloader-worker-exited
+RuntimeError: Cannot re-initialize CUDA in forked subprocess.|cuda-in-forked-process
+ERROR: failed (exitcode: -9) local_rank: 0 (pid: 1) of binary: python|torchrun-worker-killed
+NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.|nvidia-smi-failed
+Failed to initialize NVML: Unknown Error|nvml-unknown-error
+Error 802: system not yet initialized|error-802
+RuntimeError: Failed to find C compiler. Please specify via CC|triton-without-compiler
+ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'|ptxas-too-old
+ImportError: libx.so: cannot enable executable stack as shared object requires|executable-stack
+std_function.h:435:145: error: parameter packs not expanded with '...':|nvcc-and-gcc-11
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.|nccl-invalid-usage
+RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling|cublas-execution-failed
+RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED|cudnn-execution-failed
+Collecting torch==0.1.2|pip-torch-placeholder
+Exception: You tried to install "pytorch". The package named for PyTorch|pip-pytorch-name
+PackagesNotFoundError: The following packages are not available|conda-package-not-found
+  - nothing provides requested cudatoolkit 11.8**|conda-package-not-found
+ImportError: libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent|mkl-too-new
+ImportError: x.so: undefined symbol: aoti_torch_abi_version|extension-newer-than-torch
+"""
+
+
+@pytest.mark.parametrize("row", MESSAGES.splitlines())
+def test_common_messages_are_known(row: str) -> None:
+    line, cause = row.rsplit("|", 1)
+    assert ids(diagnose([line]))[:1] == [cause]
+
+
+def test_a_library_of_torch_itself_is_no_extension_for_another_torch() -> None:
+    found = diagnose(
+        [
+            "ImportError: /x/site-packages/torch/lib/libtorch_python.so: undefined symbol: "
+            "_ZN5torch8autograd9VariableTypeE"
+        ]
+    )
+    assert "extension-for-another-torch" not in ids(found)
+
+
+def test_what_is_fatal_comes_before_warnings_above_it() -> None:
+    found = diagnose(
+        [
+            "UserWarning: CUDA initialization: Found no NVIDIA driver on your system.",
+            "WARNING: something else",
+            KILLED,
+        ]
+    )
+    assert ids(found)[0] == "compiler-killed"
+
+
+def test_two_names_for_one_line_are_one_failure() -> None:
+    found = diagnose(["ImportError: libtorch_cuda.so: cannot open shared object file: No such"])
+    assert ids(found) == ["torch-library-missing"]
+    assert [item.after for item in found.named[1:]] == ["torch-library-missing"]
+
+
+def test_equals_are_named_in_the_same_order_every_time() -> None:
+    log = ["sbatch: error: Batch job submission failed: Invalid account or account/partition "]
+    assert len({tuple(ids(diagnose(log))) for _ in range(5)}) == 1
+
+
+# ------------------------------------------------------------------ what does not count
+
+CMAKE = """\
+-- The CXX compiler identification is GNU 12.2.0
+-- Could NOT find CUDA (missing: CUDA_TOOLKIT_ROOT_DIR CUDA_NVCC_EXECUTABLE)
+-- Could NOT find Python3 (missing: Python3_INCLUDE_DIRS Development)
+src.cxx:1:10: fatal error: glog/stl_logging.h: No such file or directory
+CMake Warning at cmake/Dependencies.cmake:95 (message):
+  Not compiling with XPU.
+-- Configuring done (24.5s)
+-- Build files have been written to: /work/build
+"""
+RETRIED = """\
+error: RPC failed; curl 92 HTTP/2 stream 0 was not closed cleanly: CANCEL (err 8)
+fatal: clone of 'https://github.com/pybind/pybind11.git' into submodule path 'x' failed
+Failed to clone 'third_party/pybind11'. Retry scheduled
+Cloning into '/x/third_party/pybind11'...
+Submodule path 'third_party/pybind11': checked out 'a2e59f0e7065404b44dfe92a28aca47ba1378dc4'
+"""
+PLATFORM = """\
+WARNING: The requested image's platform (linux/amd64) does not match the detected host platform \
+(linux/arm64/v8) and no specific platform was requested
+Successfully built 0ec2f71b358c
+Successfully tagged lab:latest
+"""
+NCCL = """\
+qgpu2008:1:1 [0] NCCL INFO NET/Plugin : Plugin load (libnccl-net.so) returned 2 : \
+libnccl-net.so: cannot open shared object file: No such file or directory
+qgpu2008:1:1 [0] NCCL INFO Using network Socket
+epoch 3 done
+"""
+
+
+@pytest.mark.parametrize("log", [CMAKE, RETRIED, PLATFORM, NCCL])
+def test_what_was_only_tried_or_came_right_is_no_failure(log: str) -> None:
+    found = diagnose(log.splitlines())
+    assert ids(found) == []
+    assert found.ended in {"well", "quiet"}
+
+
+def test_a_log_that_ends_well_says_which_line_says_so() -> None:
+    found = diagnose(CMAKE.splitlines())
+    assert found.ended == "well"
+    assert found.well is not None
+    assert found.well.number == 8
+    assert found.as_json()["ended"] == "well"
+
+
+def test_a_good_end_before_the_failure_is_none() -> None:
+    found = diagnose([*PLATFORM.splitlines(), "$ docker run lab", KILLED])
+    assert found.ended == "badly"
+    assert ids(found) == ["compiler-killed"]
+
+
+def test_what_was_overcome_is_told_apart() -> None:
+    found = diagnose(RETRIED.splitlines())
+    assert "clone-failed" in [item.id for item in found.overcome]
+
+
+def test_a_failure_that_is_not_known_is_no_good_end() -> None:
+    assert diagnose(["train.py: error: no such thing"]).ended == "badly"
+
+
+# ---------------------------------------------------------------------------- any input
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_any_encoding_is_read(encoding: str) -> None:
+    text = f"[1/2] Übersetzung\r\n[2/2] link\r\n{KILLED}\r\n"
+    found = of_bytes(text.encode(encoding))
+    assert ids(found) == ["compiler-killed"]
+    assert found.named[0].lines[0].number == 3
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, bz2.compress, lzma.compress])
+def test_a_compressed_log_is_read(packed: object) -> None:
+    assert callable(packed)
+    assert ids(of_bytes(packed(f"x\n{KILLED}\n".encode()))) == ["compiler-killed"]
+
+
+def test_what_a_cut_off_archive_holds_is_read() -> None:
+    whole = gzip.compress(f"{KILLED}\n".encode() + b"".join(b"%d\n" % n**9 for n in range(90_000)))
+    assert ids(of_bytes(whole[: len(whole) // 2])) == ["compiler-killed"]
+
+
+def test_an_archive_of_files_is_said_to_be_one() -> None:
+    with pytest.raises(ValueError, match="zip archive; unpack it"):
+        of_bytes(b"PK\x03\x04....")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "c++: fatal error: \x00Killed signal\x00 terminated program cc1plus",
+        "c++: \x1b[01;31m\x1b[Kfatal error: \x1b[m\x1b[KKilled signal terminated program cc1plus",
+        "c++: \x1b]8;;https://gcc.gnu.org/x\x1b\\fatal error\x1b]8;;\x1b\\: "
+        "Killed signal terminated program cc1plus",
+        "c++: \x1b]8;;https://gcc.gnu.org/x\x07fatal error\x1b]8;;\x07: "
+        "Killed signal terminated program cc1plus",
+        "c++: \x1b[38;2;255;0;0mfatal error: Killed\x1b[0m signal terminated program cc1plus",
+        "c++: ^[[31mfatal error: Killed^[[0m signal terminated program cc1plus",
+        "c++: \\u001b[31mfatal error: Killed\\u001b[0m signal terminated program cc1plus",
+        "c++: \x9b31mfatal error: Killed signal terminated program cc1plus",
+        "10%|#    | 1/9\r20%|##   | 2/9\r" + KILLED,
+        "\x1b[?25l\x1b[2K\x1b[1G" + KILLED + "\x1b[?25h",
+    ],
+)
+def test_what_a_terminal_is_told_does_not_hide_a_failure(line: str) -> None:
+    found = of_bytes(line.encode() + b"\n")
+    assert ids(found) == ["compiler-killed"]
+    assert "\x1b" not in found.named[0].lines[0].text
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("c++: fatal error: Getötet signal terminated program cc1plus", "compiler-killed"),
+        ("ld: schreiben: Auf dem Gerät ist kein Speicherplatz mehr verfügbar", "disk-full"),
+        ("cp: erreur: Aucun espace disponible sur le périphérique", "disk-full"),
+        ("tar: 写入错误: 设备上没有空间", "disk-full"),
+        ("tar: 書き込みエラー: デバイスに空き領域がありません", "disk-full"),
+        ("Ungültiger Maschinenbefehl (Speicherabzug geschrieben)", "illegal-instruction"),
+        ("Instruction non permise (core dumped)", "illegal-instruction"),
+        ("非法指令 (核心已转储)", "illegal-instruction"),
+        (
+            "fatal: konnte nicht auf 'https://github.com/x.git/' zugreifen: "
+            "Could not resolve host: github.com",
+            "host-not-reached",
+        ),
+        (
+            "foo.c:1:10: schwerwiegender Fehler: Python.h: Datei oder Verzeichnis nicht gefunden",
+            "python-headers-missing",
+        ),
+        (
+            "foo.c:1:10: erreur fatale: Python.h : Aucun fichier ou dossier de ce type",
+            "python-headers-missing",
+        ),
+        ("foo.c:1:10: 致命错误：Python.h：没有那个文件或目录", "python-headers-missing"),
+        (
+            "foo.c:1:10: 致命的エラー: Python.h: そのようなファイルやディレクトリはありません",
+            "python-headers-missing",
+        ),
+    ],
+)
+def test_messages_in_other_languages_are_known(line: str, cause: str) -> None:
+    found = of_bytes(f"{line}\n".encode())
+    assert ids(found)[:1] == [cause]
+    # It is quoted as it was said.
+    assert found.named[0].lines[0].text == line
+
+
+# ------------------------------------------------------------------------------- time
+
+
+def test_twice_the_log_takes_no_more_than_about_twice_the_time() -> None:
+    """Every line holds the text of some pattern, and none matches: the worst there is."""
+
+    def taken(lines: int) -> float:
+        line = "terminated program " * 8 + "cannot open shared object file undefined symbol {}\n"
+        data = "".join(line.format(chr(97 + n % 26) * (n % 50)) for n in range(lines)).encode()
+        begin = time.process_time()
+        of_bytes(data)
+        return time.process_time() - begin
+
+    taken(100)
+    small, large = taken(10_000), taken(40_000)
+    # Quadratic would be sixteen times.
+    assert large < 9 * small + 1
+
+
+def test_a_line_without_an_end_takes_no_minutes() -> None:
+    begin = time.process_time()
+    of_bytes(b"undefined symbol: " * 400_000)
+    of_bytes(b"a-" * 2_000_000)
+    assert time.process_time() - begin < 60

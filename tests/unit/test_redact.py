@@ -1,0 +1,174 @@
+"""What looks like a secret is taken out of text, in time that grows with the text's length."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from torchsmith.engine.secrets import LineReader, Redactor
+from torchsmith.redact import redacted, redacted_lines
+
+pytestmark = pytest.mark.unit
+
+SECRET = "geheim123"
+LONG = "aB3" + "geheim123" * 9
+KEY_LINE = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cK+"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        # by the word before
+        "fatal: unable to access 'https://bob:geheim123@example.org/x': error",
+        "postgresql://root:p@ss/geheim123@db/x".replace("/geheim123", "geheim123"),
+        "export ANACONDA_TOKEN=geheim123",
+        'HF_TOKEN: "geheim123"',
+        "twine upload --password geheim123 dist/*",
+        "twine upload -p geheim123 dist/*",
+        'password="geheim123',
+        "{'token': 'geheim123'}",
+        r"{\"api_key\": \"geheim123\"}",
+        "DB_PASS=geheim123",
+        "GH_PAT=geheim123",
+        "MYSQL_PWD=geheim123",
+        "api_key=geheim123",
+        "_authToken=geheim123",
+        "Server=x;Uid=sa;Pwd=geheim123;",
+        "AccountName=x;AccountKey=geheim123geheim123==;EndpointSuffix=y",
+        # by the command or the place
+        "Authorization: Bearer geheim123geheim123",
+        "Authorization: Basic geheim123geheim123=",
+        "authorization: token geheim123",
+        "Cookie: a=b; session=geheim123",
+        "Set-Cookie: sid=geheim123; Path=/",
+        "+ curl -fsSL -u bob:geheim123 https://example.org",
+        "curl --user 'bob:geheim123' https://example.org",
+        "sshpass -p geheim123 scp a b",
+        "sshpass -pgeheim123 scp a b",
+        "docker login -u bob -p geheim123 registry.example.org",
+        "podman login --username bob --password=geheim123 x",
+        "echo geheim123 | docker login -u bob --password-stdin",
+        "skopeo copy --dest-creds bob:geheim123 a b",
+        "wandb login --relogin geheim123geheim123geheim123",
+        "machine example.org login bob password geheim123",
+        "aws configure set aws_secret_access_key geheim123geheim123",
+        "openssl rsa -passin pass:geheim123",
+        "https://example.org/x?X-Amz-Signature=geheim123&a=1",
+        "https://x.blob.core.windows.net/a?sv=1&sig=geheim123",
+        "https://maps.example.org/?key=geheim123",
+        "https://conda.anaconda.org/t/geheim123-geheim/channel",
+        "https://hooks.slack.com/services/T0/B0/geheim123",
+        "https://discord.com/api/webhooks/1/geheim123",
+        "https://api.telegram.org/bot123456:geheim123geheim123geheim123geheim123/x",
+        '"private_key": "-----BEGIN PRIVATE KEY-----\\ngeheim123\\n-----END PRIVATE KEY-----\\n"',
+        # by how they begin
+        *(
+            f"it is {beginning}{LONG}, it says"
+            for beginning in (
+                *("ghp_", "gho_", "github_pat_", "glpat-", "hf_", "pypi-", "npm_", "dckr_pat_"),
+                *("nvapi-", "AIza", "sk-", "sk-ant-api03-", "sk_live_", "xoxb-", "dapi", "r8_"),
+                *("hvs.", "SG.", "dop_v1_", "shpat_", "lin_api_", "gsk_", "tskey-", "glsa_"),
+            )
+        ),
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.geheim123geheim",
+    ],
+)
+def test_a_secret_is_taken_out(line: str) -> None:
+    assert SECRET not in redacted(line), redacted(line)
+    assert "***" in redacted(line)
+
+
+def test_an_access_key_of_amazon_is_taken_out() -> None:
+    assert redacted("key AKIAIOSFODNN7EXAMPLE used") == "key *** used"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ANACONDA_TOKEN is unset. Please set it in your environment",
+        "error: expected ‘;’ before ‘)’ token",
+        "max_tokens=4096 num_tokens: 512",
+        "pad_token: '</s>'",
+        "token: $TOKEN",
+        "docker run -u 1000:1000 image",
+        "PWD=/home/bob/pytorch",
+        "in hf_hub_download_with_retries_and_resume(",
+        "sha256:5d41c289942008211c2964bca72800f5c9d5ea5aa4057528da617fb36463d4ab",
+        "-- Build files have been written to: /src/build",
+        "https://download.pytorch.org/whl/cu121",
+        "git@github.com:pytorch/pytorch.git",
+    ],
+)
+def test_what_is_no_secret_stays(line: str) -> None:
+    assert redacted(line) == line
+
+
+def test_a_private_key_is_taken_out_line_by_line() -> None:
+    text = f"a\n-----BEGIN RSA PRIVATE KEY-----\n{KEY_LINE}\n-----END RSA PRIVATE KEY-----\nb"
+    assert KEY_LINE[:20] not in redacted(text)
+    assert redacted(text).endswith("\nb")
+    assert KEY_LINE[:20] not in redacted(f"error: x\n{KEY_LINE}\n")
+
+
+@pytest.mark.parametrize("size", [1, 7, 50, 4096])
+def test_a_stream_is_cleaned_too_however_it_is_cut(size: int) -> None:
+    text = (
+        f"before\n-----BEGIN OPENSSH PRIVATE KEY-----\n{KEY_LINE}\n{KEY_LINE}\n"
+        f"-----END OPENSSH PRIVATE KEY-----\nexport API_KEY={SECRET}\nghp_{LONG}\nafter\n"
+    ).encode()
+    reader = LineReader(Redactor([]))
+    kept = b"".join(reader.feed(text[at : at + size]) for at in range(0, len(text), size))
+    kept += reader.finish()
+    assert KEY_LINE[:20].encode() not in kept
+    assert SECRET.encode() not in kept
+    assert kept.startswith(b"before\n")
+    assert kept.endswith(b"after\n")
+
+
+def test_a_key_that_never_ends_does_not_hold_a_stream_back() -> None:
+    reader = LineReader(Redactor([]))
+    kept = reader.feed(b"-----BEGIN PRIVATE KEY-----\n")
+    kept += b"".join(reader.feed(b"a line of a log\n" * 100) for _ in range(100))
+    assert kept.count(b"a line of a log") > 5000
+
+
+# Where the time grew with the square of the length, each of these would take minutes.
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("a-", "token ", "token=", "token=$", 'password="', "--token ", "--password-", "://", "x"),
+        *("curl ", "login ", "echo ", "eyJ", "a.", "sk-", "hf_1", "sig=", "cookie:", "bearer "),
+        *(
+            "private key-----",
+            "-----BEGIN PRIVATE KEY-----",
+            "A1b+",
+            "secret",
+            "\\",
+            '"',
+            " ",
+            "\t",
+        ),
+    ],
+)
+def test_the_time_grows_with_the_length_only(piece: str) -> None:
+    text = piece * (400_000 // len(piece))
+    began = time.process_time()
+    redacted(text)
+    assert time.process_time() - began < 20
+
+
+def test_lines_of_a_job_are_redacted_as_they_come() -> None:
+    said = [
+        "step 1",
+        "export HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345",
+        "-----BEGIN OPENSSH PRIVATE KEY-----",
+        "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ",
+        "-----END OPENSSH PRIVATE KEY-----",
+        "step 2",
+    ]
+    shown = "\n".join(redacted_lines(iter(said)))
+    assert shown.startswith("step 1\n")
+    assert shown.endswith("\nstep 2")
+    assert "hf_AbC" not in shown
+    assert "b3BlbnNz" not in shown
