@@ -237,3 +237,10 @@ def test_the_base_is_complete_for_every_step() -> None:
     words = {word.rstrip(";") for word in text.split()}
     assert {"bash", "ccache", "g++", "gcc", "git", "make", "ninja-build", "patch"} <= words
     assert {"python3", "python3-dev", "python3-venv"} <= words
+
+
+def test_a_distribution_whose_servers_are_gone_takes_packages_from_the_archive() -> None:
+    text = cuda_dockerfile('torch = "1.8.0"\npython = "3.7"\nsystem = "debian-10"')
+    for name in ("toolchain", "shared"):
+        body = stage(text, name)
+        assert 0 < body.index("http://archive.debian.org") < body.index("apt-get update")

@@ -462,6 +462,8 @@ class System(Fact, frozen=True, kw_only=True):
     gcc: Version
     # Majors it packages as gcc-N, the default included.
     gccs: list[Version] = []
+    # Where its packages are now, once its own servers have them no longer.
+    archive: str = ""
     # Its own python3.
     python: Version
     cmake: Version

@@ -254,6 +254,8 @@ class Resolution(Struct, frozen=True):
     choices: tuple[Choice, ...]
     cautions: tuple[Caution, ...]
     installed: InstalledChoice | None = None
+    # Where the packages of a distribution are that is no longer maintained.
+    archive: str = ""
 
     def feature(self, name: str) -> Mode | None:
         """How a feature was decided, None if this release does not know it."""

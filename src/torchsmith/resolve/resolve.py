@@ -342,6 +342,7 @@ class _Attempt:
             choices=tuple(decided.choices),
             cautions=tuple(decided.cautions),
             installed=self.installed,
+            archive=system.archive if system else "",
         )
 
     def _version(self) -> str:

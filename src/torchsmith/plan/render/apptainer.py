@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from torchsmith.plan.render.instructions import apt_words
 from torchsmith.plan.render.stages import (
+    archive_commands,
     cuda_commands,
     environment_commands,
     pins,
@@ -93,6 +94,7 @@ def _post(
     return [
         "set -eu",
         "export DEBIAN_FRONTEND=noninteractive",
+        *archive_commands(resolution),
         "apt-get update",
         *repositories,
         *before,

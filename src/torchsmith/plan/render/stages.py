@@ -53,8 +53,7 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
     Complete by itself: nothing but sources, a work folder and a compiler cache is missing.
     """
     lines = [f"FROM {base_name(resolution)}" + (f" AS {name}" if name else "")]
-    if compilers:
-        lines += _repositories(resolution)
+    lines += _repositories(resolution, cuda=compilers)
     packages = build_packages(resolution) if compilers else python_packages(resolution)
     lines += apt_install(packages, pins(resolution))
     if compilers and _from_repository(resolution):
@@ -72,7 +71,8 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
 
 def runtime_stage(resolution: Resolution, name: str) -> list[str]:
     """The stage that what is built runs in: its base image and the libraries torch loads."""
-    lines = [f"FROM {runtime_base(resolution)} AS {name}", *_repositories(resolution)]
+    lines = [f"FROM {runtime_base(resolution)} AS {name}"]
+    lines += _repositories(resolution, cuda=True)
     lines += apt_install(runtime_packages(resolution), pins(resolution))
     if _from_repository(resolution):
         lines += run(cuda_commands(resolution))
@@ -86,9 +86,24 @@ def _from_repository(resolution: Resolution) -> bool:
     return resolution.cuda is not None and bool(resolution.cuda.repositories)
 
 
-def _repositories(resolution: Resolution) -> list[str]:
-    packages, commands = repository_setup(resolution)
-    return [*(apt_install(packages) if packages else []), *(run(commands) if commands else [])]
+def _repositories(resolution: Resolution, *, cuda: bool) -> list[str]:
+    lines = run(archive_commands(resolution)) if resolution.archive else []
+    packages, commands = repository_setup(resolution) if cuda else ([], [])
+    lines += apt_install(packages) if packages else []
+    return lines + (run(commands) if commands else [])
+
+
+def archive_commands(resolution: Resolution) -> list[str]:
+    """Commands that have apt look where the packages of an old distribution are now."""
+    if not resolution.archive:
+        return []
+    return [
+        "sed -i -E -e '/-updates /d' "
+        f"-e 's,https?://(deb|security)[.]debian[.]org,{resolution.archive},' "
+        "/etc/apt/sources.list",
+        # Nobody signs its lists anew.
+        "echo 'Acquire::Check-Valid-Until \"false\";' > /etc/apt/apt.conf.d/99archive",
+    ]
 
 
 def repository_setup(resolution: Resolution) -> tuple[list[str], list[str]]:
