@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
 
+from torchsmith.facts.cuda import (
+    find_toolkit,
+    has_image,
+    host_compiler,
+    image_end,
+    repositories,
+    repository_packages,
+    toolkits,
+)
 from torchsmith.facts.files import Facts
 from torchsmith.facts.models import Board
 from torchsmith.facts.ranges import release, version_range
@@ -321,3 +331,55 @@ def test_only_boards_with_half_the_registers_limit_their_blocks() -> None:
 def test_boards_that_take_server_packages_lack_nothing() -> None:
     assert not BOARDS["jetson-agx-thor"].lacks
     assert not BOARDS["dgx-spark"].lacks
+
+
+def test_docker_hub_has_no_image_of_cuda_8_to_10_and_says_since_when() -> None:
+    for toolkit in toolkits(FACTS):
+        end = image_end(FACTS, toolkit.version)
+        assert (end is not None and end.gone) == (release(toolkit.version) < (11,))
+        assert end is None or re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", end.since)
+    assert not has_image(FACTS, "9.0", "ubuntu-16.04")
+    assert has_image(FACTS, "12.6", "ubuntu-22.04")
+    assert not has_image(FACTS, "12.6", "debian-12")
+
+
+@pytest.mark.parametrize("version", TOOLKITS)
+def test_every_deleted_image_for_x86_can_be_made_of_packages_but_one(version: str) -> None:
+    toolkit = find_toolkit(FACTS, version)
+    assert toolkit is not None
+    assert repository_packages(FACTS, version) is not None
+    for name in toolkit.images:
+        system = name.replace("ubuntu", "ubuntu-")
+        if has_image(FACTS, version, system) or system == "ubuntu-14.04":
+            continue
+        # 9.2 for Ubuntu 18.04 lay in a repository whose key was never renewed.
+        packaged = repositories(FACTS, version, system, "linux-x86_64")
+        assert bool(packaged) == ((version, system) != ("9.2", "ubuntu-18.04"))
+
+
+def test_a_repository_names_its_key_by_the_end_of_its_fingerprint() -> None:
+    systems = {item.name for item in FACTS.systems.system}
+    for item in FACTS.cuda.repository:
+        assert item.system in systems
+        assert item.url.startswith("https://developer.download.nvidia.com/")
+        assert item.url.endswith("/")
+        assert item.fingerprint.lower().endswith(item.key.removesuffix(".pub"))
+
+
+def test_a_repository_of_libraries_alone_brings_no_toolkit() -> None:
+    for item in FACTS.cuda.repository:
+        for toolkit in toolkits(FACTS):
+            found = repositories(FACTS, toolkit.version, item.system, item.platform)
+            assert not found or any(one.holds == "toolkit" for one in found)
+
+
+def test_debian_packages_cuda_11_8_and_12_4_and_a_gcc_that_goes_with_it() -> None:
+    assert [(item.system, item.cuda) for item in FACTS.cuda.debian] == [
+        ("debian-12", "11.8"),
+        ("debian-13", "12.4"),
+    ]
+    for item in FACTS.cuda.debian:
+        (system,) = (one for one in FACTS.systems.system if one.name == item.system)
+        limit = host_compiler(FACTS, item.cuda, "gcc")
+        assert limit is not None
+        assert limit.newest in system.gccs

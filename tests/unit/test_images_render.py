@@ -115,7 +115,7 @@ def test_an_apptainer_image_comes_from_the_pushed_one(planned: Planning) -> None
 
 def test_an_apptainer_image_is_made_of_wheels_where_nothing_is_pushed(planned: Planning) -> None:
     found = sections(render(*planned(LAB), "apptainer", "test")["lab-ann.def"].decode())
-    assert "From: debian:12" in found[""]
+    assert "From: docker.io/library/debian:12" in found[""]
     assert "client.run" in found["files"]
     # The published torch is pip's to bring: there are no wheels of ours.
     assert "wheels" not in found["files"]

@@ -168,3 +168,81 @@ def test_a_recipe_without_an_image_says_how_to_ask_for_one(run: Run) -> None:
     code, _, complaint = run("image", "build", "--preset", "quickstart", "--dry-run")
     assert code == 2
     assert "[image]" in complaint
+
+
+def cuda_dockerfile(wish: str) -> str:
+    loaded = parse_recipe(f"{wish}\n[image]\nbuild = 'inside'\n", "test", None)
+    facts = shipped()
+    host = Host(platform="linux-x86_64", system="debian-12")
+    (outcome,) = (resolve(item, facts, host) for item in expand(loaded.recipe))
+    assert isinstance(outcome, Resolution), outcome
+    plan = make_plan(loaded.recipe, [outcome], facts, "test")
+    return dockerfile_context(plan, loaded.recipe, "test")["Dockerfile"].decode()
+
+
+UBUNTU = 'torch = "2.6.0"\npython = "3.10"\nsystem = "ubuntu-22.04"\n'
+OLD = 'torch = "1.1.0"\npython = "3.5"\nsystem = "ubuntu-16.04"\n'
+
+
+def test_the_base_of_a_deleted_image_checks_nvidia_s_key_before_it_trusts_it() -> None:
+    text = stage(cuda_dockerfile(f'{OLD}cuda = "9.0"'), "toolchain")
+    key = text.index("EB693B3035CD5710E231E123A4B469963BF863CC")
+    assert text.index("apt-transport-https") < key < text.index("cuda-minimal-build-9-0")
+    assert "ln -s cuda-9.0 /usr/local/cuda" in text
+    assert "ENV PATH=/usr/local/cuda/bin:$PATH" in text
+
+
+def test_the_runtime_of_a_deleted_image_has_its_libraries_and_no_compiler() -> None:
+    text = stage(cuda_dockerfile(f'{OLD}cuda = "9.0"'), "shared")
+    assert "cuda-libraries-9-0" in text
+    assert "minimal-build" not in text
+    assert "NVIDIA_VISIBLE_DEVICES=all" in text
+
+
+def test_debian_s_cuda_is_in_its_image_with_non_free_and_in_usr() -> None:
+    text = cuda_dockerfile(
+        'torch = "2.6.0"\npython = "3.13"\nsystem = "debian-13"\ngpus = ["8.7"]\n'
+        'cuda = { version = "12.4", toolkit = "debian" }'
+    )
+    base = stage(text, "toolchain")
+    assert "FROM docker.io/library/debian:13 AS toolchain" in text
+    assert base.index("contrib non-free") < base.index("nvidia-cuda-toolkit")
+    assert "g++-13" in base
+    assert "export CUDA_HOME=/usr;" in text
+    assert "libcudart12" in stage(text, "shared")
+
+
+@pytest.mark.parametrize(
+    ("wish", "word"),
+    [
+        ('cuda = { version = "12.6", nccl = "2.21" }', "'libnccl2=2.21.*+cuda12.6'"),
+        ('cuda = { version = "12.6", nccl = "2.21.5" }', "'libnccl-dev=2.21.5-*+cuda12.6'"),
+    ],
+)
+def test_a_release_of_nccl_that_is_asked_for_is_installed_over_the_one_held(
+    wish: str, word: str
+) -> None:
+    text = stage(cuda_dockerfile(UBUNTU + wish), "toolchain")
+    assert word in text
+    assert "--allow-change-held-packages" in text
+
+
+def test_nccl_without_a_release_stays_as_the_image_has_it() -> None:
+    text = cuda_dockerfile(f'{UBUNTU}cuda = "12.6"\nfeatures.nccl = "system"')
+    base = stage(text, "toolchain")
+    assert '"libnccl-dev=${nccl:-*+cuda12.6}"' in base
+    assert "--allow-change-held-packages" not in base
+
+
+def test_the_base_is_complete_for_every_step() -> None:
+    text = stage(cuda_dockerfile(f'{UBUNTU}cuda = "12.6"'), "toolchain")
+    words = {word.rstrip(";") for word in text.split()}
+    assert {"bash", "ccache", "g++", "gcc", "git", "make", "ninja-build", "patch"} <= words
+    assert {"python3", "python3-dev", "python3-venv"} <= words
+
+
+def test_a_distribution_whose_servers_are_gone_takes_packages_from_the_archive() -> None:
+    text = cuda_dockerfile('torch = "1.8.0"\npython = "3.7"\nsystem = "debian-10"')
+    for name in ("toolchain", "shared"):
+        body = stage(text, name)
+        assert 0 < body.index("http://archive.debian.org") < body.index("apt-get update")

@@ -122,7 +122,8 @@ def test_orion_rebuilds_vision_0_3_0_after_torch() -> None:
 
 def test_orion_image_holds_the_client_and_asks_for_8g_of_shared_memory() -> None:
     text = dockerfile("orion-vgpu")
-    assert "FROM docker.io/nvidia/cuda:9.0-cudnn7-devel-ubuntu16.04" in text
+    assert "FROM docker.io/library/ubuntu:16.04" in text
+    assert "'libnccl2=2.4.*+cuda9.0'" in text
     assert "COPY install-client-9.0" in text
     assert "./install-client-9.0" in text
     assert "--shm-size=8G" in text

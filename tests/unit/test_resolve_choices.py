@@ -317,3 +317,113 @@ def test_resolving_twice_gives_the_same() -> None:
     recipe = Recipe.model_validate({"torch": "2.6.0", "cuda": "12.6", "gpus": ["8.6"], **J22})
     variant = Variant("same", recipe)
     assert resolve(variant, FACTS, HERE) == resolve(variant, FACTS, HERE)
+
+
+DEBIAN_12 = host(system="debian-12", compilers=(gcc("11.3.0"), gcc("12.2.0")))
+
+
+def test_a_base_image_is_named_in_full() -> None:
+    nvidias = resolved(torch="2.6.0", cuda="12.6", **J22)
+    assert nvidias.base_image == "docker.io/nvidia/cuda:12.6.3-cudnn-devel-ubuntu22.04"
+    plain = resolved(torch="2.6.0", python="3.11", system="debian-12")
+    assert plain.base_image == "docker.io/library/debian:12"
+
+
+def test_a_base_image_of_one_s_own_stays_as_written() -> None:
+    made = resolved(torch="2.6.0", cuda="12.6", image={"base": "lab/cuda:12"}, **J22)
+    assert made.base_image == "lab/cuda:12"
+    # What it holds is not ours to add to.
+    assert made.cuda is not None
+    assert not made.cuda.apt
+
+
+def test_where_nvidia_deleted_its_image_its_packages_are_put_on_the_distribution_s() -> None:
+    made = resolved(torch="1.1.0", python="3.5", cuda="9.0", system="ubuntu-16.04")
+    assert made.base_image == "docker.io/library/ubuntu:16.04"
+    assert made.cuda is not None
+    assert made.cuda.toolkit == "apt"
+    assert {"cuda-minimal-build-9-0", "libcudnn7", "libcudnn7-dev"} <= set(made.apt)
+    assert [item.key for item in made.cuda.repositories] == ["3bf863cc.pub", "7fa2af80.pub"]
+    assert "2023-07" in chosen(made, "CUDA toolkit").reason
+    assert "gone from Docker Hub since 2023-07" in cautions(made)
+
+
+def test_an_image_nvidia_may_delete_is_used_and_the_way_out_is_said() -> None:
+    wish: dict[str, Any] = {"torch": "1.8.0", "python": "3.8", "system": "ubuntu-20.04"}
+    made = resolved(cuda="11.0", **wish)
+    assert made.base_image.startswith("docker.io/nvidia/cuda:11.0.3-")
+    assert "cuda.toolkit = 'apt'" in cautions(made)
+    assembled = resolved(cuda={"version": "11.0", "toolkit": "apt"}, **wish)
+    assert assembled.base_image == "docker.io/library/ubuntu:20.04"
+    assert "cuda-libraries-dev-11-0" in assembled.apt
+
+
+def test_an_image_the_recipe_names_and_nvidia_deleted_is_said() -> None:
+    base = "nvidia/cuda:10.2-cudnn7-devel-ubuntu18.04"
+    made = resolved(
+        torch="1.8.0", python="3.6", cuda="10.2", system="ubuntu-18.04", image={"base": base}
+    )
+    assert made.base_image == base
+    assert f"{base} is gone from Docker Hub" in cautions(made)
+
+
+@pytest.mark.parametrize(
+    ("system", "cuda", "torch", "compiler"),
+    [("debian-12", "11.8", "2.3.1", "g++-11"), ("debian-13", "12.4", "2.6.0", "g++-13")],
+)
+@pytest.mark.parametrize("platform", ["linux-x86_64", "linux-aarch64"])
+@pytest.mark.parametrize("toolkit", [None, "debian"])
+def test_debian_s_own_cuda_comes_with_its_compiler(
+    system: str, cuda: str, torch: str, compiler: str, platform: str, toolkit: str | None
+) -> None:
+    made = resolved(
+        torch=torch,
+        python="3.11",
+        platform=platform,
+        system=system,
+        gpus=["8.7"],
+        cuda={"version": cuda, "toolkit": toolkit},
+    )
+    assert made.cuda is not None
+    assert made.cuda.toolkit == "debian"
+    assert made.base_image == f"docker.io/library/debian:{system[-2:]}"
+    assert made.compiler.cxx == compiler
+    assert "nvidia-cuda-toolkit" in made.apt
+    assert made.feature("cudnn") == "off"
+
+
+def test_on_a_debian_machine_its_own_cuda_is_what_to_install() -> None:
+    wish: dict[str, Any] = {"torch": "2.3.1", "python": "3.11", "gpus": ["8.6"]}
+    for toolkit in (None, "debian"):
+        made = resolved(DEBIAN_12, cuda={"version": "11.8", "toolkit": toolkit}, **wish)
+        assert made.cuda is not None
+        assert made.cuda.toolkit == "debian"
+        assert "nvidia-cuda-toolkit" in made.apt
+        assert made.compiler.version == "11.3.0"
+        assert "apt-get install nvidia-cuda-toolkit" in cautions(made)
+    installed = DEBIAN_12.model_copy(
+        update={"cuda": (Toolkit(version="11.8.89", path="/usr", nvcc="/usr/bin/nvcc"),)}
+    )
+    here = resolved(installed, cuda={"version": "11.8", "toolkit": "debian"}, **wish)
+    assert "apt-get install" not in cautions(here)
+
+
+def test_asking_for_a_release_of_nccl_takes_it_instead_of_torch_s_own() -> None:
+    made = resolved(torch="2.6.0", cuda={"version": "12.6", "nccl": "2.21"}, **J22)
+    assert made.feature("nccl") == "system"
+    assert {"libnccl2", "libnccl-dev"} <= set(made.apt)
+    bundled = resolved(
+        torch="2.6.0", cuda={"version": "12.6", "nccl": "2.21"}, features={"nccl": "on"}, **J22
+    )
+    assert "cuda.nccl = '2.21' is not used" in cautions(bundled)
+
+
+def test_nccl_of_the_wheels_needs_no_package() -> None:
+    made = resolved(
+        torch="2.11.0",
+        python="3.11",
+        system="debian-12",
+        cuda={"version": "13.0", "toolkit": "wheels"},
+        features={"nccl": "system"},
+    )
+    assert not [name for name in made.apt if "nccl" in name]

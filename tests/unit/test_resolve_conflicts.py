@@ -644,3 +644,84 @@ def test_a_board_gets_torch_or_the_nearest_torch_it_can_have(board: str, torch: 
     if isinstance(outcome, Refusal):
         recipe = changed(Recipe.model_validate(wish), outcome.changes)
         assert isinstance(resolve(Variant("nearest", recipe), FACTS, HERE), Resolution)
+
+
+def test_debian_s_own_cuda_is_one_release_and_the_nearest_is_offered() -> None:
+    refusal = refused(
+        torch="2.6.0",
+        python="3.13",
+        system="debian-13",
+        gpus=["8.6"],
+        cuda={"version": "12.6", "toolkit": "debian"},
+    )
+    assert kinds(refusal) == ["toolkit-debian"]
+    (conflict,) = refusal.conflicts
+    assert "11.8 in debian-12, 12.4 in debian-13" in conflict.second.statement
+    assert "CUDA 12.4" in conflict.cure
+
+
+def test_a_machine_that_is_no_debian_has_no_cuda_of_debian_s() -> None:
+    refusal = refused(
+        torch="2.6.0", python="3.11", gpus=["8.6"], cuda={"version": "12.4", "toolkit": "debian"}
+    )
+    assert kinds(refusal) == ["toolkit-debian"]
+    assert "system = 'debian-13'" in refusal.conflicts[0].cure
+
+
+def test_a_deleted_image_cannot_be_asked_for() -> None:
+    refusal = refused(
+        torch="1.1.0",
+        python="3.5",
+        system="ubuntu-16.04",
+        cuda={"version": "9.0", "toolkit": "image"},
+    )
+    assert "toolkit-image" in kinds(refusal)
+    (conflict,) = refusal.conflicts
+    assert "deleted them in 2023-07" in conflict.second.statement
+    assert "leave cuda.toolkit out" in conflict.cure
+
+
+@pytest.mark.parametrize(
+    ("system", "platform", "cuda"),
+    [("ubuntu-18.04", "linux-x86_64", "9.2"), ("ubuntu-18.04", "linux-aarch64", "10.2")],
+)
+def test_where_nothing_brings_a_cuda_any_more_the_nearest_that_does_is_said(
+    system: str, platform: str, cuda: str
+) -> None:
+    refusal = refused(torch="1.5.1", python="3.6", system=system, platform=platform, cuda=cuda)
+    assert "toolkit-none" in kinds(refusal)
+    assert "NVIDIA deleted them in 2023-07" in refusal.conflicts[0].second.statement
+    assert refusal.nearest
+
+
+def test_the_repository_of_nvidia_needs_a_distribution_it_is_for() -> None:
+    refusal = refused(
+        torch="2.6.0",
+        python="3.11",
+        system="debian-12",
+        cuda={"version": "12.6", "toolkit": "apt"},
+    )
+    assert kinds(refusal) == ["toolkit-apt"]
+    assert "ubuntu-22.04" in refusal.conflicts[0].second.statement
+
+
+@pytest.mark.parametrize(
+    ("system", "cuda", "torch", "nccl", "cure"),
+    [
+        ("debian-12", "11.8", "2.3.1", None, "features.nccl = 'on'"),
+        ("debian-13", "12.4", "2.6.0", "2.4", "cuda.nccl = '2.22.3'"),
+    ],
+)
+def test_debian_has_one_nccl_or_none(
+    system: str, cuda: str, torch: str, nccl: str | None, cure: str
+) -> None:
+    refusal = refused(
+        torch=torch,
+        python="3.11",
+        system=system,
+        gpus=["8.6"],
+        cuda={"version": cuda, "toolkit": "debian", "nccl": nccl},
+        features={"nccl": "system"},
+    )
+    assert kinds(refusal) == ["nccl-debian"]
+    assert cure in refusal.conflicts[0].cure

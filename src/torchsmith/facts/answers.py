@@ -8,9 +8,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torchsmith.errors import UsageError
-from torchsmith.facts.cuda import archs_of, find_arch, find_toolkit, host_compiler, toolkits
+from torchsmith.facts.cuda import (
+    archs_of,
+    find_arch,
+    find_toolkit,
+    host_compiler,
+    image_end,
+    toolkits,
+)
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu, nearest_gpus
+from torchsmith.facts.models import Toolkit
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.facts.torch import companion_releases, entry_for, find_release, releases
 
@@ -203,11 +211,37 @@ def about_cuda(facts: Facts, version: str | None) -> Answer:
     )
     accepting = [item.version for item in releases(facts) if builds(item.version)]
     lines.append(AnswerLine("torch", f"{accepting[0]} to {accepting[-1]}" if accepting else "none"))
-    lines.append(AnswerLine("images", ", ".join(toolkit.images) or "none"))
+    lines += _where_from(facts, toolkit)
     lines.append(AnswerLine("nvcc on PyPI", "yes" if toolkit.wheels else "no"))
     if toolkit.note:
         lines.append(AnswerLine("note", toolkit.note))
     return Answer(f"CUDA {cuda}", tuple(lines))
+
+
+def _where_from(facts: Facts, toolkit: Toolkit) -> Iterable[AnswerLine]:
+    """What brings a toolkit to a machine or an image."""
+    cuda, table = toolkit.version, facts.cuda.sources
+    images = ", ".join(toolkit.images) or "none"
+    end = image_end(facts, cuda)
+    if end is not None and toolkit.images:
+        images += (
+            f"; gone since {end.since}: NVIDIA deleted them"
+            if end.gone
+            else f"; not maintained since {end.since}: NVIDIA may delete them"
+        )
+    yield AnswerLine("images", images, addresses(table, end))
+    packaged = [item for item in facts.cuda.repository if item.holds == "toolkit"]
+    found = [item for item in packaged if cuda in version_range(item.cuda)]
+    systems = dict.fromkeys(item.system for item in found)
+    where = [
+        f"{name} ({', '.join(item.platform for item in found if item.system == name)})"
+        for name in systems
+    ]
+    source = addresses(table, found[0]) if found else ""
+    yield AnswerLine("NVIDIA's apt repository", ", ".join(where) or "none", source)
+    for own in facts.cuda.debian:
+        if own.cuda == cuda:
+            yield AnswerLine("Debian's own", f"{own.system}, in non-free", addresses(table, own))
 
 
 def about_board(facts: Facts, name: str | None) -> Answer:

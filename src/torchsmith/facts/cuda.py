@@ -6,7 +6,15 @@ from functools import cache
 from typing import Literal
 
 from torchsmith.facts.files import Facts
-from torchsmith.facts.models import CudaArch, HostCompiler, Toolkit
+from torchsmith.facts.models import (
+    CudaArch,
+    DebianToolkit,
+    HostCompiler,
+    ImageEnd,
+    Repository,
+    RepositoryPackages,
+    Toolkit,
+)
 from torchsmith.facts.ranges import release, version_range
 
 
@@ -24,6 +32,46 @@ def find_toolkit(facts: Facts, version: str) -> Toolkit | None:
         same = [item for item in toolkits(facts) if release(item.version)[:1] == wanted]
         return same[-1] if same else None
     return next((item for item in toolkits(facts) if release(item.version) == wanted[:2]), None)
+
+
+@cache
+def image_end(facts: Facts, cuda: str) -> ImageEnd | None:
+    """Whether NVIDIA's images of a toolkit are gone, or may go; None: they are maintained."""
+    return next((item for item in facts.cuda.image_end if cuda in version_range(item.cuda)), None)
+
+
+@cache
+def has_image(facts: Facts, cuda: str, system: str) -> bool:
+    """Whether NVIDIA publishes an image of a toolkit for a distribution, and has not deleted it."""
+    toolkit = find_toolkit(facts, cuda)
+    end = image_end(facts, cuda)
+    published = toolkit is not None and system.replace("-", "") in toolkit.images
+    return published and not (end is not None and end.gone)
+
+
+@cache
+def repositories(facts: Facts, cuda: str, system: str, platform: str) -> tuple[Repository, ...]:
+    """NVIDIA's apt repositories that have a toolkit for a distribution; none: it is in none."""
+    found = tuple(
+        item
+        for item in facts.cuda.repository
+        if (item.system, item.platform) == (system, platform) and cuda in version_range(item.cuda)
+    )
+    return found if any(item.holds == "toolkit" for item in found) else ()
+
+
+@cache
+def repository_packages(facts: Facts, cuda: str) -> RepositoryPackages | None:
+    """The packages of a toolkit in those repositories."""
+    return next(
+        (item for item in facts.cuda.repository_packages if cuda in version_range(item.cuda)), None
+    )
+
+
+@cache
+def debian_toolkit(facts: Facts, system: str) -> DebianToolkit | None:
+    """The CUDA a Debian release packages itself."""
+    return next((item for item in facts.cuda.debian if item.system == system), None)
 
 
 def driver_standing(toolkit: Toolkit, driver: str) -> Literal["enough", "minor", "older"]:

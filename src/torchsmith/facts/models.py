@@ -196,7 +196,7 @@ class Toolkit(Fact, frozen=True, kw_only=True):
     driver: Version
     # Oldest driver under minor-version compatibility (CUDA 11 and later).
     driver_compat: Version | None = None
-    # Distributions with an nvidia/cuda:…-devel image, e.g. ubuntu20.04.
+    # Distributions an nvidia/cuda:…-devel image was published for, e.g. ubuntu20.04.
     images: list[str] = []
     # The tag of those images, before -devel: nvidia/cuda:{image}-devel-…
     image: str = ""
@@ -204,6 +204,51 @@ class Toolkit(Fact, frozen=True, kw_only=True):
     image_cudnn: str = ""
     # Whether nvcc can be assembled from PyPI wheels.
     wheels: bool = False
+
+
+class ImageEnd(Fact, frozen=True, kw_only=True):
+    """Toolkits whose images NVIDIA has deleted, or no longer maintains and may delete."""
+
+    cuda: Range
+    # Year and month.
+    since: str
+    gone: bool
+
+
+class Repository(Fact, frozen=True, kw_only=True):
+    """An apt repository of NVIDIA's."""
+
+    # The distribution it is for, e.g. ubuntu-16.04.
+    system: str
+    platform: Platform
+    # The toolkits it serves.
+    cuda: Range
+    # Whether nvcc is in it, or only cuDNN and NCCL.
+    holds: Literal["toolkit", "libraries"] = "toolkit"
+    url: str
+    # The key it is signed with: a file beside its packages.
+    key: str
+    fingerprint: str
+
+
+class RepositoryPackages(Fact, frozen=True, kw_only=True):
+    """What a toolkit is called in NVIDIA's apt repositories; {cuda} stands for 12-6."""
+
+    cuda: Range
+    build: list[str]
+    runtime: list[str]
+
+
+class DebianToolkit(Fact, frozen=True, kw_only=True):
+    """The CUDA toolkit that a Debian release packages itself, in non-free."""
+
+    system: str
+    cuda: Version
+    build: list[str]
+    # The libraries a program needs to run.
+    runtime: list[str]
+    # Its NCCL; empty if it has none.
+    nccl: str = ""
 
 
 class CudaArch(Fact, frozen=True, kw_only=True):
@@ -235,6 +280,10 @@ class CudaFile(_Model, frozen=True, kw_only=True):
 
     sources: dict[str, Source]
     toolkit: list[Toolkit]
+    image_end: list[ImageEnd]
+    repository: list[Repository]
+    repository_packages: list[RepositoryPackages]
+    debian: list[DebianToolkit]
     arch: list[CudaArch]
     host_compiler: list[HostCompiler]
     cudnn: list[Cudnn]
@@ -413,6 +462,8 @@ class System(Fact, frozen=True, kw_only=True):
     gcc: Version
     # Majors it packages as gcc-N, the default included.
     gccs: list[Version] = []
+    # Where its packages are now, once its own servers have them no longer.
+    archive: str = ""
     # Its own python3.
     python: Version
     cmake: Version

@@ -173,6 +173,9 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
         env["CUDAHOSTCXX"] = resolution.compiler.cxx
         if toolkit := toolkit_folder(resolution):
             env["CUDA_HOME"] = f"@/{toolkit}"
+        elif resolution.cuda.toolkit == "debian":
+            # /usr/bin/nvcc and /usr/include; torch's own build knows that layout by this name.
+            env["CUDA_HOME"] = "/usr"
         elif resolution.container or resolution.board:
             env["CUDA_HOME"] = "/usr/local/cuda"
     if resolution.cpu_flags:

@@ -102,13 +102,18 @@ class Cuda(Section):
         description="A toolkit release such as 12.6; 'none' for CPU only; 'host' for the newest "
         "toolkit this machine has."
     )
-    toolkit: Literal["system", "wheels", "image"] | None = Field(
+    toolkit: Literal["system", "wheels", "image", "apt", "debian"] | None = Field(
         None,
-        description="Where nvcc comes from: installed on the system, NVIDIA's PyPI wheels, or an "
-        "nvidia/cuda container image. Default: image if `system` names a distribution.",
+        description="Where nvcc comes from: installed on the system, NVIDIA's PyPI wheels, an "
+        "nvidia/cuda container image, NVIDIA's apt repository in a container, or Debian's own "
+        "packages (11.8 in Debian 12, 12.4 in Debian 13). Default: image if `system` names a "
+        "distribution that has one.",
     )
     cudnn: VersionText | None = Field(None, description="cuDNN release, e.g. 8.0.5.")
-    nccl: VersionText | None = Field(None, description="NCCL release, e.g. 2.4.")
+    nccl: VersionText | None = Field(
+        None,
+        description="NCCL release, e.g. 2.4; makes `features.nccl` 'system' unless it is given.",
+    )
     nvcc_flags: list[Line] = Field(
         default_factory=list, description='TORCH_NVCC_FLAGS, e.g. ["-Xfatbin", "-compress-all"].'
     )

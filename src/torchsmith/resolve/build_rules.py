@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from torchsmith.facts.cuda import find_toolkit, host_compiler
+from torchsmith.facts.cuda import (
+    debian_toolkit,
+    find_toolkit,
+    has_image,
+    host_compiler,
+    image_end,
+    repositories,
+)
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, Jetpack, System
 from torchsmith.facts.ranges import release, version_range
@@ -153,7 +160,14 @@ def _toolkit(facts: Facts, asked: Combination) -> Iterator[Clash]:
         return
     cuda = toolkit.version
     source = addresses(facts.cuda.sources, toolkit)
-    imaged = asked.system.replace("-", "") in toolkit.images
+    imaged = has_image(facts, cuda, asked.system)
+    packaged = bool(repositories(facts, cuda, asked.system, asked.platform))
+    own = debian_toolkit(facts, asked.system or asked.here)
+    debian = own is not None and own.cuda == cuda
+    end = image_end(facts, cuda)
+    images = ", ".join(toolkit.images) or "none"
+    if end is not None and end.gone:
+        images = f"none any more: NVIDIA deleted them in {end.since}"
     wish = Evidence(f"asked for: cuda.toolkit = {asked.toolkit!r}")
     if asked.toolkit == "wheels" and not toolkit.wheels:
         offered = ", ".join(item.version for item in facts.cuda.toolkit if item.wheels)
@@ -170,21 +184,58 @@ def _toolkit(facts: Facts, asked: Combination) -> Iterator[Clash]:
             "toolkit-image",
             f"NVIDIA publishes no CUDA {cuda} development image for {place}",
             wish,
-            Evidence(f"images exist for {', '.join(toolkit.images) or 'none'}", source),
+            Evidence(f"images exist for {images}", " ".join([source, _end_source(facts, cuda)])),
         )
         yield Clash(conflict, ("toolkit", "system", "cuda"))
-    elif not asked.toolkit and asked.system and not (imaged or toolkit.wheels or asked.own_base):
+    elif asked.toolkit == "apt" and not packaged:
+        place = asked.system or "this machine: it is put into an image, which needs a distribution"
+        systems = _repository_systems(facts, cuda, asked.platform)
+        conflict = Conflict(
+            "toolkit-apt",
+            f"NVIDIA's apt repository has no CUDA {cuda} for {place}",
+            wish,
+            Evidence(f"for {asked.platform} it has CUDA {cuda} for {systems}", source),
+        )
+        yield Clash(conflict, ("toolkit", "system", "cuda"))
+    elif asked.toolkit == "debian" and not debian:
+        place = asked.system or asked.here or "this machine"
+        offered = ", ".join(f"{item.cuda} in {item.system}" for item in facts.cuda.debian)
+        conflict = Conflict(
+            "toolkit-debian",
+            f"{place} packages no CUDA {cuda} of its own",
+            wish,
+            Evidence(
+                f"Debian packages CUDA {offered}",
+                addresses(facts.cuda.sources, facts.cuda.debian[0]),
+            ),
+        )
+        yield Clash(conflict, ("cuda", "system", "toolkit"))
+    elif (
+        not asked.toolkit
+        and asked.system
+        and not (imaged or packaged or debian or toolkit.wheels or asked.own_base)
+    ):
+        systems = _repository_systems(facts, cuda, asked.platform)
         conflict = Conflict(
             "toolkit-none",
-            f"there is no CUDA {cuda} for {asked.system}: neither an image nor wheels",
+            f"there is no CUDA {cuda} for {asked.system}: neither an image, packages nor wheels",
             Evidence(f"asked for: system = {asked.system!r}"),
             Evidence(
-                f"NVIDIA's images of CUDA {cuda} are for {', '.join(toolkit.images) or 'none'}, "
-                "and nvcc is not on PyPI",
-                source,
+                f"NVIDIA's images of CUDA {cuda} are for {images}; its packages for "
+                f"{asked.platform} are for {systems}; nvcc is not on PyPI",
+                " ".join([source, _end_source(facts, cuda)]).strip(),
             ),
         )
         yield Clash(conflict, ("system", "cuda", "toolkit"))
+
+
+def _repository_systems(facts: Facts, cuda: str, platform: str) -> str:
+    names = [item.name for item in facts.systems.system]
+    return ", ".join(n for n in names if repositories(facts, cuda, n, platform)) or "none"
+
+
+def _end_source(facts: Facts, cuda: str) -> str:
+    return addresses(facts.cuda.sources, image_end(facts, cuda))
 
 
 def fitting_jetpacks(facts: Facts, board: Board, asked: Combination) -> list[Jetpack]:

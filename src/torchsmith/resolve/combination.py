@@ -32,6 +32,8 @@ class Combination(Struct, frozen=True):
     jetpack: str = ""
     # The distribution built on: asked for, or the board's. Empty: this machine.
     system: str = ""
+    # The distribution of this machine.
+    here: str = ""
     toolkit: str = ""
     platform: str = "linux-x86_64"
     # Whether torch itself is compiled, and whether anything is.

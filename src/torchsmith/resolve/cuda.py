@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchsmith.facts.cuda import compiles, find_toolkit, toolkits
+from torchsmith.facts.cuda import (
+    compiles,
+    debian_toolkit,
+    find_toolkit,
+    repositories,
+    repository_packages,
+    toolkits,
+)
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import Mode
+from torchsmith.facts.models import DebianToolkit, Mode
 from torchsmith.facts.models import Toolkit as KnownToolkit
 from torchsmith.facts.ranges import dotted, release, version_range
 from torchsmith.facts.torch import entry_for, published_archs
@@ -14,7 +21,17 @@ from torchsmith.host.models import Host
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.archs import MANY_ARCHS, ArchDecisions, named_archs
 from torchsmith.resolve.build_rules import find_system
-from torchsmith.resolve.models import Change, Choice, Conflict, CudaChoice, Evidence
+from torchsmith.resolve.combination import Combination
+from torchsmith.resolve.features import FeatureDecisions
+from torchsmith.resolve.models import (
+    Caution,
+    Change,
+    Choice,
+    Conflict,
+    CudaChoice,
+    Evidence,
+    RepositoryChoice,
+)
 from torchsmith.resolve.target import Target
 from torchsmith.resolve.toolchain import Decided, decide_toolkit, image_tag
 
@@ -204,6 +221,8 @@ def cuda_choice(
     target: Target,
     host: Host,
     decided: Decided,
+    *,
+    with_cudnn: bool,
 ) -> CudaChoice | None:
     """The toolkit in full: its build, where it comes from, its flags."""
     if not cuda:
@@ -220,6 +239,8 @@ def cuda_choice(
         cuda=cuda,
         torch=torch,
         system=system,
+        platform=target.platform,
+        own_base=own_base(recipe),
         board=target.board.name if target.board else "",
         host=host,
         decided=decided,
@@ -227,6 +248,10 @@ def cuda_choice(
     image = ""
     if toolkit == "image" and system is not None:
         image = image_tag(known, system.name.replace("-", ""), cudnn)
+    place = system.name if system else host.system
+    apt, apt_runtime = _packages(facts, known, toolkit, place, cudnn, with_cudnn=with_cudnn)
+    if toolkit == "debian" and system is None:
+        _install_here(facts, place, apt, host, decided)
     return CudaChoice(
         version=cuda,
         build=_build(known, recipe.cuda.version, decided),
@@ -236,7 +261,158 @@ def cuda_choice(
         nccl=recipe.cuda.nccl or "",
         image=image,
         nvcc_flags=_nvcc_flags(facts, recipe, torch, cuda, archs, target, decided),
+        apt=apt,
+        apt_runtime=apt_runtime,
+        repositories=tuple(
+            RepositoryChoice(item.url, item.key, item.fingerprint)
+            for item in repositories(facts, cuda, place, target.platform)
+        )
+        if toolkit == "apt"
+        else (),
     )
+
+
+def own_base(recipe: Recipe) -> bool:
+    """Whether the recipe names a base image of its own: what is in it is not ours to decide."""
+    image = recipe.image
+    return image is not None and bool(image.base or image.foundation)
+
+
+def _packages(
+    facts: Facts, known: KnownToolkit, toolkit: str, system: str, cudnn: str, *, with_cudnn: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The packages of a toolkit that a distribution's packages bring, to build and to run with."""
+    own = debian_toolkit(facts, system)
+    if toolkit == "debian" and own is not None:
+        return tuple(own.build), tuple(own.runtime)
+    named = repository_packages(facts, known.version)
+    if toolkit != "apt" or named is None:
+        return (), ()
+    number = known.version.replace(".", "-")
+    build = [name.format(cuda=number) for name in named.build]
+    runtime = [name.format(cuda=number) for name in named.runtime]
+    if with_cudnn:
+        library, headers = _cudnn_packages(known, cudnn)
+        build += [library, headers]
+        runtime.append(library)
+    return tuple(build), tuple(runtime)
+
+
+def _cudnn_packages(known: KnownToolkit, cudnn: str) -> tuple[str, str]:
+    """cuDNN's library and headers; from 9 on their names say which CUDA they are for."""
+    digits = cudnn or known.image_cudnn.removeprefix("cudnn") or "9"
+    major = release(digits)[0]
+    if major < 9:
+        return f"libcudnn{major}", f"libcudnn{major}-dev"
+    cuda = release(known.version)[0]
+    return f"libcudnn{major}-cuda-{cuda}", f"libcudnn{major}-dev-cuda-{cuda}"
+
+
+def _install_here(
+    facts: Facts, system: str, packages: tuple[str, ...], host: Host, decided: Decided
+) -> None:
+    """Say what to install where Debian's toolkit is to be used on this machine and is not there."""
+    own = debian_toolkit(facts, system)
+    version = own.cuda if own else ""
+    if any(
+        item.path == "/usr" and release(item.version)[:2] == release(version) for item in host.cuda
+    ):
+        return
+    decided.cautions.append(
+        Caution(
+            f"CUDA {version} of {system} is not installed on this machine",
+            f"enable contrib and non-free, then apt-get install {' '.join(packages)}; or build in "
+            f"an image: system = '{system}'",
+        )
+    )
+
+
+def settle_parts(
+    facts: Facts,
+    recipe: Recipe,
+    wishes: dict[str, Mode],
+    cuda: str,
+    asked: Combination,
+    host: Host,
+    decided: Decided,
+) -> None:
+    """How cuDNN and NCCL are had, where the toolkit or a release that is asked for decides it."""
+    if not cuda:
+        return
+    if recipe.cuda.nccl and "nccl" not in wishes and recipe.torch.use == "source":
+        wishes["nccl"] = "system"
+        decided.choices.append(
+            Choice(
+                "nccl", "system", f"NCCL {recipe.cuda.nccl} is asked for: torch's own is another"
+            )
+        )
+    elif recipe.cuda.nccl and wishes.get("nccl") == "on":
+        decided.cautions.append(
+            Caution(
+                f"features.nccl = 'on' compiles torch's own NCCL: cuda.nccl = {recipe.cuda.nccl!r} "
+                "is not used",
+                "features.nccl = 'system'",
+            )
+        )
+    own = debian_toolkit(facts, asked.system or asked.here)
+    if own is None or own.cuda != cuda or recipe.cuda.toolkit not in (None, "debian"):
+        return
+    if recipe.cuda.toolkit is None and (asked.own_base or not asked.system):
+        return
+    here = not asked.system and "cudnn" in host.libraries
+    if recipe.torch.use == "source" and not here:
+        if "cudnn" not in wishes and not recipe.cuda.cudnn:
+            wishes["cudnn"] = "off"
+            decided.choices.append(
+                Choice("cudnn", "off", f"{own.system} has no package of it", _source(facts, own))
+            )
+        elif wishes.get("cudnn") != "off":
+            decided.cautions.append(
+                Caution(
+                    f"{own.system} has no package of cuDNN: it must be in the base image already",
+                    "features.cudnn = 'off'; or image.base",
+                )
+            )
+    if wishes.get("nccl") in ("system", "static"):
+        _check_debian_nccl(facts, recipe, own, wishes["nccl"], decided)
+
+
+def _source(facts: Facts, own: DebianToolkit) -> str:
+    return addresses(facts.cuda.sources, own)
+
+
+def _check_debian_nccl(
+    facts: Facts, recipe: Recipe, own: DebianToolkit, mode: Mode, decided: Decided
+) -> None:
+    wanted = recipe.cuda.nccl or ""
+    if own.nccl and (not wanted or own.nccl in version_range(wanted)):
+        return
+    decided.conflicts.append(
+        Conflict(
+            "nccl-debian",
+            f"{own.system} has no NCCL {wanted}".rstrip(),
+            Evidence(f"cuda.nccl = {wanted!r}" if wanted else f"features.nccl = {mode!r}"),
+            Evidence(f"{own.system} packages NCCL {own.nccl or 'not at all'}", _source(facts, own)),
+            f"cuda.nccl = '{own.nccl}'" if own.nccl else "features.nccl = 'on': torch's own",
+            (Change("cuda.nccl", own.nccl),)
+            if own.nccl
+            else (Change("features.nccl", "on"), Change("cuda.nccl", "")),
+        )
+    )
+
+
+def feature_packages(features: FeatureDecisions, cuda: CudaChoice | None) -> tuple[str, ...]:
+    """The packages features need: NCCL's come with the wheels, where those bring the toolkit."""
+    packages = list(features.apt)
+    if (
+        cuda is not None
+        and cuda.toolkit in ("apt", "debian")
+        and features.modes.get("nccl") == "static"
+    ):
+        packages += ["libnccl2", "libnccl-dev"]
+    if cuda is not None and cuda.toolkit == "wheels":
+        packages = [name for name in packages if not name.startswith("libnccl")]
+    return tuple(packages)
 
 
 def _build(known: KnownToolkit, asked: str, decided: Decided) -> str:

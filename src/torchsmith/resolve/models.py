@@ -77,6 +77,14 @@ class CompilerChoice(Struct, frozen=True):
     package: str = ""
 
 
+class RepositoryChoice(Struct, frozen=True):
+    """An apt repository packages are taken from, and the key that signs it."""
+
+    url: str
+    key: str
+    fingerprint: str
+
+
 class CudaChoice(Struct, frozen=True):
     """The CUDA toolkit and what comes with it."""
 
@@ -88,6 +96,10 @@ class CudaChoice(Struct, frozen=True):
     nccl: str = ""
     image: str = ""
     nvcc_flags: tuple[str, ...] = ()
+    # Where a distribution's packages bring it: those to build with, those to run with.
+    apt: tuple[str, ...] = ()
+    apt_runtime: tuple[str, ...] = ()
+    repositories: tuple[RepositoryChoice, ...] = ()
 
     @property
     def arch_list(self) -> str:
@@ -242,6 +254,8 @@ class Resolution(Struct, frozen=True):
     choices: tuple[Choice, ...]
     cautions: tuple[Caution, ...]
     installed: InstalledChoice | None = None
+    # Where the packages of a distribution are that is no longer maintained.
+    archive: str = ""
 
     def feature(self, name: str) -> Mode | None:
         """How a feature was decided, None if this release does not know it."""

@@ -227,7 +227,7 @@ def _compilers(facts: Facts, asked: Combination) -> Iterator[tuple[float, tuple[
 
 def _systems(facts: Facts, asked: Combination) -> Iterator[tuple[float, str]]:
     yield 0.0, asked.system
-    if not asked.system and asked.toolkit != "image":
+    if not asked.system and asked.toolkit not in ("image", "apt", "debian"):
         return
     family = asked.system.partition("-")[0]
     names = [item.name for item in facts.systems.system]

@@ -20,6 +20,7 @@ from torchsmith.resolve.build import (
     build_requires,
     cpu_flags,
     debian_build,
+    deleted_base,
     has_cmake_wheels,
     needs_cmake,
     span_of,
@@ -41,6 +42,9 @@ from torchsmith.resolve.cuda import (
     cuda_choice,
     decide_cuda,
     decide_cudnn,
+    feature_packages,
+    own_base,
+    settle_parts,
 )
 from torchsmith.resolve.features import FeatureDecisions, decide_features
 from torchsmith.resolve.installed import decide_installed, find_installed, python_of
@@ -166,7 +170,6 @@ class _Attempt:
 
     def _combination(self) -> Combination:
         recipe, target = self.recipe, self.target
-        image = recipe.image
         board = target.board
         return Combination(
             torch=self.release.version,
@@ -180,11 +183,12 @@ class _Attempt:
             board=board.name if board else "",
             jetpack=target.jetpack.version if target.jetpack and recipe.jetpack else "",
             system=recipe.system or (target.system if not board else ""),
+            here=self.host.system,
             toolkit=recipe.cuda.toolkit or "",
             platform=target.platform,
             from_source=recipe.torch.use == "source",
             compiled=compiled(recipe),
-            own_base=image is not None and bool(image.base or image.foundation),
+            own_base=own_base(recipe),
         )
 
     def _check(self, torch: str) -> None:
@@ -224,6 +228,9 @@ class _Attempt:
     def _decide_features(self) -> FeatureDecisions:
         wishes: dict[str, Mode] = dict(self.recipe.features)
         check_cuda_feature(self.facts, wishes, self.cuda, self.decided)
+        settle_parts(
+            self.facts, self.recipe, wishes, self.cuda, self.asked, self.host, self.decided
+        )
         made = decide_features(
             self.facts,
             torch=self.release.version,
@@ -244,7 +251,16 @@ class _Attempt:
         facts, recipe, target, decided = self.facts, self.recipe, self.target, self.decided
         torch = self.release.version
         chosen = cuda_choice(
-            facts, recipe, torch, self.cuda, self.archs, self.cudnn, target, self.host, decided
+            facts,
+            recipe,
+            torch,
+            self.cuda,
+            self.archs,
+            self.cudnn,
+            target,
+            self.host,
+            decided,
+            with_cudnn=self.features.modes.get("cudnn") not in (None, "off"),
         )
         companions = decide_companions(facts, recipe, self.asked.companions, torch, decided)
         magma = decide_magma(facts, recipe, chosen, self.source, decided)
@@ -258,6 +274,7 @@ class _Attempt:
         patches = decide_patches(
             facts, recipe, versions, self.cuda, self.compiler, self.source, self.files, decided
         )
+        deleted_base(facts, recipe, decided)
         if target.board is not None:
             board_notes(target.board, decided)
         version = self._version()
@@ -310,7 +327,12 @@ class _Attempt:
             magma=magma,
             apt=tuple(
                 dict.fromkeys(
-                    [*self.features.apt, *(debian.apt if debian else ()), *recipe.build.apt]
+                    [
+                        *feature_packages(self.features, chosen),
+                        *(chosen.apt if chosen else ()),
+                        *(debian.apt if debian else ()),
+                        *recipe.build.apt,
+                    ]
                 )
             ),
             wheel=wheel_name("torch", version, self.python, target.platform),
@@ -320,6 +342,7 @@ class _Attempt:
             choices=tuple(decided.choices),
             cautions=tuple(decided.cautions),
             installed=self.installed,
+            archive=system.archive if system else "",
         )
 
     def _version(self) -> str:

@@ -6,8 +6,14 @@ import re
 
 from msgspec import Struct
 
-from torchsmith.facts.cuda import find_toolkit
-from torchsmith.facts.files import Facts
+from torchsmith.facts.cuda import (
+    debian_toolkit,
+    find_toolkit,
+    has_image,
+    image_end,
+    repositories,
+)
+from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import System, Toolkit
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.host.models import Host
@@ -173,26 +179,26 @@ def decide_toolkit(
     cuda: str,
     torch: str,
     system: System | None,
+    platform: str,
+    own_base: bool,
     board: str,
     host: Host,
     decided: Decided,
 ) -> str:
-    """Decide where nvcc comes from: system, wheels or an image of NVIDIA's."""
+    """Decide where nvcc comes from: the system, wheels, an image of NVIDIA's, or packages."""
     toolkit = find_toolkit(facts, cuda)
     if toolkit is None:
         return "system"
-    distribution = system.name.replace("-", "") if system else ""
     if asked.toolkit is not None:
         decided.choices.append(Choice("CUDA toolkit", asked.toolkit, "the recipe says so"))
         return asked.toolkit
     if board:
         decided.choices.append(Choice("CUDA toolkit", "system", "on a Jetson, CUDA is JetPack's"))
         return "system"
-    if system is not None and distribution in toolkit.images:
-        decided.choices.append(
-            Choice("CUDA toolkit", "image", f"NVIDIA publishes CUDA {cuda} for {system.name}")
-        )
-        return "image"
+    if system is not None:
+        found = _in_container(facts, toolkit, system, platform, decided, own_base=own_base)
+        if found:
+            return found
     here = [item for item in host.cuda if release(item.version)[:2] == release(toolkit.version)]
     if system is None and here:
         decided.choices.append(Choice("CUDA toolkit", "system", f"installed at {here[0].path}"))
@@ -202,6 +208,16 @@ def decide_toolkit(
             Choice("CUDA toolkit", "wheels", f"not installed here; NVIDIA ships {cuda} on PyPI")
         )
         return "wheels"
+    if system is None and (own := debian_toolkit(facts, host.system)) and own.cuda == cuda:
+        decided.choices.append(
+            Choice(
+                "CUDA toolkit",
+                "debian",
+                f"not installed here; {host.system} packages CUDA {cuda} itself",
+                addresses(facts.cuda.sources, own),
+            )
+        )
+        return "debian"
     decided.choices.append(Choice("CUDA toolkit", "system", "it is not on PyPI"))
     if system is None:
         place = default_system(facts, cuda, torch)
@@ -213,3 +229,74 @@ def decide_toolkit(
             )
         )
     return "system"
+
+
+def _in_container(
+    facts: Facts,
+    toolkit: Toolkit,
+    system: System,
+    platform: str,
+    decided: Decided,
+    *,
+    own_base: bool,
+) -> str:
+    """What brings a toolkit to a distribution's image; empty if only wheels are left."""
+    cuda = toolkit.version
+    table = facts.cuda.sources
+    end = image_end(facts, cuda)
+    published = system.name.replace("-", "") in toolkit.images
+    if own_base:
+        if published:
+            decided.choices.append(
+                Choice("CUDA toolkit", "image", "the recipe's base image has it")
+            )
+        return "image" if published else ""
+    if has_image(facts, cuda, system.name):
+        decided.choices.append(
+            Choice("CUDA toolkit", "image", f"NVIDIA publishes CUDA {cuda} for {system.name}")
+        )
+        if end is not None:
+            decided.cautions.append(
+                Caution(
+                    f"NVIDIA has not maintained its CUDA {cuda} images since {end.since} and "
+                    "announced to delete them",
+                    "if it is gone: cuda.toolkit = 'apt' has the same packages put on "
+                    f"{system.image}"
+                    if repositories(facts, cuda, system.name, platform)
+                    else "keep a copy of it, and name that in image.base",
+                )
+            )
+        return "image"
+    own = debian_toolkit(facts, system.name)
+    if own is not None and own.cuda == cuda:
+        decided.choices.append(
+            Choice(
+                "CUDA toolkit",
+                "debian",
+                f"{system.name} packages CUDA {cuda} itself, in non-free",
+                addresses(table, own),
+            )
+        )
+        return "debian"
+    found = repositories(facts, cuda, system.name, platform)
+    if not found:
+        return ""
+    reason = "NVIDIA's apt repository has it; there is no image"
+    if end is not None and published:
+        reason = f"NVIDIA deleted its image in {end.since}; its apt repository still has it"
+        decided.cautions.append(
+            Caution(
+                f"NVIDIA's image of CUDA {cuda} for {system.name} is gone from Docker Hub since "
+                f"{end.since}: its packages are put on {system.image} instead",
+                "image.base names a copy of it, if you have one",
+            )
+        )
+    decided.choices.append(
+        Choice(
+            "CUDA toolkit",
+            "apt",
+            reason,
+            " ".join(addresses(table, item) for item in (end, *found[:1])),
+        )
+    )
+    return "apt"

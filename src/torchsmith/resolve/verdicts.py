@@ -175,8 +175,10 @@ def _toolkit(host: Host, wanted: Resolution | None) -> Verdict:
         found,
         cuda.version,
         "fail",
-        "install it from https://developer.nvidia.com/cuda-toolkit-archive; or build in an image: "
-        "`system` in the recipe",
+        _apt(host, *cuda.apt)
+        if cuda.toolkit == "debian"
+        else "install it from https://developer.nvidia.com/cuda-toolkit-archive; or build in an "
+        "image: `system` in the recipe",
     )
 
 

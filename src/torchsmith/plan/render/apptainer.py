@@ -8,8 +8,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from torchsmith.plan.render.instructions import apt_words
 from torchsmith.plan.render.stages import (
+    archive_commands,
+    cuda_commands,
     environment_commands,
+    pins,
+    repository_setup,
     runtime_base,
     runtime_packages,
     uv_commands,
@@ -71,6 +76,12 @@ def _post(
     resolution: Resolution, image: Image, training: Training | None, *, wheels: bool
 ) -> list[str]:
     apt = [*runtime_packages(resolution), *image.apt, *(training.apt if training else ())]
+    first, repositories = repository_setup(resolution)
+    if first:
+        repositories.insert(0, f"apt-get install --yes --no-install-recommends {' '.join(first)}")
+    if repositories:
+        repositories.append("apt-get update")
+    links = cuda_commands(resolution) if first else []
     uv: list[str] = []
     if resolution.python_from == "uv":
         apt.append("curl")
@@ -79,11 +90,16 @@ def _post(
         apt += ["python3", "python3-venv"]
     client = [line for item in image.client for line in item.run]
     pip = [*image.pip, *(training.pip if training else ())]
+    before, words = apt_words(apt, pins(resolution))
     return [
         "set -eu",
         "export DEBIAN_FRONTEND=noninteractive",
+        *archive_commands(resolution),
         "apt-get update",
-        f"apt-get install --yes --no-install-recommends {shlex.join(dict.fromkeys(apt))}",
+        *repositories,
+        *before,
+        f"apt-get install --yes --no-install-recommends {' '.join(words)}",
+        *links,
         *uv,
         *environment_commands(resolution, f"{_WHEELS}/*.whl" if wheels else ""),
         *([f"/opt/venv/bin/python -m pip install {shlex.join(pip)}"] if pip else []),

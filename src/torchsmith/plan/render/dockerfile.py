@@ -31,7 +31,7 @@ from torchsmith.plan.render.stages import (
     base_stage,
     environment_commands,
     runtime_base,
-    runtime_packages,
+    runtime_stage,
     train_stage,
 )
 from torchsmith.plan.render.text import comment, sentences
@@ -156,8 +156,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
 def _shared(resolution: Resolution, image: Image) -> list[str]:
     """What every image of a recipe has. What changes most often stands last."""
     lines = ["", "# ---- shared: torch and what it needs to run, no compilers"]
-    lines.append(f"FROM {runtime_base(resolution)} AS shared")
-    lines += apt_install(runtime_packages(resolution))
+    lines += runtime_stage(resolution, "shared")
     if resolution.python_from == "uv":
         lines.append("COPY --from=toolchain /opt/python /opt/python")
     lines += ["COPY --from=install /opt/venv /opt/venv", "ENV PATH=/opt/venv/bin:$PATH"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
 
 PIP_MOUNT = "--mount=type=cache,target=/root/.cache/pip"
 CCACHE_MOUNT = "--mount=type=cache,target=/root/.cache/ccache"
@@ -17,14 +20,57 @@ def run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
     return [f"{head}{separator}" + "; \\\n    ".join(["set -eu", *commands])]
 
 
-def apt_install(packages: Iterable[str]) -> list[str]:
+class Pin(Struct, frozen=True):
+    """A release of NCCL or cuDNN as apt's pattern; `asked`: wanted whatever the image has."""
+
+    version: str
+    asked: bool = False
+
+
+_LIBRARY = re.compile(r"lib(nccl|cudnn)\d*(-.+)?")
+
+
+def apt_words(
+    packages: Iterable[str], pins: Mapping[str, Pin] | None = None
+) -> tuple[list[str], list[str]]:
+    """Commands that come first, and the words of `apt-get install`: options and packages.
+
+    NVIDIA's images hold NCCL and cuDNN at a release: apt ends where an installation would change
+    it. So a package of theirs is taken at the release the image has, unless one is asked for.
+    """
+    before: dict[str, None] = {}
+    options: list[str] = []
+    words: list[str] = []
+    for package in sorted(dict.fromkeys(packages)):
+        name, _, version = package.partition("=")
+        match = _LIBRARY.fullmatch(name)
+        if match is None:
+            words.append(shlex.quote(package))
+            continue
+        library = match[1]
+        pin = (pins or {}).get(library, Pin("*"))
+        if version or pin.asked:
+            options = ["--allow-change-held-packages", "--allow-downgrades"]
+            words.append(shlex.quote(f"{name}={version or pin.version}"))
+            continue
+        main = "libnccl2" if library == "nccl" else re.sub("-(dev|headers|static)", "", name)
+        before[
+            f"{library}=\"$(dpkg-query --show --showformat='${{Version}}' {main} 2>/dev/null "
+            '|| true)"'
+        ] = None
+        words.append(f'"{name}=${{{library}:-{pin.version}}}"')
+    return list(before), [*options, *words]
+
+
+def apt_install(packages: Iterable[str], pins: Mapping[str, Pin] | None = None) -> list[str]:
     """Install Debian packages, leaving no lists behind; what is downloaded stays in a cache.
 
     apt needs that folder to itself. `sharing=locked` is not the way: podman 4.3 (Debian 12) keeps
     such a lock until the build is over, and waits for itself. Not apt's own folder, which the
     distributions' images empty after every installation.
     """
-    names = " \\\n        ".join(sorted(dict.fromkeys(packages)))
+    before, words = apt_words(packages, pins)
+    names = " \\\n        ".join(words)
     install = (
         # Nobody keeps an image whose making lost power: dpkg need not wait for the disk.
         f"flock {_APT_FOLDER}/turn apt-get -o Dir::Cache::archives={_APT_FOLDER} "
@@ -36,6 +82,7 @@ def apt_install(packages: Iterable[str]) -> list[str]:
             "export DEBIAN_FRONTEND=noninteractive",
             f"mkdir -p {_APT_FOLDER}/partial",
             "apt-get update",
+            *before,
             install,
             "rm -rf /var/lib/apt/lists/*",
         ],

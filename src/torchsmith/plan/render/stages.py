@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torchsmith.facts.ranges import release
 from torchsmith.plan.render.instructions import (
     PIP_MOUNT,
+    Pin,
     apt_install,
     arg,
     env,
@@ -52,8 +53,13 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
     Complete by itself: nothing but sources, a work folder and a compiler cache is missing.
     """
     lines = [f"FROM {base_name(resolution)}" + (f" AS {name}" if name else "")]
+    lines += _repositories(resolution, cuda=compilers)
     packages = build_packages(resolution) if compilers else python_packages(resolution)
-    lines += apt_install(packages)
+    lines += apt_install(packages, pins(resolution))
+    if compilers and _from_repository(resolution):
+        lines += run(cuda_commands(resolution))
+        # As NVIDIA's images have it: libcuda comes with the driver, a stub is linked against.
+        lines.append("ENV PATH=/usr/local/cuda/bin:$PATH LIBRARY_PATH=/usr/local/cuda/lib64/stubs")
     if resolution.python_from == "uv":
         lines += [
             "# The distribution has another Python: uv brings this one, in a folder to copy.",
@@ -61,6 +67,107 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
             *run(uv_commands()),
         ]
     return lines
+
+
+def runtime_stage(resolution: Resolution, name: str) -> list[str]:
+    """The stage that what is built runs in: its base image and the libraries torch loads."""
+    lines = [f"FROM {runtime_base(resolution)} AS {name}"]
+    lines += _repositories(resolution, cuda=True)
+    lines += apt_install(runtime_packages(resolution), pins(resolution))
+    if _from_repository(resolution):
+        lines += run(cuda_commands(resolution))
+    if resolution.cuda is not None and resolution.cuda.apt_runtime:
+        # As NVIDIA's images have it: what its container runtime is to bring in.
+        lines.append("ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+    return lines
+
+
+def _from_repository(resolution: Resolution) -> bool:
+    return resolution.cuda is not None and bool(resolution.cuda.repositories)
+
+
+def _repositories(resolution: Resolution, *, cuda: bool) -> list[str]:
+    lines = run(archive_commands(resolution)) if resolution.archive else []
+    packages, commands = repository_setup(resolution) if cuda else ([], [])
+    lines += apt_install(packages) if packages else []
+    return lines + (run(commands) if commands else [])
+
+
+def archive_commands(resolution: Resolution) -> list[str]:
+    """Commands that have apt look where the packages of an old distribution are now."""
+    if not resolution.archive:
+        return []
+    return [
+        "sed -i -E -e '/-updates /d' "
+        f"-e 's,https?://(deb|security)[.]debian[.]org,{resolution.archive},' "
+        "/etc/apt/sources.list",
+        # Nobody signs its lists anew.
+        "echo 'Acquire::Check-Valid-Until \"false\";' > /etc/apt/apt.conf.d/99archive",
+    ]
+
+
+def repository_setup(resolution: Resolution) -> tuple[list[str], list[str]]:
+    """What apt must know first where it brings CUDA: packages to install, then commands."""
+    cuda = resolution.cuda
+    if cuda is not None and cuda.toolkit == "debian":
+        # Debian's images list their archive in one of two forms, and main only.
+        return [], [
+            "find /etc/apt -name '*.list' -o -name '*.sources' | xargs sed -i -E "
+            "'/ non-free( |$)/! s/^(deb |Components:).*main( .*)?$/& contrib non-free/'"
+        ]
+    if cuda is None or not cuda.repositories:
+        return [], []
+    packages = ["ca-certificates", "curl", "gnupg"]
+    if resolution.system == "ubuntu-16.04":
+        packages.append("apt-transport-https")
+    commands = []
+    for number, item in enumerate(cuda.repositories):
+        ring = f"/usr/share/keyrings/nvidia-{number}.gpg"
+        commands += [
+            "curl --fail --silent --show-error --location --output /tmp/nvidia.pub "
+            f"{item.url}{item.key}",
+            f"gpg --dearmor --output {ring} /tmp/nvidia.pub",
+            unless(
+                f"gpg --no-default-keyring --keyring {ring} --with-colons --fingerprint "
+                f"| grep -q '^fpr:.*:{item.fingerprint}:'",
+                f"{item.url}{item.key} is not the key of NVIDIA's that is expected",
+            ),
+            f"echo 'deb [signed-by={ring}] {item.url} /' "
+            f"> /etc/apt/sources.list.d/nvidia-{number}.list",
+        ]
+    return packages, [*commands, "rm -rf /tmp/nvidia.pub /root/.gnupg"]
+
+
+def cuda_commands(resolution: Resolution) -> list[str]:
+    """Commands that put a toolkit of NVIDIA's packages where its images have it."""
+    assert resolution.cuda is not None
+    return [
+        f"test -e /usr/local/cuda || ln -s cuda-{resolution.cuda.version} /usr/local/cuda",
+        "echo /usr/local/cuda/lib64 > /etc/ld.so.conf.d/nvidia-cuda.conf",
+        "ldconfig",
+    ]
+
+
+def pins(resolution: Resolution) -> dict[str, Pin]:
+    """The releases of NCCL and cuDNN that go with a toolkit, as NVIDIA and Debian number them."""
+    cuda = resolution.cuda
+    if cuda is None:
+        return {}
+    # NVIDIA's packages say which toolkit they are for: 2.4.8-1+cuda9.0. cuDNN's from 9 on do not.
+    nvidias = bool(cuda.repositories) or resolution.base_image == cuda.image != ""
+    suffix = f"+cuda{cuda.version}" if nvidias else ""
+    named = any(name.startswith("libcudnn9") for name in cuda.apt) or release(cuda.cudnn or "0") > (
+        9,
+    )
+    found: dict[str, Pin] = {}
+    for library, version, numbers, end in (
+        ("nccl", cuda.nccl, 3, suffix),
+        ("cudnn", cuda.cudnn, 4, "" if named else suffix),
+    ):
+        whole = version.count(".") + 1 >= numbers
+        pattern = f"{version}{'-' if whole else '.'}*" if version else "*"
+        found[library] = Pin(pattern + end, asked=bool(version))
+    return found
 
 
 def python_packages(resolution: Resolution) -> list[str]:
@@ -100,6 +207,10 @@ def build_packages(resolution: Resolution) -> list[str]:
 def runtime_packages(resolution: Resolution) -> list[str]:
     """What torch and its companions load when they run."""
     packages = ["ca-certificates", "libgomp1", "tzdata"]
+    if resolution.cuda is not None and resolution.cuda.apt_runtime:
+        packages += resolution.cuda.apt_runtime
+        if resolution.feature("nccl") == "system":
+            packages.append("libnccl2")
     if resolution.use == "source":
         old = resolution.system in ("ubuntu-16.04", "ubuntu-18.04", "debian-10")
         packages.append("libopenblas-base" if old else "libopenblas0")
