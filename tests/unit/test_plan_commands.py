@@ -102,8 +102,12 @@ def test_a_folder_of_the_recipe_is_named_so_that_it_can_be_copied_and_watched() 
     dockerfile = dockerfile_context(plan, recipe, "test")["Dockerfile"].decode()
     assert "COPY src/pytorch /opt/torchsmith/project/src/pytorch" in dockerfile
     image = next(step for step in plan.steps if step.kind == "image")
-    assert any('cp -a "$PROJECT"/src/pytorch' in line for line in shell_lines(plan, image))
-    assert arguments(image, ImageTask).reads == ("src/pytorch",)
+    # An image takes the wheels of the plan: it compiles nothing of the folder again.
+    task = arguments(image, ImageTask)
+    assert (task.wheels, task.reads) == ("dist/torch/*.whl", ())
+    assert any(
+        "cp dist/torch/*.whl image/torch/wheels/" in line for line in shell_lines(plan, image)
+    )
 
 
 def test_a_toolkit_from_wheels_is_shared_by_the_pythons_it_serves() -> None:

@@ -79,9 +79,9 @@ def test_what_is_published_and_put_into_images_is_finished() -> None:
     assert "dist/lab/finished/*.whl" in arguments(published, Shipment).files
     recipe = parse_recipe(RECIPE.replace("PACKAGES", 'libraries = "vendor"'), "test", None).recipe
     text = dockerfile_context(made, recipe, "test")["Dockerfile"].decode()
-    assert "COPY --from=verified /opt/torchsmith/dist/lab/finished/*.whl /" in text
+    assert "COPY --from=verified /opt/torchsmith/dist/out/finished/*.whl /" in text
     assert text.index("auditwheel repair") < text.index(
-        "pip install --quiet numpy dist/lab/finished"
+        "pip install --quiet numpy dist/out/finished"
     )
     assert "auditwheel repair --strip" in render_script(made, "test")
 
