@@ -151,7 +151,7 @@ def _published(
         )
         return
     entry = published_archs(facts, torch, cuda, platform)
-    if entry is not None:
+    if entry is not None and entry.archs:
         for text in split_arch_list(entry.archs):
             wish = gpu_wish(text)
             made.add(wish.arch, ptx=wish.ptx)
@@ -184,8 +184,8 @@ def _published(
         Choice(
             "GPU",
             ";".join(map(str, made.archs)),
-            f"no wheel of torch {torch} for CUDA {cuda} was published on {platform}: one "
-            "architecture for each GPU generation that both know",
+            f"no arch list of a published torch {torch} with CUDA {cuda} on {platform} is known: "
+            "one architecture for each GPU generation that both know",
         )
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, DebianBuild
-from torchsmith.facts.ranges import release, requirement, version_range
+from torchsmith.facts.ranges import python_release, requirement, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import (
@@ -140,7 +140,7 @@ def span_of(facts: Facts, what: str, torch: str) -> str:
 
 def has_cmake_wheels(python: str) -> bool:
     """Whether PyPI has CMake for this Python."""
-    return release(python) >= (3, 7)
+    return python_release(python) >= (3, 7)
 
 
 def needs_cmake(recipe: Recipe) -> bool:
