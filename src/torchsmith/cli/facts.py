@@ -97,7 +97,7 @@ def board(
 
 @app.command()
 def companion(
-    name: Annotated[str, typer.Argument(help="vision, audio or text.")],
+    name: Annotated[str, typer.Argument(help="vision, audio, text or codec.")],
     version: Annotated[str | None, typer.Argument(help="A release of it.")] = None,
     json: Json = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from torchsmith.errors import UsageError
 from torchsmith.facts.cuda import archs_of, find_arch, find_toolkit, host_compiler, toolkits
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.gpus import find_gpu, nearest_gpus
+from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.facts.torch import companion_releases, entry_for, find_release, releases
 
@@ -62,6 +62,8 @@ def about_gpu(facts: Facts, name: str | None) -> Answer:
         lines = [AnswerLine(gpu.name, f"{gpu.arch}  {gpu.kind}") for gpu in ordered]
         return Answer(f"{len(lines)} GPUs", tuple(lines))
     gpu = find_gpu(facts, name)
+    if gpu is None and (other := other_cards(facts, name)) is not None:
+        raise UsageError(f"{name!r} is {other.vendor}: {other.exists}", addresses(table, other))
     if gpu is None:
         close = nearest_gpus(facts, name)
         raise UsageError(

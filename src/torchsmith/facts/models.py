@@ -19,6 +19,7 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
 # A CPython, 3.14t for the free-threaded one.
 PythonVersion = Annotated[str, Meta(pattern=r"^\d\.\d{1,2}t?$")]
 Platform = Literal["linux-x86_64", "linux-aarch64"]
+Companion = Literal["vision", "audio", "text", "codec"]
 Profile = Literal["release", "minimal", "debug"]
 Mode = Literal["on", "off", "system", "static"]
 
@@ -180,21 +181,26 @@ class TorchFile(_Model, frozen=True, kw_only=True):
 class CompanionProject(Fact, frozen=True, kw_only=True):
     """A library that only works with its matching torch."""
 
-    name: Literal["vision", "audio", "text"]
+    name: Companion
     # Its name on PyPI, e.g. torchvision.
     package: str
     repository: str
     # Its last release, if there are no more.
     ended: Version | None = None
     ended_reason: str = ""
+    # What its setup.py has to be told, and the Debian packages with what it looks for.
+    env: dict[str, str] = {}
+    apt: list[str] = []
 
 
 class CompanionRelease(Fact, frozen=True, kw_only=True):
     """One release of a companion and the torch it is built against."""
 
-    name: Literal["vision", "audio", "text"]
+    name: Companion
     version: Version
     torch: Range
+    # The torch it came out with, where it goes with others too.
+    beside: Version | None = None
     tag: str
     commit: Commit | None = None
     # Of the tag's source archive.
@@ -204,7 +210,7 @@ class CompanionRelease(Fact, frozen=True, kw_only=True):
 class CompanionFormat(Fact, frozen=True, kw_only=True):
     """A kind of file a companion can be built to read, and what its build looks for."""
 
-    project: Literal["vision", "audio", "text"]
+    project: Companion
     name: str
     releases: Range
     header: str
@@ -296,7 +302,9 @@ class Gpu(Fact, frozen=True, kw_only=True):
 
     name: str
     arch: Arch
-    kind: Literal["datacentre", "workstation", "geforce", "jetson"]
+    kind: Literal["datacentre", "workstation", "geforce", "jetson", "mining"]
+    # The only platform it exists on: it sits on one board with its CPU.
+    platform: Platform | None = None
     aliases: list[str] = []
 
 
@@ -308,12 +316,23 @@ class AmbiguousGpu(Fact, frozen=True, kw_only=True):
     between: list[str]
 
 
+class OtherCards(Fact, frozen=True, kw_only=True):
+    """Cards nothing is built for here: another maker's, or too old."""
+
+    vendor: str
+    # A regular expression for the name, in lower case.
+    pattern: str
+    # What there is for them.
+    exists: str
+
+
 class GpusFile(_Model, frozen=True, kw_only=True):
     """``gpus.toml``."""
 
     sources: dict[str, Source]
     gpu: list[Gpu]
     ambiguous: list[AmbiguousGpu] = []
+    other: list[OtherCards] = []
 
 
 class Lack(_Model, frozen=True, kw_only=True):
@@ -536,7 +555,7 @@ class PatchFact(Conditions, frozen=True, kw_only=True):
     name: str
     # Under data/patches/.
     file: str
-    project: Literal["torch", "vision", "audio", "text", "magma"]
+    project: Literal["torch", "vision", "audio", "text", "codec", "magma"]
     releases: Range
     # Empty: any board or none.
     boards: list[str] = []

@@ -57,7 +57,7 @@ def companion_for(facts: Facts, name: str, torch: str) -> CompanionRelease | Non
         item for item in companion_releases(facts, name) if torch in version_range(item.torch)
     ]
     # A release made for exactly this torch beats one that merely tolerates it.
-    exact = [item for item in matching if item.torch == torch]
+    exact = [item for item in matching if torch in (item.torch, item.beside)]
     return (exact or matching)[-1] if matching else None
 
 

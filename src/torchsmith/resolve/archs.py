@@ -70,6 +70,15 @@ def decide_archs(
             made.explicit = True
             gpu = find_gpu(facts, wish.name)
             assert gpu is not None, wish.name
+            if gpu.platform is not None and gpu.platform != platform and board is None:
+                made.cautions.append(
+                    Caution(
+                        f"the {gpu.name} sits on one board with an Arm CPU, but the platform is "
+                        f"{platform}",
+                        f"platform = '{gpu.platform}'",
+                        source=addresses(facts.gpus.sources, gpu),
+                    )
+                )
             arch = renamed_arch(cuda, gpu.arch)
             called = f", which CUDA {cuda} calls {arch}" if arch != gpu.arch else ""
             made.add(arch, ptx=wish.ptx)

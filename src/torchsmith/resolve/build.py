@@ -146,7 +146,8 @@ def has_cmake_wheels(python: str) -> bool:
 def needs_cmake(recipe: Recipe) -> bool:
     """Whether CMake may be called: torchvision alone is built by setuptools and Ninja."""
     beside = recipe.companions
-    others = beside.audio != "none" or beside.text != "none" or beside.extension
+    wishes = (beside.audio, beside.text, beside.codec)
+    others = any(wish != "none" for wish in wishes) or beside.extension
     return recipe.torch.use == "source" or recipe.packages.magma or bool(others)
 
 

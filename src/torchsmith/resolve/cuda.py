@@ -366,7 +366,8 @@ def _nvcc_flags(
 
 def compiled(recipe: Recipe) -> bool:
     """Whether anything is compiled, torch itself or what is built against it."""
-    wishes = (recipe.companions.vision, recipe.companions.audio, recipe.companions.text)
+    beside = recipe.companions
+    wishes = (beside.vision, beside.audio, beside.text, beside.codec)
     return bool(
         recipe.torch.use == "source"
         or any(wish != "none" for wish in wishes)

@@ -394,7 +394,17 @@ class _Attempt:
             magma=magma,
             apt=tuple(
                 dict.fromkeys(
-                    [*self.features.apt, *(debian.apt if debian else ()), *recipe.build.apt]
+                    [
+                        *self.features.apt,
+                        *(debian.apt if debian else ()),
+                        *(
+                            package
+                            for item in facts.companions.project
+                            if item.name in versions
+                            for package in item.apt
+                        ),
+                        *recipe.build.apt,
+                    ]
                 )
             ),
             wheel=wheel_name("torch", version, self.python, target.platform),
