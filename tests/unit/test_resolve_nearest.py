@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,3 +164,11 @@ def test_thor_has_a_name_for_each_cuda() -> None:
     assert renamed_arch("12.9", "11.0a") == "10.1a"
     assert renamed_arch("13.0", "10.1") == "11.0"
     assert renamed_arch("13.0", "10.0") == "10.0"
+
+
+def test_the_nearest_of_a_slice_of_the_grid_is_planned_to_its_end() -> None:
+    tool = runpy.run_path(str(Path(__file__).parents[2] / "tools/try_nearest.py"))
+    assert len(tool["GRID"]) >= 3000
+    made = tool["tried"](FACTS, iter(tool["GRID"][7::317]))
+    assert made.broken == []
+    assert made.count["cured"] > made.count["accepted"]

@@ -222,14 +222,10 @@ def decide_toolkit(
             Choice("CUDA toolkit", "wheels", f"not installed here; NVIDIA ships {cuda} on PyPI")
         )
         return "wheels"
-    decided.choices.append(Choice("CUDA toolkit", "system", "it is not on PyPI"))
+    # That it is not installed here is the doctor's to say: whether it can exist was the question.
+    why = "it is not on PyPI, and has to be installed"
     if system is None:
-        place = default_system(facts, cuda, torch)
-        decided.cautions.append(
-            Caution(
-                f"CUDA {cuda} is not installed on this machine, and PyPI does not have it",
-                "install it from https://developer.nvidia.com/cuda-toolkit-archive, or build in an "
-                f"image: system = '{place}'",
-            )
-        )
+        where = default_system(facts, cuda, torch)
+        why += f" (https://developer.nvidia.com/cuda-toolkit-archive); or system = '{where}'"
+    decided.choices.append(Choice("CUDA toolkit", "system", why))
     return "system"
