@@ -598,7 +598,7 @@ def matrix() -> str:
         "<!-- Rendered by tools/render_docs.py from the facts; change those, not this. -->",
         "",
         "What the PyTorch project publishes, and what its sources build with. `torchsmith facts",
-        "torch` gives one line of it with its sources, `torchsmith plan` answers for a whole recipe.",
+        "torch` gives one line of it with its sources; `torchsmith plan` answers for a recipe.",
         "",
         "| torch | Python | experimental | wheels, x86-64: CUDA | wheels, Arm: CUDA | on PyPI | "
         "sources build with CUDA | newest GPU it knows |",

@@ -51,7 +51,7 @@ def test_an_answer_has_a_title_and_lines_that_say_something(answer: Answer) -> N
 @pytest.mark.parametrize("answer", EVERY, ids=lambda answer: answer.title)
 def test_as_json_it_is_the_same(answer: Answer) -> None:
     table = json.loads(json.dumps(answer.as_json()))
-    assert set(table) == {"title", "lines"}
+    assert set(table) == {"version", "title", "short", "data", "lines"}
     assert table["title"] == answer.title
     assert [set(line) for line in table["lines"]] == [{"subject", "value", "source"}] * len(
         answer.lines
