@@ -3,9 +3,10 @@
     python tools/render_docs.py            rewrite what is out of date
     python tools/render_docs.py --check    only say what is (exit 1)
 
-Five things are rendered:
+Six things are rendered:
 
 - ``docs/recipe-reference.md``, from the recipe's models and ``docs/recipe-keys.toml``;
+- ``docs/matrix.md``, from the facts;
 - the answers in ``console`` blocks of README.md and docs/*.md. A block that shows only
   commands is run and left as it is. A command must end with 0, unless ``$ echo $?`` follows;
 - the pictures of terminals in docs/pictures/;
@@ -47,7 +48,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from torchsmith.diagnose.knowledge import shipped as shipped_failures
+from torchsmith.facts.cuda import arch_number
 from torchsmith.facts.files import shipped
+from torchsmith.facts.ranges import version_range
+from torchsmith.facts.torch import entry_for, wheel_cudas
 from torchsmith.jobs.states import WORDS, State
 from torchsmith.recipe import job, models, outcome, values
 from torchsmith.recipe.gpus import Gpus
@@ -57,6 +61,7 @@ DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
 PICTURES = DOCS / "pictures"
 REFERENCE = DOCS / "recipe-reference.md"
+MATRIX = DOCS / "matrix.md"
 KEYS = DOCS / "recipe-keys.toml"
 DIAGNOSE = DOCS / "diagnose.md"
 JOBS = DOCS / "jobs.md"
@@ -66,7 +71,7 @@ _SHELL = frozenset("();<>|&")
 
 def pages() -> list[Path]:
     """Every page that is written by hand."""
-    return [ROOT / "README.md", *sorted(set(DOCS.glob("*.md")) - {REFERENCE})]
+    return [ROOT / "README.md", *sorted(set(DOCS.glob("*.md")) - {REFERENCE, MATRIX})]
 
 
 # ------------------------------------------------------------------------------- running
@@ -584,6 +589,51 @@ def states() -> str:
     return "\n".join([*lines, ""])
 
 
+def matrix() -> str:
+    """Every release of PyTorch with its Pythons, its CUDAs and its GPUs."""
+    facts = shipped()
+    lines = [
+        "# Which torch with which Python, CUDA and GPU",
+        "",
+        "<!-- Rendered by tools/render_docs.py from the facts; change those, not this. -->",
+        "",
+        "What the PyTorch project publishes, and what its sources build with. `torchsmith facts",
+        "torch` gives one line of it with its sources; `torchsmith plan` answers for a recipe.",
+        "",
+        "| torch | Python | experimental | wheels, x86-64: CUDA | wheels, Arm: CUDA | on PyPI | "
+        "sources build with CUDA | newest GPU it knows |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for item in reversed(facts.releases.release):
+        torch = item.version
+        wheels = [wheel_cudas(facts, torch, name) for name in ("linux-x86_64", "linux-aarch64")]
+        span = entry_for(facts.torch.cuda, torch)
+        archs = entry_for(facts.torch.archs, torch)
+        cells = [
+            torch,
+            ", ".join(item.pythons),
+            ", ".join(item.experimental),
+            *(", ".join(cudas) for cudas in wheels),
+            item.pypi_cuda or "",
+            str(version_range(span.value)) if span is not None else "",
+            max(archs.known, key=arch_number) if archs is not None else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "## GPUs and CUDA",
+        "",
+        "| compute capability | family | CUDA that compiles for it |",
+        "| --- | --- | --- |",
+    ]
+    lines += [
+        f"| {arch.arch} | {arch.family} | {version_range(arch.cuda)} |"
+        for arch in facts.cuda.arch
+        if not arch_number(arch.arch)[2]
+    ]
+    return "\n".join([*lines, ""])
+
+
 def known_failures() -> str:
     """Every failure that is known, by area."""
     lines: list[str] = []
@@ -608,7 +658,12 @@ def seen(svg: str) -> str:
 def rendered() -> tuple[dict[Path, str], list[str]]:
     """Every file as it should be, and the problems met on the way."""
     ran = [run_page(path) for path in pages()]
-    files = {REFERENCE: reference(), **{page.path: page.text for page in ran}, **pictures()}
+    files = {
+        REFERENCE: reference(),
+        MATRIX: matrix(),
+        **{page.path: page.text for page in ran},
+        **pictures(),
+    }
     return files, [item for page in ran for item in page.problems]
 
 

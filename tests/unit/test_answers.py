@@ -51,7 +51,7 @@ def test_an_answer_has_a_title_and_lines_that_say_something(answer: Answer) -> N
 @pytest.mark.parametrize("answer", EVERY, ids=lambda answer: answer.title)
 def test_as_json_it_is_the_same(answer: Answer) -> None:
     table = json.loads(json.dumps(answer.as_json()))
-    assert set(table) == {"title", "lines"}
+    assert set(table) == {"version", "title", "short", "data", "lines"}
     assert table["title"] == answer.title
     assert [set(line) for line in table["lines"]] == [{"subject", "value", "source"}] * len(
         answer.lines
@@ -146,3 +146,47 @@ def test_an_unknown_companion_or_release_of_one_is_answered_too() -> None:
     with pytest.raises(UsageError, match=r"0\.10\.9") as caught:
         answers.about_companion(FACTS, "vision", "0.10.9")
     assert "0.10.1" in caught.value.hint
+
+
+def test_programs_get_numbers_and_lists_and_people_one_line() -> None:
+    gpu = answers.about_gpu(FACTS, "4090 laptop")
+    assert gpu.short.startswith("compute capability 8.9; CUDA 11.8 or newer")
+    table = gpu.as_json()
+    assert table["version"] == 1
+    assert table["data"]["arch"] == "8.9"
+    assert "12.6" in table["data"]["cuda"]
+    torch = answers.about_torch(FACTS, "2.13.0").as_json()["data"]
+    assert torch["wheels"]["linux-x86_64"] == ["12.6", "12.9", "13.0", "13.2"]
+    assert torch["pypi_cuda"] == {"linux-x86_64": "13.0", "linux-aarch64": "13.0"}
+    assert torch["companions"]["torchcodec"] == "0.14.0"
+    assert answers.about_cuda(FACTS, "12.4").as_json()["data"]["driver_compat"]
+
+
+def test_1_9_1_is_not_said_to_be_published_for_cuda_11_0() -> None:
+    lines = [line.subject for line in answers.about_torch(FACTS, "1.9.1").lines]
+    assert [line for line in lines if line.startswith("published")] == [
+        "published, CUDA 10.2",
+        "published, CUDA 11.1",
+    ]
+
+
+@pytest.mark.parametrize("name", ["MI300X", "M3", "Arc A770", "RX 7900 XTX", "GTX 580"])
+def test_a_card_nothing_is_built_for_is_answered_with_what_there_is(name: str) -> None:
+    error = asks("gpu", name)
+    assert "mean" not in f"{error} {error.hint}"
+    assert "http" in f"{error} {error.hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        ("4090 laptop", "8.9"),
+        ("RTX 3080 Max-Q", "8.6"),
+        ("GTX 1650 Mobile", "7.5"),
+        ("CMP 170HX", "8.0"),
+        ("ASUS ROG STRIX RTX 3080", "8.6"),
+        ("Vera Rubin", "10.7"),
+    ],
+)
+def test_a_card_is_known_by_the_names_it_is_sold_under(name: str, arch: str) -> None:
+    assert said(answers.about_gpu(FACTS, name))["compute capability"] == arch

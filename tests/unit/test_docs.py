@@ -80,6 +80,10 @@ def test_pictures_are_small_and_fetch_nothing() -> None:
         assert re.findall(r"(?:href=|url\()[\"']?https?:", text) == []
 
 
+def test_the_matrix_of_releases_is_current() -> None:
+    assert TOOL.MATRIX.read_text(encoding="utf-8") == TOOL.matrix(), MEND
+
+
 def test_the_reference_of_recipes_is_current() -> None:
     assert TOOL.REFERENCE.read_text(encoding="utf-8") == TOOL.reference(), MEND
 

@@ -84,7 +84,7 @@ def torch_asked_for(record: dict[str, Any]) -> tuple[str, str] | None:
 
 def wheel_pythons(record: dict[str, Any]) -> set[str]:
     tags = {tag for platform in ("x86_64", "aarch64") for tag in record["wheels"].get(platform, ())}
-    return {f"3.{found[1]}" for tag in tags if (found := re.fullmatch(r"cp3(\d+)", tag))}
+    return {f"3.{found[1]}" for tag in tags if (found := re.fullmatch(r"cp3(\d+t?)", tag))}
 
 
 # ------------------------------------------------------------------------------ our facts
@@ -97,6 +97,16 @@ def test_the_snapshot_reaches_from_torch_1_0_to_2_15() -> None:
 @pytest.mark.parametrize("version", on_pypi("torch"))
 def test_a_torch_release_has_the_linux_pythons_pypi_has(version: str) -> None:
     assert set(RELEASES[version].pythons) == wheel_pythons(on_pypi("torch")[version])
+
+
+@pytest.mark.parametrize("version", on_pypi("torch"))
+def test_the_cuda_of_pypi_s_own_wheel_is_known(version: str) -> None:
+    ours, theirs = RELEASES[version], on_pypi("torch")[version]
+    assert ours.pypi_cuda == ".".join(theirs["cuda"].split(".")[:2])
+    if "linux-aarch64" in ours.pypi_cuda_on:
+        needs = [text for text in theirs["requires"] if text.startswith(("nvidia", "cuda"))]
+        assert needs
+        assert not any("platform_machine" in text for text in needs)
 
 
 @pytest.mark.parametrize("version", on_pypi("torch"))
@@ -156,7 +166,8 @@ def test_a_companion_has_the_commit_its_wheels_name_or_says_otherwise(
 
 def test_every_companion_is_on_pypi_or_has_a_reason_not_to_be() -> None:
     known = {(name, version) for name, version, _ in companions_on_pypi()}
-    absent = COMPANIONS.keys() - known
+    # torchcodec is read from its own table on PyPI, not from its wheels.
+    absent = {key for key in COMPANIONS.keys() - known if key[0] != "codec"}
     assert absent == {key for key in NOT_ON_PYPI if key[0] != "torch"}
 
 
@@ -199,9 +210,9 @@ def newest_for(torch: str) -> dict[str, str]:
         ("1.9.1", {"vision": "0.10.1", "audio": "0.9.1", "text": "0.10.1"}),
         ("2.0.1", {"vision": "0.15.2", "audio": "2.0.2", "text": "0.15.2"}),
         ("2.1.2", {"vision": "0.16.2", "audio": "2.1.2", "text": "0.16.2"}),
-        ("2.4.0", {"vision": "0.19.0", "audio": "2.4.0"}),
-        ("2.10.0", {"vision": "0.25.0", "audio": "2.10.0"}),
-        ("2.15.0", {"vision": "0.29.2", "audio": "2.11.0"}),
+        ("2.4.0", {"vision": "0.19.0", "audio": "2.4.0", "codec": "0.0.3"}),
+        ("2.10.0", {"vision": "0.25.0", "audio": "2.10.0", "codec": "0.10.0"}),
+        ("2.15.0", {"vision": "0.29.2", "audio": "2.11.0", "codec": "0.17.0"}),
     ],
 )
 def test_a_torch_has_these_companions(torch: str, expected: dict[str, str]) -> None:

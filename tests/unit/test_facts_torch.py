@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from torchsmith.facts.files import shipped
 from torchsmith.facts.models import Feature, Mode, Profile, Switch, TorchRange
 from torchsmith.facts.ranges import release, version_range
+from torchsmith.facts.torch import published_archs, releases, wheel_cudas
 
 pytestmark = pytest.mark.unit
 
@@ -83,9 +84,31 @@ def test_exactly_one_entry_of_each_list_speaks_of_a_release(name: str, torch: st
     assert len(matching(getattr(shipped().torch, name), torch)) == 1
 
 
-@pytest.mark.parametrize("name", LISTS)
-def test_the_newest_entry_of_each_list_also_speaks_of_releases_to_come(name: str) -> None:
-    assert len(matching(getattr(shipped().torch, name), "2.99.0")) == 1
+@pytest.mark.parametrize("name", [*LISTS, "published", "trouble"])
+def test_no_range_reaches_a_release_nobody_has_looked_at(name: str) -> None:
+    looked_at = shipped().torch.looked_at
+    assert not matching(getattr(shipped().torch, name), "2.99.0")
+    reached = [item for item in RELEASES if matching(getattr(shipped().torch, name), item)]
+    assert set(reached) <= set(looked_at)
+
+
+def test_every_release_has_been_looked_at() -> None:
+    known = [item.version for item in releases(shipped())]
+    assert list(shipped().torch.looked_at) == known
+
+
+def test_a_release_nobody_has_looked_at_is_published_for_nothing() -> None:
+    assert published_archs(shipped(), "2.14.9", "13.0", "linux-x86_64") is None
+
+
+def test_the_last_release_with_cuda_12_wheels_was_2_14() -> None:
+    assert wheel_cudas(shipped(), "2.13.0", "linux-x86_64") == ("12.6", "12.9", "13.0", "13.2")
+    assert wheel_cudas(shipped(), "2.14.1", "linux-x86_64") == ("12.6", "13.0", "13.2")
+    assert wheel_cudas(shipped(), "2.15.0", "linux-x86_64") == ("13.0", "13.2")
+
+
+def test_1_9_was_published_for_two_cudas() -> None:
+    assert wheel_cudas(shipped(), "1.9.1", "linux-x86_64") == ("10.2", "11.1")
 
 
 @pytest.mark.parametrize("torch", RELEASES)
@@ -115,7 +138,7 @@ def test_published_arch_lists_hold_only_capabilities_the_release_knows() -> None
     for torch in RELEASES:
         known = set(the(shipped().torch.archs, torch).known)
         for published in matching(shipped().torch.published, torch):
-            archs = published.archs.replace("+PTX", "").split(";")
+            archs = [text for text in published.archs.replace("+PTX", "").split(";") if text]
             assert set(archs) <= known, (torch, published.archs)
             assert archs == sorted(archs, key=release)
 

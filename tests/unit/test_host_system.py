@@ -142,7 +142,7 @@ def test_pythons_are_found_once_with_their_headers(tmp_path: Path) -> None:
     assert read_pythons(here(usr / "bin", opt / "bin"), running) == (
         Python(version="3.11.7", path=str(running), headers=False),
         Python(version="3.9.2", path=str(real), headers=True),
-        Python(version="3.13.0", path=str(bare), headers=False),
+        Python(version="3.13.0", path=str(bare), headers=False, free_threaded=True),
     )
 
 

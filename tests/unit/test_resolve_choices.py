@@ -168,11 +168,6 @@ def test_an_image_without_a_named_system_takes_its_python_from_there_too() -> No
     assert made.container
 
 
-def test_a_python_uv_does_not_have_is_warned_of_with_the_place_that_has_it() -> None:
-    made = resolved(torch="1.10.0", python="3.6", system="ubuntu-20.04")
-    assert "system = 'ubuntu-18.04'" in cautions(made)
-
-
 # ------------------------------------------------------------------------------- compilers
 
 
@@ -306,11 +301,6 @@ def test_a_ref_is_taken_as_it_is_and_a_release_by_its_commit() -> None:
     assert (tag.ref, tag.commit[:8]) == ("v2.6.0", "1eba9b3a")
     own = resolved(torch={"release": "2.6.0", "ref": "x", "commit": "1" * 40}, python="3.11").source
     assert own.commit == "1" * 40
-
-
-def test_a_wheel_nobody_is_known_to_publish_is_warned_of() -> None:
-    made = resolved(torch={"release": "2.6.0", "use": "wheel"}, cuda="12.2", **J22)
-    assert "no published wheel of torch 2.6.0 with CUDA 12.2" in cautions(made)
 
 
 def test_resolving_twice_gives_the_same() -> None:

@@ -104,7 +104,8 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "Python 3.8 with torch 1.0": (
         {"torch": "1.0.0", "python": "3.8", "system": "ubuntu-18.04"},
         ["python-torch"],
-        "torch 1.0.0, Python 3.7",
+        # Ubuntu's own; uv has no Python before 3.8.
+        "torch 1.0.0, Python 3.6",
     ),
     "Python 3.9 with torch 2.15": (
         {"torch": "2.15.0", **J22, "python": "3.9"},
@@ -139,7 +140,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "torchtext with torch 2.6": (
         {"torch": "2.6.0", "python": "3.11", "companions": {"text": "match"}},
         ["companion-missing"],
-        "torch 2.3.1, Python 3.11, no CUDA, text 0.18.0",
+        "torch 2.6.0, Python 3.11, no CUDA",
     ),
     "audio by torch's own number": (
         {"torch": "2.12.0", "python": "3.12", "companions": {"audio": "2.12.0"}},
@@ -189,7 +190,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "GB10 with CUDA 12.8": (
         {"torch": "2.7.1", "cuda": "12.8", "gpus": "GB10", "python": "3.12"},
         ["arch-cuda", "arch-torch"],
-        "torch 2.8.0, Python 3.12, CUDA 12.9, compute capability 12.1",
+        "torch 2.7.1, Python 3.12, CUDA 12.8, compute capability 12.0",
     ),
     "Thor by its CUDA 13 name with CUDA 12": (
         {"torch": "2.8.0", "cuda": "12.9", "gpus": "11.0", "platform": "linux-aarch64", **J22},
@@ -225,7 +226,11 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "torch 1.9.7": ({"torch": "1.9.7", "python": "3.9"}, ["torch-unknown"], "torch 1.9.1"),
     "torch 3.0": ({"torch": "3.0", "python": "3.12"}, ["torch-unknown"], "torch 2.15.0"),
-    "torch 0.4": ({"torch": "0.4", "python": "3.6"}, ["torch-unknown"], "torch 1.0.0"),
+    "torch 0.4": (
+        {"torch": "0.4", "python": "3.6", "system": "ubuntu-18.04"},
+        ["torch-unknown"],
+        "torch 1.0.0",
+    ),
     "an unknown torch and an unknown CUDA": (
         {"torch": "1.9.7", "cuda": "11.9", "python": "3.9"},
         ["torch-unknown", "cuda-unknown"],
@@ -308,8 +313,8 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "ROCm beside CUDA": (
         {"torch": "2.6.0", "features": {"rocm": "on"}, "cuda": "12.6", **J22},
-        ["feature-excludes"],
-        "rocm off",
+        ["feature-elsewhere"],
+        "without features.rocm",
     ),
     "features.cuda against cuda": (
         {"torch": "2.6.0", "features": {"cuda": "off"}, "cuda": "12.6", **J22},
@@ -327,7 +332,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "CUDA 12.6",
     ),
     "GPUs without CUDA": (
-        {"torch": "2.6.0", "gpus": "RTX 3090", **J22},
+        {"torch": "2.6.0", "gpus": "RTX 3090", "cuda": "none", **J22},
         ["gpu-without-cuda"],
         "CUDA 12.6",
     ),
@@ -352,7 +357,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "CUDA 10.2",
     ),
     "a JetPack without a board": (
-        {"torch": "1.10.0", "cuda": "10.2", "jetpack": "4.6", "python": "3.6"},
+        {"torch": "1.10.0", "cuda": "10.2", "jetpack": "4.6", "python": "3.8"},
         ["jetpack"],
         "without jetpack",
     ),
@@ -420,7 +425,8 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "a distribution whose gccs are too new": (
         {"torch": "1.8.0", "python": "3.9", "system": "debian-13"},
         ["compiler-system"],
-        "torch 1.8.0, Python 3.9, no CUDA, debian-12",
+        # Debian 12's oldest gcc is 11, which does not compile this XNNPACK.
+        "torch 1.8.0, Python 3.9, no CUDA, debian-11",
     ),
     "a gcc the distribution does not package": (
         {"torch": "2.6.0", "python": "3.11", "system": "ubuntu-20.04"}
@@ -433,7 +439,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["compiler-cuda"],
         "CUDA 11.8, gcc 11",
     ),
-    "Python 2": ({"torch": "1.4.0", "python": "2.7"}, ["python-torch"], "Python 3.5"),
+    "Python 2": ({"torch": "1.4.0", "python": "2.7"}, ["python-torch"], "Python 3.8"),
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,10 +123,15 @@ def test_a_toolkit_pytorch_publishes_for_is_preferred() -> None:
     assert near(torch="2.3.1", cuda="12.4").cuda == "12.1"
 
 
-def test_a_companion_is_left_out_only_when_torch_would_have_to_go_far() -> None:
-    assert near(torch="2.6.0", companions=(("text", "match"),)).torch == "2.3.1"
-    far = near(torch="2.15.0", companions=(("text", "match"),))
-    assert (far.torch, far.companions) == ("2.15.0", ())
+def test_torch_stays_where_a_companion_has_no_release_for_it() -> None:
+    for torch in ("2.6.0", "2.15.0"):
+        found = near(torch=torch, companions=(("text", "match"),))
+        assert (found.torch, found.companions) == (torch, ())
+
+
+def test_torch_stays_where_older_code_runs_on_the_same_gpu() -> None:
+    found = near(torch="1.13.1", cuda="11.7", python="3.10", archs=("8.9",))
+    assert (found.torch, found.archs) == ("1.13.1", ("8.6",))
 
 
 def test_ptx_that_was_asked_for_stays() -> None:
@@ -156,3 +164,11 @@ def test_thor_has_a_name_for_each_cuda() -> None:
     assert renamed_arch("12.9", "11.0a") == "10.1a"
     assert renamed_arch("13.0", "10.1") == "11.0"
     assert renamed_arch("13.0", "10.0") == "10.0"
+
+
+def test_the_nearest_of_a_slice_of_the_grid_is_planned_to_its_end() -> None:
+    tool = runpy.run_path(str(Path(__file__).parents[2] / "tools/try_nearest.py"))
+    assert len(tool["GRID"]) >= 3000
+    made = tool["tried"](FACTS, iter(tool["GRID"][7::317]))
+    assert made.broken == []
+    assert made.count["cured"] > made.count["accepted"]

@@ -25,7 +25,8 @@ def _print(answer: Answer, *, json: bool) -> None:
     from torchsmith.cli.output import console
 
     out = console()
-    out.print(f"[bold]{escape(answer.title)}[/bold]")
+    short = f": {escape(answer.short)}" if answer.short else ""
+    out.print(f"[bold]{escape(answer.title)}[/bold]{short}")
     table = Table(box=None, show_header=False, pad_edge=True)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -97,7 +98,7 @@ def board(
 
 @app.command()
 def companion(
-    name: Annotated[str, typer.Argument(help="vision, audio or text.")],
+    name: Annotated[str, typer.Argument(help="vision, audio, text or codec.")],
     version: Annotated[str | None, typer.Argument(help="A release of it.")] = None,
     json: Json = False,
 ) -> None:

@@ -19,7 +19,7 @@ def show_refusals(refused: Sequence[Refusal]) -> None:
     """Every conflict: what collides, where that is written, what would work."""
     for item in refused[:_SHOWN_VARIANTS]:
         subject = "What was asked for" if len(refused) == 1 else item.variant
-        tree = Branch(f"{subject} cannot exist:", "bold")
+        tree = Branch(f"{subject} {_refused(item)}:", "bold")
         for conflict in item.conflicts:
             node = tree.add(f"x {conflict.message}", "red")
             for fact in (conflict.first, conflict.second):
@@ -33,6 +33,13 @@ def show_refusals(refused: Sequence[Refusal]) -> None:
         print("\n".join(tree.lines()))
     if len(refused) > _SHOWN_VARIANTS:
         say(f"… and {len(refused) - _SHOWN_VARIANTS} more")
+
+
+def _refused(item: Refusal) -> str:
+    from torchsmith.resolve.models import STANDINGS
+
+    verb = "" if item.standing == "impossible" else "is "
+    return verb + STANDINGS[item.standing]
 
 
 def _headline(item: Resolution) -> str:
@@ -119,6 +126,8 @@ def show_plan(plan: Plan, cores: int, *, explain: bool) -> None:
                 said.add(caution.message)
                 cure = f" -> {caution.cure}" if caution.cure else ""
                 say(f"{style('yellow', '!')} {caution.message}{cure}")
+                for address in caution.source.split() if explain else ():
+                    say(f"  {style('dim', address)}")
     total = plan.core_seconds
     disk = sum(step.cost.disk_mb for step in plan.steps) / 1024
     print()

@@ -21,6 +21,7 @@ from torchsmith.host.system import read_platform
 from torchsmith.plan.models import Plan
 from torchsmith.plan.torch import fresh_venv
 from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.naming import abi_tag
 from torchsmith.sources.bundle import open_bundle, read_manifest
 
 TREE = "wheels"
@@ -69,7 +70,9 @@ def _download(
         tuple(text for text in packages if not _is_there(text, resolution)) for packages in asked
     ]
     words = ["-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
-    words += ["--python-version", resolution.python]
+    words += ["--python-version", resolution.python.removesuffix("t")]
+    if resolution.python.endswith("t"):
+        words += ["--abi", abi_tag(resolution.python), "--abi", "none"]
     words += [word for name in platform_tags(other) for word in ("--platform", name)]
     with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
         python = Path(place) / "bin/python"

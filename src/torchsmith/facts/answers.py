@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torchsmith.errors import UsageError
 from torchsmith.facts.cuda import (
     archs_of,
+    compiles,
     find_arch,
     find_toolkit,
     host_compiler,
@@ -17,10 +18,19 @@ from torchsmith.facts.cuda import (
     toolkits,
 )
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.gpus import find_gpu, nearest_gpus
-from torchsmith.facts.models import Toolkit
+from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
+from torchsmith.facts.models import Toolkit, TorchRelease
 from torchsmith.facts.ranges import release, version_range
-from torchsmith.facts.torch import companion_releases, entry_for, find_release, releases
+from torchsmith.facts.torch import (
+    companion_for,
+    companion_releases,
+    entry_for,
+    find_release,
+    releases,
+    wheel_cudas,
+)
+
+JSON_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +48,14 @@ class Answer:
 
     title: str
     lines: tuple[AnswerLine, ...]
+    # The answer in one line.
+    short: str = ""
+    # The same for programs: numbers and lists, no prose.
+    data: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain data."""
-        return asdict(self)
+        """The same as plain data; `version` changes when a key changes its meaning."""
+        return {"version": JSON_VERSION, **asdict(self)}
 
 
 def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
@@ -68,8 +82,13 @@ def about_gpu(facts: Facts, name: str | None) -> Answer:
             facts.gpus.gpu, key=lambda gpu: release(gpu.arch.rstrip("af")), reverse=True
         )
         lines = [AnswerLine(gpu.name, f"{gpu.arch}  {gpu.kind}") for gpu in ordered]
-        return Answer(f"{len(lines)} GPUs", tuple(lines))
+        every: dict[str, object] = {
+            "gpus": [{"name": gpu.name, "arch": gpu.arch} for gpu in ordered]
+        }
+        return Answer(f"{len(lines)} GPUs", tuple(lines), data=every)
     gpu = find_gpu(facts, name)
+    if gpu is None and (other := other_cards(facts, name)) is not None:
+        raise UsageError(f"{name!r} is {other.vendor}: {other.exists}", addresses(table, other))
     if gpu is None:
         close = nearest_gpus(facts, name)
         raise UsageError(
@@ -98,7 +117,21 @@ def about_gpu(facts: Facts, name: str | None) -> Answer:
         lines.append(AnswerLine("torch", f"{knowing[0]} to {knowing[-1]} know it"))
     if gpu.note:
         lines.append(AnswerLine("note", gpu.note))
-    return Answer(gpu.name, tuple(lines))
+    cudas = [item.version for item in toolkits(facts) if compiles(facts, item.version, gpu.arch)]
+    short = f"compute capability {gpu.arch}"
+    if arch is not None:
+        short += f"; CUDA {version_range(arch.cuda)}"
+    if knowing:
+        short += f"; torch {knowing[0]} to {knowing[-1]}"
+    data = {
+        "name": gpu.name,
+        "arch": gpu.arch,
+        "kind": gpu.kind,
+        "platform": gpu.platform,
+        "cuda": cudas,
+        "torch": knowing,
+    }
+    return Answer(gpu.name, tuple(lines), short, data)
 
 
 def about_torch(facts: Facts, version: str | None) -> Answer:
@@ -108,7 +141,8 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
             AnswerLine(item.version, f"Python {', '.join(item.pythons)}")
             for item in reversed(releases(facts))
         ]
-        return Answer(f"{len(lines)} releases of PyTorch", tuple(lines))
+        every: dict[str, object] = {"torch": [item.version for item in releases(facts)]}
+        return Answer(f"{len(lines)} releases of PyTorch", tuple(lines), data=every)
     found = find_release(facts, _checked("torch", version))
     if found is None:
         raise _unknown("torch", version, [item.version for item in releases(facts)])
@@ -142,7 +176,8 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
         if torch in version_range(published.torch):
             subject = f"published, CUDA {version_range(published.cuda)}"
             where = "" if published.platform == "linux-x86_64" else f" ({published.platform})"
-            lines.append(AnswerLine(subject + where, published.archs, addresses(table, published)))
+            archs_text = published.archs or "its arch list is not known"
+            lines.append(AnswerLine(subject + where, archs_text, addresses(table, published)))
     for project in facts.companions.project:
         matching = [
             item
@@ -165,7 +200,41 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
         lines.append(AnswerLine("Debian source", ", ".join(suites)))
     if found.note:
         lines.append(AnswerLine("note", found.note))
-    return Answer(f"torch {torch}", tuple(lines))
+    return Answer(f"torch {torch}", tuple(lines), *_torch_in_short(facts, found))
+
+
+def _torch_in_short(facts: Facts, found: TorchRelease) -> tuple[str, dict[str, Any]]:
+    """A release in one line, and for programs."""
+    torch = found.version
+    wheels = {
+        platform: list(wheel_cudas(facts, torch, platform))
+        for platform in ("linux-x86_64", "linux-aarch64")
+    }
+    span = entry_for(facts.torch.cuda, torch)
+    archs = entry_for(facts.torch.archs, torch)
+    data = {
+        "torch": torch,
+        "tag": found.tag,
+        "commit": found.commit,
+        "python": found.pythons,
+        "python_experimental": found.experimental,
+        "cuda": [
+            item.version
+            for item in toolkits(facts)
+            if span is not None and item.version in version_range(span.value)
+        ],
+        "wheels": wheels,
+        "pypi_cuda": dict.fromkeys(found.pypi_cuda_on, found.pypi_cuda),
+        "archs": list(archs.known) if archs is not None else [],
+        "companions": {
+            project.package: match.version
+            for project in facts.companions.project
+            if (match := companion_for(facts, project.name, torch)) is not None
+        },
+    }
+    published = ", ".join(wheels["linux-x86_64"]) or "no CUDA"
+    short = f"Python {found.pythons[0]} to {found.pythons[-1]}; wheels for CUDA {published}"
+    return short, data
 
 
 def about_cuda(facts: Facts, version: str | None) -> Answer:
@@ -176,7 +245,8 @@ def about_cuda(facts: Facts, version: str | None) -> Answer:
             AnswerLine(item.version, f"driver {item.driver} or newer")
             for item in reversed(toolkits(facts))
         ]
-        return Answer(f"{len(lines)} CUDA toolkits", tuple(lines))
+        every: dict[str, object] = {"cuda": [item.version for item in toolkits(facts)]}
+        return Answer(f"{len(lines)} CUDA toolkits", tuple(lines), data=every)
     toolkit = find_toolkit(facts, _checked("cuda", version))
     if toolkit is None:
         raise _unknown("cuda", version, [item.version for item in toolkits(facts)])
@@ -215,7 +285,21 @@ def about_cuda(facts: Facts, version: str | None) -> Answer:
     lines.append(AnswerLine("nvcc on PyPI", "yes" if toolkit.wheels else "no"))
     if toolkit.note:
         lines.append(AnswerLine("note", toolkit.note))
-    return Answer(f"CUDA {cuda}", tuple(lines))
+    gcc = host_compiler(facts, cuda, "gcc")
+    data = {
+        "cuda": cuda,
+        "builds": toolkit.builds,
+        "driver": toolkit.driver,
+        "driver_compat": toolkit.driver_compat,
+        "archs": [item.arch for item in known],
+        "gcc_newest": gcc.newest if gcc is not None else None,
+        "torch": accepting,
+        "nvcc_on_pypi": toolkit.wheels,
+    }
+    short = f"driver {toolkit.driver_compat or toolkit.driver} or newer"
+    short += f"; gcc up to {gcc.newest}" if gcc is not None else ""
+    short += f"; torch {accepting[0]} to {accepting[-1]}" if accepting else "; no torch"
+    return Answer(f"CUDA {cuda}", tuple(lines), short, data)
 
 
 def _where_from(facts: Facts, toolkit: Toolkit) -> Iterable[AnswerLine]:

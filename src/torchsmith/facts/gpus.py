@@ -13,7 +13,7 @@ from difflib import SequenceMatcher
 from functools import cache
 
 from torchsmith.facts.files import Facts
-from torchsmith.facts.models import Gpu
+from torchsmith.facts.models import Gpu, OtherCards
 
 # A brand is optional, but not interchangeable: "Quadro T4" is no card, although "T4" is.
 _BRANDS = {
@@ -27,6 +27,18 @@ _AROUND = re.compile(
     r"nvidia|corporation|gpu|graphics|card|generation|developer|devkit|kit|module|mig"
     r"|pcie?|fhhl|dgxs|sxm\d*|nvl\d*|hbm\d+e?|\d+(?:g|gb|gib)"
 )
+# What card makers put around NVIDIA's name. "Super", "Ti" and "Ada" are NVIDIA's own words.
+_MAKERS = re.compile(
+    r"asus|asustek|rog|strix|tuf|gaming|dual|proart|turbo|phoenix|noctua|msi|trio|ventus|suprim"
+    r"|gigabyte|aorus|eagle|windforce|aero|vision|evga|ftw\d?|xc\d?|hybrid|kingpin|zotac|trinity"
+    r"|amp|holo|solo|twin|edge|palit|gamerock|gamingpro|jetstream|stormx|gainward|phantom"
+    r"|ghost|panther|pny|verto|xlr8|uprising|inno3d|ichill|galax|kfa2|sg|ex|colorful|igame"
+    r"|battle|ax|leadtek|winfast|manli|maxsun|founders|edition|fe|oc|oc\d|x\d?|black|white|lhr"
+    r"|matrix|master|extreme|elite|slim|advanced|limited|ltd|prime|shadow|expert|mini|itx|silent|[23]x"
+)
+_PORTABLE = re.compile(r"laptop|notebook|mobile|maxq|max|q|with|design")
+# From Pascal on a portable card has the architecture of the one it is named after.
+_SAME_NAME_SAME_CHIP = (6, 0)
 _WORD = re.compile(r"[a-z0-9]+")
 # Alone, these are AMD's names too: there is a GeForce 840M and a Radeon 840M.
 _BARE_NUMBER = re.compile(r"\d{3}[a-z]*")
@@ -78,8 +90,29 @@ def _index(facts: Facts) -> _Index:
 
 def find_gpu(facts: Facts, name: str) -> Gpu | None:
     """Return the GPU a name says, or None if it says none or more than one."""
-    index = _index(facts)
     words = _words(name)
+    if (gpu := _find(facts, name, words)) is not None:
+        return gpu
+    # A card's own words may be a maker's too: what is found without them is only the second try.
+    portable = [word for word in words if not _PORTABLE.fullmatch(word)]
+    bare = [word for word in portable if not _MAKERS.fullmatch(word)]
+    for fewer in (portable, bare):
+        if fewer != words and (gpu := _find(facts, name, fewer)) is not None:
+            numbers = tuple(int(part) for part in gpu.arch.rstrip("af").split("."))
+            if len(portable) == len(words) or numbers >= _SAME_NAME_SAME_CHIP:
+                return gpu
+    return None
+
+
+def other_cards(facts: Facts, name: str) -> OtherCards | None:
+    """Whose card a name says, where it is none that anything is built for here."""
+    text = " ".join(re.findall(r"[a-z0-9+]+", name[:_LONGEST].lower()))
+    text = re.sub(r" ?\b(gpu|graphics|card|\d+ ?gb)\b", "", text).strip() or text
+    return next((item for item in facts.gpus.other if re.search(item.pattern, text)), None)
+
+
+def _find(facts: Facts, name: str, words: list[str]) -> Gpu | None:
+    index = _index(facts)
     if (gpu := index.branded.get("".join(words))) is not None:
         return gpu
     key = _plain(words)

@@ -16,7 +16,10 @@ Range = Annotated[str, Meta(pattern=rf"^(({_NUMBERS})?:({_NUMBERS})?|{_NUMBERS})
 Arch = Annotated[str, Meta(pattern=r"^\d{1,2}\.\d[af]?$")]
 Commit = Annotated[str, Meta(pattern=r"^[0-9a-f]{40}$")]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+# A CPython, 3.14t for the free-threaded one.
+PythonVersion = Annotated[str, Meta(pattern=r"^\d\.\d{1,2}t?$")]
 Platform = Literal["linux-x86_64", "linux-aarch64"]
+Companion = Literal["vision", "audio", "text", "codec"]
 Profile = Literal["release", "minimal", "debug"]
 Mode = Literal["on", "off", "system", "static"]
 
@@ -59,7 +62,12 @@ class TorchRelease(Fact, frozen=True, kw_only=True):
     wheel_commit: Commit | None = None
     date: str | None = None
     # CPythons it has published Linux wheels for.
-    pythons: list[Version]
+    pythons: list[PythonVersion]
+    # CPythons upstream builds for and calls experimental; published or not.
+    experimental: list[PythonVersion] = []
+    # The CUDA of the wheel on PyPI itself, and where that wheel has it.
+    pypi_cuda: Version | None = None
+    pypi_cuda_on: list[Platform] = []
 
 
 class ReleasesFile(_Model, frozen=True, kw_only=True):
@@ -77,6 +85,40 @@ class TorchRange(Fact, frozen=True, kw_only=True):
 
     torch: Range
     value: Range
+
+
+class TorchCuda(TorchRange, frozen=True, kw_only=True):
+    """The toolkits upstream builds a range of releases with, and what is known of others."""
+
+    # Built by others; upstream does not publish it.
+    works: Range | None = None
+    # Nobody has been seen to build it, nor to fail.
+    unknown: Range | None = None
+    # Seen to fail.
+    fails: Range | None = None
+
+
+class Conditions(Fact, frozen=True, kw_only=True):
+    """When a fact holds: every condition that is given."""
+
+    platform: Platform | None = None
+    # The host compiler; a bare major stands for all its patch releases.
+    gcc: Range | None = None
+    # The C library, and the Linux headers, of the system that is built on.
+    glibc: Range | None = None
+    kernel: Range | None = None
+    cuda: Range | None = None
+    # A feature whose copy under third_party is built.
+    feature: str = ""
+
+
+class Trouble(Conditions, frozen=True, kw_only=True):
+    """What keeps a range of releases from being built somewhere, and how well that is known."""
+
+    name: str
+    torch: Range
+    standing: Literal["fails", "unknown"]
+    why: str
 
 
 class TorchCxx(Fact, frozen=True, kw_only=True):
@@ -100,7 +142,7 @@ class PublishedArchs(Fact, frozen=True, kw_only=True):
     torch: Range
     cuda: Range
     platform: Platform = "linux-x86_64"
-    # As TORCH_CUDA_ARCH_LIST, e.g. 7.0;8.0;8.6;9.0+PTX
+    # As TORCH_CUDA_ARCH_LIST, e.g. 7.0;8.0;8.6;9.0+PTX; empty: nobody has looked inside.
     archs: str
 
 
@@ -119,7 +161,9 @@ class TorchFile(_Model, frozen=True, kw_only=True):
     """``torch.toml``."""
 
     sources: dict[str, Source]
-    cuda: list[TorchRange]
+    # The releases all of this has been looked up for.
+    looked_at: list[Version]
+    cuda: list[TorchCuda]
     cudnn: list[TorchRange]
     cmake: list[TorchRange]
     setuptools: list[TorchRange]
@@ -127,6 +171,7 @@ class TorchFile(_Model, frozen=True, kw_only=True):
     cxx: list[TorchCxx]
     archs: list[TorchArchs]
     published: list[PublishedArchs]
+    trouble: list[Trouble]
     frontend: list[TorchFrontend]
 
 
@@ -136,21 +181,26 @@ class TorchFile(_Model, frozen=True, kw_only=True):
 class CompanionProject(Fact, frozen=True, kw_only=True):
     """A library that only works with its matching torch."""
 
-    name: Literal["vision", "audio", "text"]
+    name: Companion
     # Its name on PyPI, e.g. torchvision.
     package: str
     repository: str
     # Its last release, if there are no more.
     ended: Version | None = None
     ended_reason: str = ""
+    # What its setup.py has to be told, and the Debian packages with what it looks for.
+    env: dict[str, str] = {}
+    apt: list[str] = []
 
 
 class CompanionRelease(Fact, frozen=True, kw_only=True):
     """One release of a companion and the torch it is built against."""
 
-    name: Literal["vision", "audio", "text"]
+    name: Companion
     version: Version
     torch: Range
+    # The torch it came out with, where it goes with others too.
+    beside: Version | None = None
     tag: str
     commit: Commit | None = None
     # Of the tag's source archive.
@@ -160,7 +210,7 @@ class CompanionRelease(Fact, frozen=True, kw_only=True):
 class CompanionFormat(Fact, frozen=True, kw_only=True):
     """A kind of file a companion can be built to read, and what its build looks for."""
 
-    project: Literal["vision", "audio", "text"]
+    project: Companion
     name: str
     releases: Range
     header: str
@@ -273,6 +323,10 @@ class Cudnn(Fact, frozen=True, kw_only=True):
 
     cudnn: Range
     cuda: Range
+    # Toolkits inside that range it was not built for.
+    lacks: list[Version] = []
+    # The oldest compute capability it runs on, where that is not CUDA's own.
+    oldest_arch: Arch | None = None
 
 
 class CudaFile(_Model, frozen=True, kw_only=True):
@@ -297,7 +351,9 @@ class Gpu(Fact, frozen=True, kw_only=True):
 
     name: str
     arch: Arch
-    kind: Literal["datacentre", "workstation", "geforce", "jetson"]
+    kind: Literal["datacentre", "workstation", "geforce", "jetson", "mining"]
+    # The only platform it exists on: it sits on one board with its CPU.
+    platform: Platform | None = None
     aliases: list[str] = []
 
 
@@ -309,12 +365,23 @@ class AmbiguousGpu(Fact, frozen=True, kw_only=True):
     between: list[str]
 
 
+class OtherCards(Fact, frozen=True, kw_only=True):
+    """Cards nothing is built for here: another maker's, or too old."""
+
+    vendor: str
+    # A regular expression for the name, in lower case.
+    pattern: str
+    # What there is for them.
+    exists: str
+
+
 class GpusFile(_Model, frozen=True, kw_only=True):
     """``gpus.toml``."""
 
     sources: dict[str, Source]
     gpu: list[Gpu]
     ambiguous: list[AmbiguousGpu] = []
+    other: list[OtherCards] = []
 
 
 class Lack(_Model, frozen=True, kw_only=True):
@@ -333,6 +400,8 @@ class Jetpack(Fact, frozen=True, kw_only=True):
     cuda: Version
     cudnn: Version
     python: Version
+    # Toolkits NVIDIA lets one install on top of it.
+    upgrades: Range | None = None
 
 
 class Board(Fact, frozen=True, kw_only=True):
@@ -400,6 +469,8 @@ class Feature(Fact, frozen=True, kw_only=True):
     usual_on: list[Platform] = []
     # What upstream does untold, where that is not what profile release wants.
     upstream: Mode | None = None
+    # Where it can be had, if torchsmith does not build it.
+    elsewhere: str = ""
     # CMake cache entry that tells whether it is in.
     cache: str | None = None
     # Debian packages mode 'system' needs.
@@ -458,6 +529,8 @@ class System(Fact, frozen=True, kw_only=True):
     # Its container base image, its name in full: docker.io/library/ubuntu:20.04
     image: str
     glibc: Version
+    # The Linux whose headers programs are compiled with.
+    kernel: Version
     # Its default gcc.
     gcc: Version
     # Majors it packages as gcc-N, the default included.
@@ -527,19 +600,16 @@ class MagmaRelease(Fact, frozen=True, kw_only=True):
     archs: list[Arch]
 
 
-class PatchFact(Fact, frozen=True, kw_only=True):
+class PatchFact(Conditions, frozen=True, kw_only=True):
     """A patch file shipped with torchsmith and when it applies."""
 
     name: str
     # Under data/patches/.
     file: str
-    project: Literal["torch", "vision", "audio", "text", "magma"]
+    project: Literal["torch", "vision", "audio", "text", "codec", "magma"]
     releases: Range
     # Empty: any board or none.
     boards: list[str] = []
-    cuda: Range | None = None
-    # Compilers that need it; harmless with others. Empty: any.
-    gcc: Range | None = None
     # Kinds of source that need it; empty: any.
     sources: list[str] = []
     # The submodule it changes: source archives may come without.

@@ -25,6 +25,11 @@ def release(text: str) -> Release:
     return tuple(int(part) for part in text.split("."))
 
 
+def python_release(text: str) -> Release:
+    """Return the numbers of a CPython: (3, 13) for 3.13, and for the free-threaded 3.13t."""
+    return release(text.removesuffix("t"))
+
+
 def dotted(numbers: Release) -> str:
     """Write a release back as text."""
     return ".".join(map(str, numbers))

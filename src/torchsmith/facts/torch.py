@@ -57,7 +57,7 @@ def companion_for(facts: Facts, name: str, torch: str) -> CompanionRelease | Non
         item for item in companion_releases(facts, name) if torch in version_range(item.torch)
     ]
     # A release made for exactly this torch beats one that merely tolerates it.
-    exact = [item for item in matching if item.torch == torch]
+    exact = [item for item in matching if torch in (item.torch, item.beside)]
     return (exact or matching)[-1] if matching else None
 
 
@@ -68,8 +68,32 @@ def companion_releases(facts: Facts, name: str) -> tuple[CompanionRelease, ...]:
     return tuple(sorted(mine, key=lambda item: release(item.version)))
 
 
+@cache
+def is_published(facts: Facts, torch: str, cuda: str, platform: str = "linux-x86_64") -> bool:
+    """Whether wheels of this combination are in upstream's own matrix: what is in them is known."""
+    entry = published_archs(facts, torch, cuda, platform)
+    return entry is not None and bool(entry.archs)
+
+
+@cache
+def wheel_cudas(facts: Facts, torch: str, platform: str) -> tuple[str, ...]:
+    """The CUDAs PyTorch publishes wheels of a release for, oldest first."""
+    return tuple(
+        sorted(
+            {
+                item.version
+                for item in facts.cuda.toolkit
+                if published_archs(facts, torch, item.version, platform) is not None
+            },
+            key=release,
+        )
+    )
+
+
 def published_archs(facts: Facts, torch: str, cuda: str, platform: str) -> PublishedArchs | None:
-    """The arch list of the wheels PyTorch publishes for this combination."""
+    """The wheels PyTorch publishes for this combination; None also where nobody has looked."""
+    if torch not in facts.torch.looked_at:
+        return None
     for entry in facts.torch.published:
         if (
             entry.platform == platform

@@ -36,6 +36,12 @@ class Python(_Model):
     version: Version
     path: str = Field(description="The real executable, behind symbolic links and shims.")
     headers: bool = Field(description="Whether Python.h is there, without which nothing compiles.")
+    free_threaded: bool = Field(False, description="Whether it is built without the GIL: 3.13t.")
+
+    @property
+    def name(self) -> str:
+        """As recipes write it: 3.11, or 3.13t."""
+        return ".".join(self.version.split(".")[:2]) + ("t" if self.free_threaded else "")
 
 
 class InstalledTorch(_Model):
@@ -44,6 +50,7 @@ class InstalledTorch(_Model):
     version: str = Field(description="In full, e.g. 2.6.0+cu124.")
     cuda: str = Field("", description="The CUDA it was built with; empty for none.")
     python: Version
+    free_threaded: bool = Field(False, description="Whether that Python is free-threaded.")
     path: str = Field(description="The interpreter as it was named: a venv's own.")
     module: str = Field(description="The folder of the module torch.")
     packages: tuple[str, ...] = Field(

@@ -129,9 +129,16 @@ def _from_headers(path: Path) -> Python | None:
     """Read what CPython it is from the headers beside it: far quicker than starting it."""
     for header in _listed(path.parent.parent / "include", f"{path.name}*/patchlevel.h"):
         found = _PATCHLEVEL.search(read_text(header) or "")
-        if found and path.name == "python" + ".".join(found[1].split(".")[:2]):
-            headers = (header.parent / "Python.h").is_file()
-            return Python(version=found[1], path=str(path), headers=headers)
+        parent = header.parent.name
+        short = "python" + ".".join(found[1].split(".")[:2]) if found else ""
+        # The folder says more than the file: include/python3.13t is the free-threaded one's.
+        if found and path.name in (short, f"{short}t") and parent in (path.name, f"{path.name}m"):
+            return Python(
+                version=found[1],
+                path=str(path),
+                headers=(header.parent / "Python.h").is_file(),
+                free_threaded=path.name.endswith("t"),
+            )
     return None
 
 
@@ -147,7 +154,12 @@ def read_python(programs: Programs, path: Path) -> Python | None:
         return None
     name = ".".join(version.split(".")[:2]) + flags
     header = Path(prefix) / "include" / f"python{name}" / "Python.h"
-    return Python(version=version, path=os.path.realpath(executable), headers=header.is_file())
+    return Python(
+        version=version,
+        path=os.path.realpath(executable),
+        headers=header.is_file(),
+        free_threaded="t" in flags,
+    )
 
 
 def _listed(folder: Path, pattern: str) -> list[Path]:

@@ -22,7 +22,7 @@ _ASKS = (
     " own = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE"
     " else []);"
     " print(json.dumps([platform.python_version(), os.path.dirname(origin) if origin else '',"
-    " [p for p in own if os.path.isdir(p)]]))"
+    " [p for p in own if os.path.isdir(p)], getattr(sys, 'abiflags', '')]))"
 )
 _VERSION = re.compile(r"^__version__ = ['\"]([0-9][0-9A-Za-z.+]*)['\"]", re.MULTILINE)
 _CUDA = re.compile(r"^cuda(?:: Optional\[str\])? = ['\"]([0-9.]+)['\"]", re.MULTILINE)
@@ -48,7 +48,7 @@ def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
     # -E: what PYTHONPATH adds does not reach a build.
     said = programs.run(python, "-E", "-c", _ASKS) or ""
     try:
-        version, module, packages = json.loads(said.strip().rpartition("\n")[2])
+        version, module, packages, flags = json.loads(said.strip().rpartition("\n")[2])
     except (ValueError, TypeError):
         return None
     about_file = Path(module) / "version.py"
@@ -60,6 +60,7 @@ def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
         version=own,
         cuda=cuda[1] if cuda else "",
         python=version,
+        free_threaded="t" in flags,
         # Not resolved: behind the link of a venv is the Python without its packages.
         path=str(python.absolute()),
         module=module,

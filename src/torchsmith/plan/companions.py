@@ -36,6 +36,7 @@ _CHECKS = {
     "vision": VISION_CHECK,
     "audio": "import torchaudio",
     "text": "import torchtext",
+    "codec": "import torchcodec",
 }
 
 
@@ -76,6 +77,8 @@ def companion_env(
         env["FORCE_CUDA"] = "1"
         if companion.name == "audio":
             env["USE_CUDA"] = "1"
+        elif companion.name == "codec":
+            env["ENABLE_CUDA"] = "1"
     return tuple(env.items())
 
 

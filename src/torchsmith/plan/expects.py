@@ -70,7 +70,7 @@ def expected(resolution: Resolution) -> Expects:
     published = resolution.use == "wheel"
     ours = resolution.use == "source"
     return Expects(
-        version=resolution.torch if published else resolution.version,
+        version=resolution.version,
         python=resolution.python,
         # NAME-VERSION-PYTHON-ABI-PLATFORM.whl; a published wheel's is its publisher's.
         tag=resolution.wheel.removesuffix(".whl").split("-", 2)[2] if ours else "",

@@ -114,9 +114,14 @@ def environment(resolution: Resolution) -> Step:
             sh("uv", "venv", "--quiet", "--seed", "--python", resolution.python, folder),
         ]
     requires = list(resolution.requires)
-    if resolution.use == "wheel":
+    install = (f"{folder}/bin/python", "-m", "pip", "install", "--quiet")
+    if resolution.wheel_index:
+        # First, and alone: that index has torch and what it requires, and nothing else.
+        torch = f"torch=={resolution.version}"
+        commands.append(sh(*install, "--index-url", resolution.wheel_index, torch))
+    elif resolution.use == "wheel":
         requires.append(f"torch=={resolution.torch}")
-    commands.append(sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", *requires))
+    commands.append(sh(*install, *requires))
     if resolution.installed is not None:
         commands.append(_programs_below(resolution.installed, folder))
     return Step(

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, UsageError
 from torchsmith.facts.files import Facts, shipped
+from torchsmith.facts.torch import find_release, releases
 from torchsmith.recipe.load import LoadedRecipe, meaning_problems, parse_recipe
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.problems import problems_of
@@ -46,6 +47,28 @@ def _pairs(items: object, what: str, default: str) -> dict[str, str]:
     return pairs
 
 
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+){0,2})")
+_CANDIDATE = re.compile(r"v(\d+\.\d+\.\d+)-rc\d+|(?:orig/)?release/(\d+\.\d+)")
+_MOVING = re.compile(r"main|master|nightly|viable/strict|[0-9a-f]{12,40}")
+
+
+def _torch(text: str) -> str:
+    """A release, its tag, a candidate, a branch or a commit, as TOML.
+
+    What is no release is built from that ref, with the facts of the release it belongs to.
+    """
+    if found := _RELEASE.fullmatch(text):
+        return _value(found[1])
+    facts = shipped()
+    newest = releases(facts)[-1].version
+    if found := _CANDIDATE.fullmatch(text):
+        wanted = found[1] or found[2]
+        newest = wanted if find_release(facts, wanted) else newest
+    elif not _MOVING.fullmatch(text):
+        return _value(text)
+    return f"{{ release = {_value(newest)}, ref = {_value(text)} }}"
+
+
 def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
 
@@ -63,7 +86,8 @@ def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
         value = wishes.get(name)
         if value:
             listed = value if isinstance(value, list) else [value]
-            put(name, _value(listed) if name in _LISTS else _value(value))
+            plain = _torch(str(value)) if name == "torch" else _value(value)
+            put(name, _value(listed) if name in _LISTS else plain)
     if wishes.get("compiler"):
         lines += ["", "[build]", f"compiler = {_value(wishes['compiler'])}"]
     if features := wishes.get("features"):
@@ -75,6 +99,21 @@ def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
         pairs = _pairs(companions, "--with", "match")
         lines += [f"{_key(name)} = {_value(version)}" for name, version in pairs.items()]
     return "\n".join(lines) + "\n"
+
+
+def _laid_over(name: str, below: object, value: object) -> object:
+    """A flag over what a recipe says: of a table it changes what it names, and no more."""
+    tables = ("features", "companions", "build", "torch", "cuda")
+    if name not in tables or not isinstance(below, dict) or not isinstance(value, dict):
+        return value
+    if name == "cuda" and value.get("version") == "none":
+        return value
+    # Another torch is not at the old one's commit.
+    kept = {k: v for k, v in below.items() if name != "torch" or k not in _OF_ONE_RELEASE}
+    return {**kept, **value}
+
+
+_OF_ONE_RELEASE = ("ref", "commit", "version")
 
 
 def overridden(
@@ -89,8 +128,7 @@ def overridden(
     if "torch" not in wishes:
         update.pop("torch")
     for name, value in update.items():
-        both = name in ("features", "companions", "build") and isinstance(base.get(name), dict)
-        base[name] = {**base[name], **value} if both else value
+        base[name] = _laid_over(name, base.get(name), value)
         # An exclusion still means what it says; an axis or an inclusion gives way to the flag.
         matrix = base.get("matrix", {})
         for place in (matrix, *matrix.get("include", ())):

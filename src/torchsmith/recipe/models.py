@@ -85,7 +85,8 @@ class Torch(Section):
 
 
 def _short_torch(value: Any) -> Any:
-    return {"release": value} if isinstance(value, str) else value
+    """A release as it is, or by its tag: v2.6.0."""
+    return {"release": value.removeprefix("v")} if isinstance(value, str) else value
 
 
 TorchWish = Annotated[
@@ -218,6 +219,7 @@ class Companions(Section):
     )
     audio: CompanionWish = "none"
     text: CompanionWish = "none"
+    codec: CompanionWish = "none"
     unmatched: bool = Field(
         False,
         description="Build the releases named here against a torch they were not made for; "
@@ -238,7 +240,7 @@ class Patch(Section):
     """A patch of the recipe's own. A plain path is short for a table with only `file`."""
 
     file: ProjectPath
-    project: Literal["torch", "vision", "audio", "text", "magma"] = "torch"
+    project: Literal["torch", "vision", "audio", "text", "codec", "magma"] = "torch"
     strip: Annotated[int, Field(ge=0, le=5)] = 1
 
 

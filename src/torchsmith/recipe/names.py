@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchsmith.facts.files import Facts
-from torchsmith.facts.gpus import find_gpu, nearest_gpus
+from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
 from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.shown import dotted, shortened
@@ -39,6 +39,11 @@ def _unknown_gpus(facts: Facts, path: Path, texts: Iterable[str]) -> Iterator[Un
     for text in texts:
         wish = gpu_wish(text)
         if wish.name and find_gpu(facts, wish.name) is None:
+            if (other := other_cards(facts, wish.name)) is not None:
+                yield UnknownName(
+                    path, f"{shortened(wish.name)} is {other.vendor}: {other.exists}", ""
+                )
+                continue
             close = nearest_gpus(facts, wish.name)
             meant = close[0] if close else ""
             yield UnknownName(
@@ -77,7 +82,7 @@ def unknown_names(recipe: Recipe, facts: Facts) -> Iterator[UnknownName]:
         if recipe.board not in boards:
             yield UnknownName(
                 ("board",),
-                f"{recipe.board!r} is not a board we know",
+                f"{recipe.board!r} is not a board we know: {', '.join(boards)}",
                 nearest(recipe.board, boards),
             )
     if recipe.system is not None:
@@ -85,6 +90,6 @@ def unknown_names(recipe: Recipe, facts: Facts) -> Iterator[UnknownName]:
         if recipe.system not in systems:
             yield UnknownName(
                 ("system",),
-                f"{recipe.system!r} is not a distribution we know",
+                f"{recipe.system!r} is not a distribution we know: {', '.join(systems)}",
                 nearest(recipe.system, systems),
             )

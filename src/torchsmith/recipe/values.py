@@ -76,7 +76,9 @@ class OrText:
 VERSION = Form(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}", "a version number such as 2.6.0")
 VersionText = Annotated[str, VERSION]
 PYTHON = Form(
-    r"[23]\.[0-9]{1,2}|host", "a Python as major.minor, such as 3.11, or 'host'", ("3.11", "host")
+    r"[23]\.[0-9]{1,2}|3\.[0-9]{2}t|host",
+    "a Python as major.minor, such as 3.11, 3.14t for the free-threaded one, or 'host'",
+    ("3.11", "3.14t", "host"),
 )
 PythonText = Annotated[str, PYTHON]
 

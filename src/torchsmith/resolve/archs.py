@@ -70,6 +70,15 @@ def decide_archs(
             made.explicit = True
             gpu = find_gpu(facts, wish.name)
             assert gpu is not None, wish.name
+            if gpu.platform is not None and gpu.platform != platform and board is None:
+                made.cautions.append(
+                    Caution(
+                        f"the {gpu.name} sits on one board with an Arm CPU, but the platform is "
+                        f"{platform}",
+                        f"platform = '{gpu.platform}'",
+                        source=addresses(facts.gpus.sources, gpu),
+                    )
+                )
             arch = renamed_arch(cuda, gpu.arch)
             called = f", which CUDA {cuda} calls {arch}" if arch != gpu.arch else ""
             made.add(arch, ptx=wish.ptx)
@@ -151,7 +160,7 @@ def _published(
         )
         return
     entry = published_archs(facts, torch, cuda, platform)
-    if entry is not None:
+    if entry is not None and entry.archs:
         for text in split_arch_list(entry.archs):
             wish = gpu_wish(text)
             made.add(wish.arch, ptx=wish.ptx)
@@ -184,8 +193,8 @@ def _published(
         Choice(
             "GPU",
             ";".join(map(str, made.archs)),
-            f"no wheel of torch {torch} for CUDA {cuda} was published on {platform}: one "
-            "architecture for each GPU generation that both know",
+            f"no arch list of a published torch {torch} with CUDA {cuda} on {platform} is known: "
+            "one architecture for each GPU generation that both know",
         )
     )
 

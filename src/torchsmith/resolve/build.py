@@ -7,7 +7,7 @@ import re
 from torchsmith.facts.cuda import image_end
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, DebianBuild
-from torchsmith.facts.ranges import release, requirement, version_range
+from torchsmith.facts.ranges import python_release, requirement, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import (
@@ -161,13 +161,14 @@ def span_of(facts: Facts, what: str, torch: str) -> str:
 
 def has_cmake_wheels(python: str) -> bool:
     """Whether PyPI has CMake for this Python."""
-    return release(python) >= (3, 7)
+    return python_release(python) >= (3, 7)
 
 
 def needs_cmake(recipe: Recipe) -> bool:
     """Whether CMake may be called: torchvision alone is built by setuptools and Ninja."""
     beside = recipe.companions
-    others = beside.audio != "none" or beside.text != "none" or beside.extension
+    wishes = (beside.audio, beside.text, beside.codec)
+    others = any(wish != "none" for wish in wishes) or beside.extension
     return recipe.torch.use == "source" or recipe.packages.magma or bool(others)
 
 

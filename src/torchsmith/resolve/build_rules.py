@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
+from msgspec.structs import replace
+
+from torchsmith.facts.conditions import ANYWHERE, Place, troubles
 from torchsmith.facts.cuda import (
     debian_toolkit,
     find_toolkit,
@@ -14,12 +17,12 @@ from torchsmith.facts.cuda import (
     repositories,
 )
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import Board, Jetpack, System
-from torchsmith.facts.ranges import release, version_range
+from torchsmith.facts.models import Board, Jetpack, System, Trouble
+from torchsmith.facts.ranges import dotted, python_release, release, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.resolve.combination import Clash, Combination, Rule
 from torchsmith.resolve.models import Conflict, Evidence
-from torchsmith.resolve.rules import cudnn_torch
+from torchsmith.resolve.rules import cudnn_torch, python_rule
 
 
 def newest_patch(version: str) -> str:
@@ -28,11 +31,38 @@ def newest_patch(version: str) -> str:
 
 
 @cache
-def allows_compiler(facts: Facts, torch: str, cuda: str, kind: str, version: str) -> bool:
-    """Whether torch's sources and the toolkit's nvcc take this compiler."""
-    return not _compiler_torch(facts, torch, kind, version) and not (
-        cuda and _compiler_cuda(facts, cuda, kind, version)
+def allows_compiler(
+    facts: Facts, torch: str, cuda: str, kind: str, version: str, place: Place = ANYWHERE
+) -> bool:
+    """Whether torch's sources and the toolkit's nvcc take this compiler there."""
+    return (
+        not _compiler_torch(facts, torch, kind, version)
+        and not (cuda and _compiler_cuda(facts, cuda, kind, version))
+        and not any(
+            item.standing == "fails" and item.gcc
+            for item in troubles(facts, torch, cuda, kind, version, place)
+        )
     )
+
+
+def fails_anyway(facts: Facts, torch: str, cuda: str, place: Place) -> Trouble | None:
+    """What fails there with any compiler, if something does."""
+    found = troubles(facts, torch, cuda, "", "", place)
+    return next((item for item in found if item.standing == "fails"), None)
+
+
+def on_system(place: Place, system: System | None) -> Place:
+    """The same build on a distribution."""
+    if system is None:
+        return place
+    return replace(place, glibc=system.glibc, kernel=system.kernel)
+
+
+def place_of(facts: Facts, asked: Combination) -> Place:
+    """Where a combination is built; nothing is known of where nothing of torch is compiled."""
+    if not asked.from_source:
+        return Place(asked.platform)
+    return on_system(asked.place, find_system(facts, _built_on(facts, asked)))
 
 
 def find_system(facts: Facts, name: str) -> System | None:
@@ -47,7 +77,7 @@ def gccs_of(system: System) -> tuple[str, ...]:
     return (system.gcc, *sorted(others, key=release, reverse=True))
 
 
-def why_compiler(facts: Facts, torch: str, cuda: str) -> str:
+def why_compiler(facts: Facts, torch: str, cuda: str, place: Place = ANYWHERE) -> str:
     """What limits the choice of compiler, in words."""
     cxx = entry_for(facts.torch.cxx, torch)
     parts: list[str] = []
@@ -56,6 +86,13 @@ def why_compiler(facts: Facts, torch: str, cuda: str) -> str:
     limit = host_compiler(facts, cuda, "gcc") if cuda else None
     if limit is not None:
         parts.append(f"CUDA {cuda} accepts gcc up to {limit.newest}")
+    parts += [
+        f"not gcc {version_range(item.gcc or ':')}, since {item.why}"
+        for item in facts.torch.trouble
+        if item.gcc
+        and item.standing == "fails"
+        and item in troubles(facts, torch, cuda, "gcc", item.gcc.strip(":").split(":")[0], place)
+    ]
     return "; ".join(parts)
 
 
@@ -64,6 +101,48 @@ def _compiler(facts: Facts, asked: Combination) -> Iterator[Clash]:
         if asked.cuda:
             yield from _compiler_cuda(facts, asked.cuda, *asked.compiler)
         yield from _compiler_torch(facts, asked.torch, *asked.compiler)
+        place = place_of(facts, asked)
+        for item in troubles(facts, asked.torch, asked.cuda, *asked.compiler, place):
+            if item.standing == "fails" and item.gcc:
+                yield _compiler_there(facts, asked, item)
+
+
+def _compiler_there(facts: Facts, asked: Combination, trouble: Trouble) -> Clash:
+    kind, version = asked.compiler or ("", "")
+    with_cuda = f" and CUDA {asked.cuda}" if trouble.cuda else ""
+    conflict = Conflict(
+        "compiler-place",
+        f"torch {asked.torch}{with_cuda} does not compile with {kind} {version} on "
+        f"{asked.platform}: {trouble.why}",
+        Evidence(f"compiler: {kind} {version}"),
+        Evidence(f"known to fail: {trouble.why}", addresses(facts.torch.sources, trouble)),
+        _without(trouble),
+        standing="fails",
+    )
+    more = ("cuda",) if trouble.cuda else ()
+    return Clash(conflict, ("compiler", *more, "torch"), trouble.name)
+
+
+def _without(trouble: Trouble) -> str:
+    return f"features.{trouble.feature} = 'off'" if trouble.feature else ""
+
+
+def there_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """What fails in a place whatever the compiler."""
+    place = place_of(facts, asked)
+    trouble = fails_anyway(facts, asked.torch, asked.cuda, place)
+    if trouble is None or not asked.from_source:
+        return
+    where = asked.system or "this machine"
+    conflict = Conflict(
+        "place-torch",
+        f"torch {asked.torch} does not compile on {where}: {trouble.why}",
+        Evidence(f"{where}: glibc {place.glibc or '?'}, headers of Linux {place.kernel or '?'}"),
+        Evidence(f"known to fail: {trouble.why}", addresses(facts.torch.sources, trouble)),
+        _without(trouble),
+        standing="fails",
+    )
+    yield Clash(conflict, ("system", "torch"), trouble.name)
 
 
 @cache
@@ -109,7 +188,8 @@ def _system(facts: Facts, asked: Combination) -> Iterator[Clash]:
         return
     cuda = asked.cuda if asked.cuda and find_toolkit(facts, asked.cuda) else ""
     gccs = gccs_of(system)
-    if any(allows_compiler(facts, asked.torch, cuda, "gcc", item) for item in gccs):
+    place = place_of(facts, asked)
+    if any(allows_compiler(facts, asked.torch, cuda, "gcc", item, place) for item in gccs):
         return
     # Where torch and CUDA agree on no gcc at all, another distribution would not help.
     entry = entry_for(facts.torch.cxx, asked.torch)
@@ -239,19 +319,25 @@ def _end_source(facts: Facts, cuda: str) -> str:
 
 
 def fitting_jetpacks(facts: Facts, board: Board, asked: Combination) -> list[Jetpack]:
-    """The JetPacks of a board that bring what is asked for, and cuDNN that torch takes."""
+    """The JetPacks of a board that bring what is asked for, and cuDNN that torch takes.
+
+    Where none brings the toolkit itself, those it can be installed on.
+    """
+    brought = any(_brings(item, asked.cuda) for item in board.jetpack)
     return [
         item
         for item in board.jetpack
-        if _brings(item, asked.cuda)
+        if _brings(item, asked.cuda, upgraded=not brought)
         and asked.jetpack in ("", item.version)
         and asked.system in ("", item.system)
         and not _cudnn_of(facts, item, asked)
     ]
 
 
-def _brings(jetpack: Jetpack, cuda: str) -> bool:
-    return not cuda or release(jetpack.cuda)[:2] == release(cuda)[:2]
+def _brings(jetpack: Jetpack, cuda: str, *, upgraded: bool = False) -> bool:
+    if not cuda or release(jetpack.cuda)[:2] == release(cuda)[:2]:
+        return True
+    return upgraded and jetpack.upgrades is not None and cuda in version_range(jetpack.upgrades)
 
 
 def _cudnn_of(facts: Facts, jetpack: Jetpack, asked: Combination) -> tuple[Clash, ...]:
@@ -265,7 +351,9 @@ def _board(facts: Facts, asked: Combination) -> Iterator[Clash]:
     board = next((item for item in facts.boards.board if item.name == asked.board), None)
     if board is None or not board.jetpack or fitting_jetpacks(facts, board, asked):
         return
-    bringing = [item for item in board.jetpack if _brings(item, asked.cuda)]
+    bringing = [item for item in board.jetpack if _brings(item, asked.cuda)] or [
+        item for item in board.jetpack if _brings(item, asked.cuda, upgraded=True)
+    ]
     placed = [item for item in bringing if asked.system in ("", item.system)]
     chosen = [item for item in placed if asked.jetpack in ("", item.version)]
     own = addresses(facts.boards.sources, board.jetpack[0])
@@ -316,4 +404,51 @@ def _board(facts: Facts, asked: Combination) -> Iterator[Clash]:
         yield Clash(conflict, ("cuda", "torch", "jetpack"))
 
 
-BUILD_RULES: tuple[Rule, ...] = (_compiler, _system, _toolkit, _board)
+# The oldest and the free-threaded ones uv offers:
+# https://github.com/astral-sh/python-build-standalone
+_OLDEST_OF_UV, _FREE_THREADED_OF_UV = (3, 8), (3, 13)
+
+
+def from_uv(python: str) -> bool:
+    """Whether uv has this CPython."""
+    oldest = _FREE_THREADED_OF_UV if python.endswith("t") else _OLDEST_OF_UV
+    return python_release(python) >= oldest
+
+
+def python_place_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether somebody brings this Python: uv, the distribution, or this machine."""
+    python = asked.python
+    if not python or python_release(python) < (3,) or from_uv(python) or asked.own_base:
+        return
+    system = find_system(facts, _built_on(facts, asked))
+    # That no JetPack fits, or that torch has no such Python, is said elsewhere.
+    if (asked.board and system is None) or any(True for _ in python_rule(facts, asked)):
+        return
+    have = (system.python,) if system is not None else asked.pythons
+    if python in have:
+        return
+    homes = [item.name for item in facts.systems.system if item.python == python]
+    where = system.name if system is not None else "this machine"
+    conflict = Conflict(
+        "python-nowhere",
+        f"nothing brings Python {python} to {where}",
+        Evidence(f"{where} has Python {', '.join(have) or 'none with headers'}"),
+        Evidence(
+            f"uv has CPython {dotted(_OLDEST_OF_UV)} and newer"
+            + (f"; Python {python} is the own one of {', '.join(homes)}" if homes else ""),
+            "https://github.com/astral-sh/python-build-standalone",
+        ),
+        f"build CPython {python} from source or take it from conda, in a base image of your own: "
+        "image.base",
+    )
+    yield Clash(conflict, ("python", "system"))
+
+
+BUILD_RULES: tuple[Rule, ...] = (
+    python_place_rule,
+    _compiler,
+    _system,
+    there_rule,
+    _toolkit,
+    _board,
+)

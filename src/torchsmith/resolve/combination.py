@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchsmith.facts.conditions import ANYWHERE, Place
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import companion_for
 from torchsmith.resolve.models import Conflict
@@ -36,6 +37,13 @@ class Combination(Struct, frozen=True):
     here: str = ""
     toolkit: str = ""
     platform: str = "linux-x86_64"
+    # What is built on: this machine's, where no distribution is named.
+    place: Place = ANYWHERE
+    # Pythons this machine has; a distribution has its own.
+    pythons: tuple[str, ...] = ()
+    # Whether it is a published wheel, and the GPUs that is to run on.
+    published: bool = False
+    gpus: tuple[str, ...] = ()
     # Whether torch itself is compiled, and whether anything is.
     from_source: bool = True
     compiled: bool = True

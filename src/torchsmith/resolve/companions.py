@@ -33,6 +33,7 @@ def asked_companions(facts: Facts, recipe: Recipe, torch: str) -> tuple[tuple[st
         ("vision", recipe.companions.vision),
         ("audio", recipe.companions.audio),
         ("text", recipe.companions.text),
+        ("codec", recipe.companions.codec),
     )
     return tuple(
         (name, wish if wish == "match" else _in_full(facts, name, wish, torch))
@@ -79,6 +80,7 @@ def decide_companions(
                 addresses(facts.companions.sources, entry),
             )
         )
+        formats, switches = _formats(facts, recipe, name, entry.version, decided)
         chosen.append(
             CompanionChoice(
                 name,
@@ -87,7 +89,8 @@ def decide_companions(
                 entry.tag,
                 project.repository,
                 entry.commit or "",
-                *_formats(facts, recipe, name, entry.version, decided),
+                formats,
+                (*project.env.items(), *switches),
             )
         )
     return tuple(chosen)

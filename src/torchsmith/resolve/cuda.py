@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torchsmith.facts.cuda import (
     compiles,
     debian_toolkit,
+    driver_standing,
     find_toolkit,
     repositories,
     repository_packages,
@@ -16,10 +17,10 @@ from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import DebianToolkit, Mode
 from torchsmith.facts.models import Toolkit as KnownToolkit
 from torchsmith.facts.ranges import dotted, release, version_range
-from torchsmith.facts.torch import entry_for, published_archs
+from torchsmith.facts.torch import entry_for, is_published, published_archs
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.archs import MANY_ARCHS, ArchDecisions, named_archs
+from torchsmith.resolve.archs import MANY_ARCHS, ArchDecisions, arch_of_installed, named_archs
 from torchsmith.resolve.build_rules import find_system
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.features import FeatureDecisions
@@ -32,6 +33,7 @@ from torchsmith.resolve.models import (
     Evidence,
     RepositoryChoice,
 )
+from torchsmith.resolve.rules import builds_with
 from torchsmith.resolve.target import Target
 from torchsmith.resolve.toolchain import Decided, decide_toolkit, image_tag
 
@@ -39,19 +41,66 @@ from torchsmith.resolve.toolchain import Decided, decide_toolkit, image_tag
 COMPRESSED = ("-Xfatbin", "-compress-all")
 
 
-def suggested_cuda(facts: Facts, torch: str, archs: Sequence[str] = ()) -> str:
-    """The newest toolkit for this torch that compiles for these; published ones first."""
+def suggested_cuda(
+    facts: Facts,
+    torch: str,
+    archs: Sequence[str] = (),
+    platform: str = "linux-x86_64",
+    driver: str | None = None,
+) -> str:
+    """The newest toolkit for this torch, these GPUs and this driver; published ones first."""
     span = entry_for(facts.torch.cuda, torch)
     fitting = [
         item.version
         for item in toolkits(facts)
         if (span is None or item.version in version_range(span.value))
         and all(compiles(facts, item.version, arch) for arch in archs)
+        and (driver is None or driver_standing(item, driver) != "older")
     ]
-    published = [
-        version for version in fitting if published_archs(facts, torch, version, "linux-x86_64")
-    ]
+    published = [item for item in fitting if is_published(facts, torch, item, platform)]
     return (published or fitting or [""])[-1]
+
+
+def _for_gpus(
+    facts: Facts, recipe: Recipe, torch: str, target: Target, host: Host, decided: Decided
+) -> str:
+    """A GPU is named and no CUDA: the one that goes with torch, the GPU and the driver."""
+    native = any(text.lower().startswith("native") for text in recipe.gpus)
+    here = [arch_of_installed(facts, gpu) for gpu in host.gpus] if native else []
+    archs = [*named_archs(facts, recipe.gpus), *filter(None, here)]
+    driver = host.driver if native else None
+    span = entry_for(facts.torch.cuda, torch)
+    known = find_system(facts, target.system) if target.system else None
+    for toolkit in () if known is not None else host.cuda:
+        version = dotted(release(toolkit.version)[:2])
+        mine = find_toolkit(facts, version)
+        if (
+            mine is not None
+            and (span is None or version in version_range(span.value))
+            and all(compiles(facts, version, arch) for arch in archs)
+            and (driver is None or driver_standing(mine, driver) != "older")
+        ):
+            why = f"a GPU is named and no CUDA; it is installed at {toolkit.path}"
+            decided.choices.append(Choice("CUDA", version, f"{why}, and fits torch and GPU"))
+            return version
+    version = suggested_cuda(facts, torch, archs, target.platform, driver)
+    told = f", and driver {driver} runs it" if driver else ""
+    if not version:
+        version = suggested_cuda(facts, torch, archs) or suggested_cuda(facts, torch)
+        told = ""
+    if version:
+        wheels = published_archs(facts, torch, version, target.platform)
+        which = "publishes torch" if wheels else "builds torch"
+        decided.choices.append(
+            Choice(
+                "CUDA",
+                version,
+                f"a GPU is named and no CUDA: the newest PyTorch {which} {torch} for that "
+                f"compiles for {', '.join(dict.fromkeys(archs)) or 'it'}{told}",
+                addresses(facts.torch.sources, wheels or span),
+            )
+        )
+    return version
 
 
 def decide_cuda(
@@ -60,6 +109,9 @@ def decide_cuda(
     """The toolkit as major.minor; empty for none."""
     asked = recipe.cuda.version
     if asked == "none":
+        # Left out is not the same as 'none'.
+        if recipe.gpus != ["published"] and "cuda" not in recipe.model_fields_set:
+            return _for_gpus(facts, recipe, torch, target, host, decided)
         return ""
     if asked == "host":
         return _hosts_cuda(facts, torch, target, host, decided)
@@ -72,8 +124,8 @@ def decide_cuda(
 def _newest_of_major(facts: Facts, torch: str, major: str, decided: Decided) -> str:
     span = entry_for(facts.torch.cuda, torch)
     mine = [item.version for item in toolkits(facts) if item.version in version_range(major)]
-    fitting = [item for item in mine if span is None or item in version_range(span.value)]
-    published = [item for item in fitting if published_archs(facts, torch, item, "linux-x86_64")]
+    fitting = [item for item in mine if span is None or builds_with(span, item)]
+    published = [item for item in fitting if is_published(facts, torch, item)]
     if not mine:
         return f"{major}.0"
     version = (published or fitting or mine)[-1]
@@ -96,7 +148,7 @@ def _hosts_cuda(facts: Facts, torch: str, target: Target, host: Host, decided: D
     fitting = [
         version
         for version in here
-        if find_toolkit(facts, version) and (span is None or version in version_range(span.value))
+        if find_toolkit(facts, version) and (span is None or builds_with(span, version))
     ]
     if fitting:
         version = max(fitting, key=release)
@@ -177,9 +229,50 @@ def check_cuda_wishes(
                 "gpu-without-cuda",
                 "GPUs are asked for, but no CUDA",
                 Evidence(f"asked for: gpus = {', '.join(recipe.gpus)}"),
-                Evidence("cuda = 'none', which is the default"),
+                Evidence("cuda = 'none'"),
                 f"cuda = '{offer}'; or leave gpus out",
                 (Change("cuda", offer),),
+            )
+        )
+
+
+def consider_cuda(
+    facts: Facts, torch: str, cuda: str, target: Target, host: Host, decided: Decided
+) -> None:
+    """What is true of a torch with a CUDA, and worth a word before it is built."""
+    toolkit = find_toolkit(facts, cuda) if cuda else None
+    if toolkit is None:
+        return
+    entry = entry_for(facts.torch.cuda, torch)
+    source = addresses(facts.torch.sources, entry)
+    if entry is not None and cuda not in version_range(entry.value):
+        if entry.works and cuda in version_range(entry.works):
+            decided.cautions.append(
+                Caution(
+                    f"PyTorch does not publish torch {torch} with CUDA {cuda}; others build it",
+                    f"cuda = '{suggested_cuda(facts, torch)}' is the newest upstream publishes",
+                    "unpublished",
+                    source,
+                )
+            )
+        elif entry.unknown and cuda in version_range(entry.unknown):
+            decided.cautions.append(
+                Caution(
+                    f"nobody is known to have built torch {torch} with CUDA {cuda}, or failed",
+                    f"cuda = '{suggested_cuda(facts, torch)}' is the newest upstream publishes",
+                    "unknown",
+                    source,
+                )
+            )
+    if host.driver and not target.board and driver_standing(toolkit, host.driver) == "older":
+        oldest = toolkit.driver_compat or toolkit.driver
+        offer = suggested_cuda(facts, torch, driver=host.driver)
+        decided.cautions.append(
+            Caution(
+                f"this machine's driver {host.driver} is too old to run CUDA {cuda}, which needs "
+                f"{oldest} or newer: it can be built here, and not run",
+                f"update the driver{f', or cuda = {offer!r}' if offer else ''}",
+                source=addresses(facts.cuda.sources, toolkit),
             )
         )
 
@@ -450,7 +543,8 @@ def _nvcc_flags(
 
 def compiled(recipe: Recipe) -> bool:
     """Whether anything is compiled, torch itself or what is built against it."""
-    wishes = (recipe.companions.vision, recipe.companions.audio, recipe.companions.text)
+    beside = recipe.companions
+    wishes = (beside.vision, beside.audio, beside.text, beside.codec)
     return bool(
         recipe.torch.use == "source"
         or any(wish != "none" for wish in wishes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from msgspec import Struct
@@ -113,8 +114,10 @@ def _alternatives(facts: Facts, asked: Combination, dimension: str) -> Iterator[
     elif dimension == "companions":
         yield from _other_companions(facts, asked)
     else:
-        held = [name for name in ("compiler", "system", "toolkit", "jetpack") if name != dimension]
-        for _, option in place_options(facts, asked):
+        places = ("python", "compiler", "system", "toolkit", "jetpack")
+        held = [name for name in places if name != dimension]
+        options = itertools.chain(place_options(facts, asked), python_options(facts, asked))
+        for _, option in options:
             if all(getattr(option, name) == getattr(asked, name) for name in held):
                 yield option
 

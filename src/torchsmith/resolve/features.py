@@ -10,9 +10,29 @@ from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, Feature, Mode, Switch
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import entry_for
+from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
+
+
+def bundled_features(facts: Facts, recipe: Recipe, torch: str, platform: str) -> tuple[str, ...]:
+    """The features whose copy under third_party will be compiled, before anything is decided."""
+    if recipe.torch.use != "source" or recipe.source.kind == "debian":
+        return ()
+    on: dict[str, bool] = {}
+    for feature in facts.features.feature:
+        mode = recipe.features.get(feature.name) or feature.default[recipe.profile]
+        usual = not feature.usual_on or platform in feature.usual_on
+        on[feature.name] = (
+            mode == "on"
+            and (usual or feature.name in recipe.features)
+            and torch in version_range(feature.torch)
+        )
+    needs = {item.name: _needs(item, torch) for item in facts.features.feature}
+    return tuple(
+        name for name in on if on[name] and all(on.get(need, True) for need in needs[name])
+    )
 
 
 class FeatureDecisions(Struct):
@@ -75,13 +95,6 @@ def decide_features(
         if not (mode == "off" and not cuda and "cuda" in feature.needs):
             _switch(feature, mode, place, made, explicit=wanted is not None)
     _missing_partners(facts, known, place, made)
-    if made.modes.get("rocm", "off") != "off":
-        made.cautions.append(
-            Caution(
-                "for ROCm the tree has to be translated first, which torchsmith does not do",
-                "source.kind = 'folder', with tools/amd_build/build_amd.py run in it",
-            )
-        )
     return made
 
 
@@ -91,7 +104,9 @@ def _wrong_wishes(
     """Wishes no release, or not this one, can fulfil."""
     for name, mode in place.asked.items():
         feature = known[name]
-        if place.torch not in version_range(feature.torch) and mode != "off":
+        if feature.elsewhere and mode != "off":
+            made.conflicts.append(_elsewhere(facts, feature, mode))
+        elif place.torch not in version_range(feature.torch) and mode != "off":
             made.conflicts.append(_too_old_or_new(facts, feature, mode, place.torch))
         elif mode not in feature.modes and mode != "off":
             made.conflicts.append(_no_such_mode(facts, feature, mode))
@@ -281,6 +296,17 @@ def _too_old_or_new(facts: Facts, feature: Feature, mode: Mode, torch: str) -> C
             addresses(facts.features.sources, feature),
         ),
         f"torch {span}; or leave features.{feature.name} out",
+        (Change(f"features.{feature.name}", ""),),
+    )
+
+
+def _elsewhere(facts: Facts, feature: Feature, mode: Mode) -> Conflict:
+    return Conflict(
+        "feature-elsewhere",
+        f"torchsmith does not build {feature.title}",
+        Evidence(f"asked for: {feature.name} = {mode}"),
+        Evidence(feature.elsewhere, addresses(facts.features.sources, feature)),
+        f"leave features.{feature.name} out",
         (Change(f"features.{feature.name}", ""),),
     )
 

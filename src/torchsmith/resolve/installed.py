@@ -26,7 +26,7 @@ def find_installed(recipe: Recipe, python: str, host: Host) -> InstalledTorch | 
     if recipe.torch.use != "installed":
         return None
     for item in host.torches:
-        if python == "host" or release(item.python)[:2] == release(python):
+        if python in ("host", python_of(item)):
             return item
     return None
 
@@ -77,8 +77,8 @@ def decide_installed(
 
 
 def python_of(found: InstalledTorch) -> str:
-    """Its Python as recipes write it: 3.11."""
-    return dotted(release(found.python)[:2])
+    """Its Python as recipes write it: 3.11, or 3.13t."""
+    return dotted(release(found.python)[:2]) + ("t" if found.free_threaded else "")
 
 
 def _none_found(recipe: Recipe, python: str) -> Conflict:

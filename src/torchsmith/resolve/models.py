@@ -5,9 +5,20 @@ msgspec structs rather than dataclasses: thirty of these are made at every start
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 from torchsmith.facts.models import Mode
+
+# How well something is known that stands against a wish, or beside it.
+Standing = Literal["impossible", "unknown", "fails", "unpublished"]
+STANDINGS: dict[Standing, str] = {
+    "impossible": "cannot exist",
+    "unknown": "not known to work",
+    "fails": "known to fail unless patched",
+    "unpublished": "works, but upstream does not publish it",
+}
 
 
 class Choice(Struct, frozen=True):
@@ -43,6 +54,7 @@ class Conflict(Struct, frozen=True):
     cure: str = ""
     # The first of the cures, as it would be written; empty where only a person can tell.
     changes: tuple[Change, ...] = ()
+    standing: Standing = "impossible"
 
 
 class Caution(Struct, frozen=True):
@@ -50,6 +62,9 @@ class Caution(Struct, frozen=True):
 
     message: str
     cure: str = ""
+    # Where it is a matter of evidence: how good that is, and where it can be checked.
+    standing: Standing | None = None
+    source: str = ""
 
 
 class Arch(Struct, frozen=True):
@@ -251,6 +266,8 @@ class Resolution(Struct, frozen=True):
     apt: tuple[str, ...]
     wheel: str
     conda_build: str
+    # Where the published wheel of this CUDA lies; empty: PyPI has it.
+    wheel_index: str
     choices: tuple[Choice, ...]
     cautions: tuple[Caution, ...]
     installed: InstalledChoice | None = None
@@ -263,13 +280,20 @@ class Resolution(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """A variant that cannot exist: every conflict, and the nearest combination that can."""
+    """A variant that is refused: every conflict, and the nearest combination that is not."""
 
     variant: str
     conflicts: tuple[Conflict, ...]
     nearest: str = ""
     # What to write in the recipe to get there.
     changes: tuple[Change, ...] = ()
+
+    @property
+    def standing(self) -> Standing:
+        """The hardest of its reasons: what cannot exist, then what fails, then what is unknown."""
+        found = {item.standing for item in self.conflicts}
+        order: tuple[Standing, ...] = ("impossible", "fails", "unknown", "unpublished")
+        return next(item for item in order if item in found)
 
 
 Outcome = Resolution | Refusal

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchsmith.facts.ranges import release
+from torchsmith.facts.ranges import python_release
 from torchsmith.resolve.models import Arch
 
 
 def python_tag(python: str) -> str:
-    """3.11 -> cp311."""
-    return f"cp{python.replace('.', '')}"
+    """3.11 -> cp311; 3.13t -> cp313, for the interpreter is the same."""
+    return f"cp{python.removesuffix('t').replace('.', '')}"
 
 
 def abi_tag(python: str) -> str:
-    """3.11 -> cp311, 3.5 -> cp35m: the pymalloc flag went away with Python 3.8."""
-    return python_tag(python) + ("m" if release(python) < (3, 8) else "")
+    """3.11 -> cp311, 3.13t -> cp313t, 3.5 -> cp35m: that flag went away with Python 3.8."""
+    if python.endswith("t"):
+        return f"{python_tag(python)}t"
+    return python_tag(python) + ("m" if python_release(python) < (3, 8) else "")
 
 
 def wheel_name(package: str, version: str, python: str, platform: str) -> str:

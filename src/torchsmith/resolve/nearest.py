@@ -23,15 +23,20 @@ from torchsmith.facts.cuda import (
     toolkits,
 )
 from torchsmith.facts.files import Facts
-from torchsmith.facts.ranges import release
+from torchsmith.facts.ranges import python_release, release, version_range
 from torchsmith.facts.torch import (
     companion_for,
     entry_for,
     find_release,
-    published_archs,
+    is_published,
     releases,
 )
-from torchsmith.resolve.build_rules import BUILD_RULES
+from torchsmith.resolve.build_rules import (
+    BUILD_RULES,
+    from_uv,
+    python_place_rule,
+    there_rule,
+)
 from torchsmith.resolve.clashes import clashes
 from torchsmith.resolve.combination import Combination, Rule, with_companion
 from torchsmith.resolve.rules import (
@@ -40,19 +45,22 @@ from torchsmith.resolve.rules import (
     cuda_rule,
     cudnn_rule,
     python_rule,
+    wheel_rule,
 )
 
 Option = tuple[float, Combination]
 
 # How reluctantly a person changes each of them: what a change costs at all, and what each step
-# away from the wish costs more. The GPU is bolted in; a cuDNN release hardly matters.
-_TORCH, _TORCH_STEP, _PATCH = 3.0, 1.0, 0.8
+# away from the wish costs more. The GPU is bolted in, torch is what was named first: everything
+# else together moves before it; a cuDNN release hardly matters.
+_TORCH, _TORCH_STEP, _PATCH = 30.0, 1.0, 0.8
 _CUDA, _CUDA_STEP, _UNPUBLISHED = 2.0, 0.2, 3.0
 _PYTHON, _PYTHON_STEP = 2.0, 0.5
 _SMALL, _SMALL_STEP = 1.0, 0.1
 _SYSTEM = 2.0
-_SAME_GPU, _OLDER_CODE, _PTX, _NO_GPU = 0.5, 8.0, 40.0, 60.0
+_SAME_GPU, _OLDER_CODE, _PTX, _NO_GPU = 0.5, 8.0, 80.0, 120.0
 _OTHER_COMPANION, _NO_COMPANION = 0.5, 8.0
+_FLAVOUR, _UNPROVEN = 3.0, 6.0
 
 
 @cache
@@ -88,7 +96,7 @@ def torch_options(facts: Facts, asked: str, cuda: str = "") -> tuple[tuple[float
                 costs[version] = (_PATCH + _SMALL_STEP * step) if version != asked else 0.0
             else:
                 costs[version] = _TORCH + _TORCH_STEP * away[minor] + 0.5 * distance
-            if cuda and not published_archs(facts, version, cuda, "linux-x86_64"):
+            if cuda and not is_published(facts, version, cuda):
                 costs[version] += _UNPUBLISHED
     return tuple(_by_cost(costs))
 
@@ -103,26 +111,37 @@ def cuda_options(facts: Facts, torch: str, asked: str, board: str) -> tuple[tupl
     costs: dict[str, float] = {}
     for version in known:
         cost = 0.0 if version == asked else _CUDA + _CUDA_STEP * away[version]
-        if (
-            not board
-            and version != asked
-            and not published_archs(facts, torch, version, "linux-x86_64")
-        ):
+        if not board and version != asked and not is_published(facts, torch, version):
             cost += _UNPUBLISHED
         costs[version] = cost
     return tuple(_by_cost(costs))
 
 
 def python_options(facts: Facts, asked: Combination) -> Iterator[Option]:
-    """The Pythons of this torch, the nearest first."""
+    """The Pythons of this torch that somebody brings, the nearest first."""
     known = find_release(facts, asked.torch)
     if not asked.python or known is None:
         yield 0.0, asked
         return
-    away = _steps(tuple(known.pythons), asked.python)
-    costs = {item: _PYTHON + _PYTHON_STEP * away[item] if away[item] else 0.0 for item in away}
-    for cost, version in _by_cost(costs):
-        yield cost, replace(asked, python=version)
+    wanted = python_release(asked.python)[1]
+    options: list[tuple[float, int, Combination]] = []
+    for version in dict.fromkeys((*known.pythons, *known.experimental)):
+        away = abs(python_release(version)[1] - wanted)
+        cost = _PYTHON + _PYTHON_STEP * away if version != asked.python else 0.0
+        if version.endswith("t") != asked.python.endswith("t"):
+            cost += _FLAVOUR
+        if version in known.experimental and version != asked.python:
+            cost += _FLAVOUR
+        newest = -python_release(version)[1]
+        options.append((cost, newest, replace(asked, python=version)))
+        # A Python uv does not have is some distribution's own.
+        if not from_uv(version) and not asked.board:
+            options += [
+                (cost + system, newest, replace(asked, python=version, system=name))
+                for system, name in _systems(facts, asked)
+                if name and name != asked.system
+            ]
+    yield from ((cost, option) for cost, _, option in sorted(options, key=lambda item: item[:2]))
 
 
 def arch_options(facts: Facts, asked: Combination) -> Iterator[Option]:
@@ -199,8 +218,14 @@ def companion_options(facts: Facts, asked: Combination) -> Iterator[Option]:
 def place_options(facts: Facts, asked: Combination) -> Iterator[Option]:
     """Other compilers, distributions, toolkits and JetPacks, the smallest change first."""
     yield 0.0, asked
+    # A build on this machine goes into a container only where nothing else helps.
+    stays = not asked.system and asked.toolkit != "image"
+    systems = [(0.0, "")] if stays and not _breaks(facts, asked, (there_rule,)) else None
     choices = itertools.product(
-        _compilers(facts, asked), _systems(facts, asked), _toolkits(asked), _jetpacks(facts, asked)
+        _compilers(facts, asked),
+        systems or _systems(facts, asked),
+        _toolkits(asked),
+        _jetpacks(facts, asked),
     )
     for cost, *_, chosen in sorted(
         (sum(item[0] for item in choice), number, choice) for number, choice in enumerate(choices)
@@ -227,8 +252,6 @@ def _compilers(facts: Facts, asked: Combination) -> Iterator[tuple[float, tuple[
 
 def _systems(facts: Facts, asked: Combination) -> Iterator[tuple[float, str]]:
     yield 0.0, asked.system
-    if not asked.system and asked.toolkit not in ("image", "apt", "debian"):
-        return
     family = asked.system.partition("-")[0]
     names = [item.name for item in facts.systems.system]
     mine = [name for name in names if name.startswith(f"{family}-")]
@@ -270,7 +293,7 @@ class _Piece(Struct, frozen=True):
 
 _PIECES = (
     _Piece(("archs",), arch_options, (arch_rule,)),
-    _Piece(("python",), python_options, (python_rule,)),
+    _Piece(("python", "system"), python_options, (python_rule, python_place_rule)),
     _Piece(("cudnn",), cudnn_options, (cudnn_rule,)),
     _Piece(("companions",), companion_options, (companion_rule,)),
     _Piece(("compiler", "system", "toolkit", "jetpack"), place_options, BUILD_RULES),
@@ -306,9 +329,9 @@ def nearest_working(
         if "torch" in keep and torch != asked.torch:
             continue
         for cuda_cost, cuda in cuda_options(facts, torch, asked.cuda, asked.board):
-            cost = torch_cost + cuda_cost
-            if best is not None and cost >= best[0]:
+            if best is not None and torch_cost + cuda_cost >= best[0]:
                 break
+            cost = torch_cost + cuda_cost + _unproven(facts, asked, torch, cuda)
             if "cuda" in keep and cuda != asked.cuda:
                 continue
             pair = replace(asked, torch=torch, cuda=cuda)
@@ -316,9 +339,17 @@ def nearest_working(
     return best[1] if best is not None and not clashes(facts, best[1]) else None
 
 
+def _unproven(facts: Facts, asked: Combination, torch: str, cuda: str) -> float:
+    """What it costs to move to a pair that upstream does not build itself."""
+    entry = entry_for(facts.torch.cuda, torch)
+    if not cuda or entry is None or (torch, cuda) == (asked.torch, asked.cuda):
+        return 0.0
+    return 0.0 if cuda in version_range(entry.value) else _UNPROVEN
+
+
 def _rest(facts: Facts, pair: Option, keep: frozenset[str], best: Option | None) -> Option | None:
     """A pair of torch and CUDA with the rest settled, if that is cheaper than the best so far."""
-    if _breaks(facts, pair[1], (cuda_rule,)):
+    if _breaks(facts, pair[1], (cuda_rule, wheel_rule)):
         return None
     for piece in _PIECES:
         found = _settled(facts, pair[1], piece, keep)

@@ -27,7 +27,7 @@ def broken_rules(
         found = cures(facts, asked, clash)
         conflict = replace(
             clash.conflict,
-            cure="; or ".join(cure.text for cure in found),
+            cure="; or ".join(filter(None, [*(cure.text for cure in found), clash.conflict.cure])),
             changes=found[0].changes if found else (),
         )
         name = names.get(clash.subject)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchsmith.facts.conditions import Place, troubles
 from torchsmith.facts.cuda import find_toolkit
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Mode, TorchRelease
 from torchsmith.facts.ranges import release
-from torchsmith.facts.torch import entry_for, find_release, published_archs, releases
+from torchsmith.facts.torch import entry_for, find_release, releases
 from torchsmith.host.models import Host
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.archs import ArchDecisions, decide_archs
+from torchsmith.resolve.archs import ArchDecisions, decide_archs, named_archs
 from torchsmith.resolve.build import (
     base_image,
     board_notes,
@@ -26,7 +27,7 @@ from torchsmith.resolve.build import (
     span_of,
     vendored_files,
 )
-from torchsmith.resolve.build_rules import find_system
+from torchsmith.resolve.build_rules import find_system, place_of
 from torchsmith.resolve.changes import changed
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.companions import (
@@ -39,6 +40,7 @@ from torchsmith.resolve.cuda import (
     check_cuda_feature,
     check_cuda_wishes,
     compiled,
+    consider_cuda,
     cuda_choice,
     decide_cuda,
     decide_cudnn,
@@ -46,7 +48,7 @@ from torchsmith.resolve.cuda import (
     own_base,
     settle_parts,
 )
-from torchsmith.resolve.features import FeatureDecisions, decide_features
+from torchsmith.resolve.features import FeatureDecisions, bundled_features, decide_features
 from torchsmith.resolve.installed import decide_installed, find_installed, python_of
 from torchsmith.resolve.models import (
     Caution,
@@ -61,8 +63,17 @@ from torchsmith.resolve.models import (
 from torchsmith.resolve.naming import conda_build_string, version_label, wheel_name
 from torchsmith.resolve.refusal import broken_rules, refuse
 from torchsmith.resolve.sources import decide_patches, decide_source
-from torchsmith.resolve.target import Target, decide_python, decide_target, settle_system
+from torchsmith.resolve.target import (
+    Target,
+    decide_python,
+    decide_target,
+    pythons_here,
+    settle_system,
+)
 from torchsmith.resolve.toolchain import Decided, decide_compiler
+
+# The published wheels by CUDA: https://download.pytorch.org/whl/cu126
+WHEEL_INDEX = "https://download.pytorch.org/whl"
 
 
 def resolve(
@@ -90,7 +101,17 @@ class _Attempt:
         torch = self.release.version
         self.target: Target = decide_target(facts, self.recipe, torch, host, self.decided)
         self.cuda = decide_cuda(facts, self.recipe, torch, self.target, host, self.decided)
-        settle_system(facts, self.recipe, torch, self.cuda, self.target, self.decided)
+        self.place = self._place()
+        settle_system(
+            facts,
+            self.recipe,
+            torch,
+            self.cuda,
+            variant.python,
+            self.place,
+            self.target,
+            self.decided,
+        )
         found = find_installed(self.recipe, variant.python, host)
         self.python, self.python_from = (
             (python_of(found), "system")
@@ -114,6 +135,18 @@ class _Attempt:
         check_cuda_wishes(facts, self.recipe, torch, self.cuda, self.decided)
         self.features = self._decide_features()
         self.source = decide_source(facts, self.recipe, self.release, self.decided)
+
+    def _place(self) -> Place:
+        """What is known of this machine, for facts that depend on it."""
+        host, platform = self.host, self.target.platform
+        own = find_system(self.facts, host.system)
+        glibc = host.libc.version if host.libc and host.libc.kind == "glibc" else ""
+        return Place(
+            platform,
+            glibc or (own.glibc if own else ""),
+            own.kernel if own else "",
+            bundled_features(self.facts, self.recipe, self.release.version, platform),
+        )
 
     def works_when_changed(self, changes: tuple[Change, ...]) -> bool:
         """Whether the variant resolves once the recipe is changed like this."""
@@ -164,6 +197,7 @@ class _Attempt:
             cuda=self.cuda if self.cuda and find_toolkit(self.facts, self.cuda) else "",
             asked=self.recipe.build.compiler,
             system=find_system(self.facts, self.target.system),
+            place=self.place if self.recipe.torch.use == "source" else Place(),
             host=self.host,
             decided=self.decided,
         )
@@ -186,6 +220,10 @@ class _Attempt:
             here=self.host.system,
             toolkit=recipe.cuda.toolkit or "",
             platform=target.platform,
+            place=self.place,
+            pythons=((self.python,) if self.installed is not None else pythons_here(self.host)),
+            published=recipe.torch.use == "wheel",
+            gpus=tuple(named_archs(self.facts, recipe.gpus)),
             from_source=recipe.torch.use == "source",
             compiled=compiled(recipe),
             own_base=own_base(recipe),
@@ -198,17 +236,55 @@ class _Attempt:
             # Of a release nobody knows, only what does not depend on it can be said.
             if self._known or "torch" not in clash.dimensions:
                 self.decided.conflicts.append(conflict)
-        published = published_archs(self.facts, torch, self.cuda or "0", self.target.platform)
-        if self.recipe.torch.use == "wheel" and self.cuda and published is None:
-            self.decided.cautions.append(
-                Caution(
-                    f"no published wheel of torch {torch} with CUDA {self.cuda} for "
-                    f"{self.target.platform} is known: pip may find none",
-                    "a CUDA from `torchsmith facts torch`, or torch.use = 'source'",
-                )
-            )
+        self._consider_release()
+        self._consider_place(torch)
+        consider_cuda(self.facts, torch, self.cuda, self.target, self.host, self.decided)
         if self.recipe.torch.use == "wheel" and not self.cuda and compiled(self.recipe):
             self._check_published_without_cuda(torch)
+
+    def _consider_release(self) -> None:
+        """What upstream calls experimental, and what nobody has looked up."""
+        known, sources = self.release, self.facts.releases.sources
+        if self.python in known.experimental:
+            self.decided.cautions.append(
+                Caution(
+                    f"Python {self.python} is experimental with torch {known.version}: "
+                    "torch.compile and other libraries may not work",
+                    f"python = '{known.pythons[-1]}'"
+                    if known.pythons[-1] not in known.experimental
+                    else "python = '3.14'",
+                    "unknown",
+                    addresses(sources, known),
+                )
+            )
+        if known.version not in self.facts.torch.looked_at:
+            self.decided.cautions.append(
+                Caution(
+                    f"what torch {known.version} needs has not been looked up: it is taken to be "
+                    "that of the release before",
+                    "see docs/new-release.md",
+                    "unknown",
+                )
+            )
+
+    def _consider_place(self, torch: str) -> None:
+        """What may go wrong in this place with this compiler, without being sure to."""
+        if self.recipe.torch.use != "source":
+            return
+        place = place_of(self.facts, self.asked)
+        compiler = self.compiler
+        for item in troubles(self.facts, torch, self.cuda, compiler.kind, compiler.version, place):
+            if item.standing == "unknown":
+                self.decided.cautions.append(
+                    Caution(
+                        f"torch {torch} with {compiler.kind} {compiler.version} on "
+                        f"{place.platform}: {item.why}",
+                        "another build.compiler"
+                        + (f", or features.{item.feature} = 'off'" if item.feature else ""),
+                        "unknown",
+                        addresses(self.facts.torch.sources, item),
+                    )
+                )
 
     def _check_published_without_cuda(self, torch: str) -> None:
         """Say that PyPI has no wheel without CUDA for x86-64; what is built against it needs none.
@@ -272,7 +348,15 @@ class _Attempt:
         if magma is not None:
             versions["magma"] = magma.version
         patches = decide_patches(
-            facts, recipe, versions, self.cuda, self.compiler, self.source, self.files, decided
+            facts,
+            recipe,
+            versions,
+            self.cuda,
+            self.compiler,
+            self.source,
+            place_of(facts, self.asked),
+            self.files,
+            decided,
         )
         deleted_base(facts, recipe, decided)
         if target.board is not None:
@@ -331,6 +415,12 @@ class _Attempt:
                         *feature_packages(self.features, chosen),
                         *(chosen.apt if chosen else ()),
                         *(debian.apt if debian else ()),
+                        *(
+                            package
+                            for item in facts.companions.project
+                            if item.name in versions
+                            for package in item.apt
+                        ),
                         *recipe.build.apt,
                     ]
                 )
@@ -339,11 +429,21 @@ class _Attempt:
             conda_build=conda_build_string(
                 self.python, chosen.build if chosen else "", self.cudnn, recipe.torch.build_number
             ),
+            wheel_index=self._wheel_index(),
             choices=tuple(decided.choices),
             cautions=tuple(decided.cautions),
             installed=self.installed,
             archive=system.archive if system else "",
         )
+
+    def _wheel_index(self) -> str:
+        """Where the published wheel of this CUDA lies; empty where PyPI's own is of it."""
+        if self.recipe.torch.use != "wheel" or not self.cuda:
+            return ""
+        known = self.release
+        if known.pypi_cuda == self.cuda and self.target.platform in known.pypi_cuda_on:
+            return ""
+        return f"{WHEEL_INDEX}/cu{self.cuda.replace('.', '')}"
 
     def _version(self) -> str:
         recipe = self.recipe
@@ -353,7 +453,8 @@ class _Attempt:
         if self.installed is not None:
             return self.installed.version
         if recipe.torch.use == "wheel":
-            label = ""
+            # PyPI's carries no label; the others' tells the CUDA.
+            label = f"cu{self.cuda.replace('.', '')}" if self._wheel_index() else ""
         torch = self.release.version
         return recipe.torch.version or (f"{torch}+{label}" if label else torch)
 
@@ -375,5 +476,6 @@ def _unknown_torch(facts: Facts, asked: str) -> tuple[TorchRelease, Conflict]:
         ),
         " or ".join(f"torch {item.version}" for item in below + above),
         (Change("torch", nearest.version),),
+        standing="unknown",
     )
     return nearest, conflict

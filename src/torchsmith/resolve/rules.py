@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from torchsmith.facts.cuda import compiles, find_arch, find_toolkit, renamed_arch
+from torchsmith.facts.cuda import (
+    arch_number,
+    compiles,
+    find_arch,
+    find_toolkit,
+    renamed_arch,
+    runs_on,
+)
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.ranges import release, version_range
-from torchsmith.facts.torch import companion_for, companion_releases, entry_for, find_release
+from torchsmith.facts.models import TorchCuda
+from torchsmith.facts.ranges import python_release, release, version_range
+from torchsmith.facts.torch import (
+    companion_for,
+    companion_releases,
+    entry_for,
+    find_release,
+    published_archs,
+    wheel_cudas,
+)
+from torchsmith.recipe.gpus import split_arch_list
 from torchsmith.resolve.combination import Clash, Combination, Rule
-from torchsmith.resolve.models import Conflict, Evidence
+from torchsmith.resolve.models import Conflict, Evidence, Standing
 
 
 def python_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
@@ -22,15 +38,20 @@ def python_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
 @cache
 def _python_torch(facts: Facts, torch: str, python: str) -> tuple[Clash, ...]:
     known = find_release(facts, torch)
-    if known is None or not known.pythons or python in known.pythons:
+    if known is None or not known.pythons or python in (*known.pythons, *known.experimental):
         return ()
-    oldest, newest = known.pythons[0], known.pythons[-1]
-    if release(python) < (3,):
+    oldest, newest = known.pythons[0], known.pythons[-1].removesuffix("t")
+    standing: Standing = "impossible"
+    if python_release(python) < (3,):
         why = "Python 2 is past its end, and torchsmith builds for Python 3 only"
-    elif release(python) < release(oldest):
+    elif python_release(python) < python_release(oldest):
         why = f"torch {torch} needs Python {oldest} or newer"
+    elif python_release(python) > python_release(newest):
+        standing = "unknown"
+        why = f"torch {torch} was published for nothing newer than Python {newest}"
     else:
-        why = f"torch {torch} is older than Python {python}, and knows {oldest} to {newest}"
+        standing = "unknown"
+        why = f"torch {torch} was not published for the free-threaded Python {python}"
     conflict = Conflict(
         "python-torch",
         f"Python {python} and torch {torch} do not go together: {why}",
@@ -39,6 +60,7 @@ def _python_torch(facts: Facts, torch: str, python: str) -> tuple[Clash, ...]:
             f"torch {torch} was published for CPython {', '.join(known.pythons)}",
             addresses(facts.releases.sources, known),
         ),
+        standing=standing,
     )
     return (Clash(conflict, ("python", "torch")),)
 
@@ -58,22 +80,79 @@ def _cuda_torch(facts: Facts, torch: str, cuda: str) -> tuple[Clash, ...]:
             f"there is no CUDA toolkit {cuda} that we know of",
             Evidence(f"asked for: CUDA {cuda}"),
             Evidence(f"toolkits known: {known}", facts.cuda.sources["archive"].url),
+            standing="unknown",
         )
         return (Clash(conflict, ("cuda",)),)
     entry = entry_for(facts.torch.cuda, torch)
-    if entry is None or cuda in version_range(entry.value):
+    if entry is None or builds_with(entry, cuda):
         return ()
     because = f". {entry.note.rstrip('.')}" if entry.note else ""
+    standing: Standing = "impossible"
+    if entry.fails and cuda in version_range(entry.fails):
+        standing = "fails"
+    elif release(cuda) > (version_range(entry.value).high or ()):
+        standing = "unknown"
     conflict = Conflict(
         "cuda-torch",
-        f"torch {torch} does not build with CUDA {cuda}",
+        f"torch {torch} is not known to build with CUDA {cuda}"
+        if standing == "unknown"
+        else f"torch {torch} does not build with CUDA {cuda}",
         Evidence(f"asked for: CUDA {cuda}"),
         Evidence(
             f"torch {torch} builds with CUDA {version_range(entry.value)}{because}",
             addresses(facts.torch.sources, entry),
         ),
+        standing=standing,
     )
     return (Clash(conflict, ("cuda", "torch")),)
+
+
+def builds_with(entry: TorchCuda, cuda: str) -> bool:
+    """Whether upstream builds with this toolkit, or it may at least be tried."""
+    spans = (entry.value, entry.works, entry.unknown)
+    return any(cuda in version_range(span) for span in spans if span)
+
+
+def wheel_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether PyTorch publishes this release for this CUDA, with code for these GPUs."""
+    if not (asked.published and asked.cuda and find_toolkit(facts, asked.cuda)):
+        return
+    cudas = wheel_cudas(facts, asked.torch, asked.platform)
+    own = Evidence(f"asked for: the published wheel with CUDA {asked.cuda}")
+    if asked.cuda not in cudas:
+        conflict = Conflict(
+            "wheel-cuda",
+            f"no wheel of torch {asked.torch} with CUDA {asked.cuda} is published for "
+            f"{asked.platform}",
+            own,
+            Evidence(
+                f"torch {asked.torch} is published there for CUDA {', '.join(cudas)}"
+                if cudas
+                else f"torch {asked.torch} is published there without CUDA only",
+                facts.torch.sources["index"].url,
+            ),
+            "torch.use = 'source'",
+        )
+        yield Clash(conflict, ("cuda", "torch"))
+        return
+    entry = published_archs(facts, asked.torch, asked.cuda, asked.platform)
+    codes = split_arch_list(entry.archs) if entry is not None else []
+    for arch in (text.removesuffix("+PTX") for text in asked.gpus if codes):
+        if any(
+            runs_on(arch, code.removesuffix("+PTX"), ptx=code.endswith("+PTX")) for code in codes
+        ):
+            continue
+        conflict = Conflict(
+            "wheel-gpu",
+            f"the published wheel of torch {asked.torch} with CUDA {asked.cuda} has no code for "
+            f"compute capability {arch}",
+            Evidence(f"asked for: compute capability {arch}, and the published wheel"),
+            Evidence(
+                f"it is compiled for {', '.join(codes)}", addresses(facts.torch.sources, entry)
+            ),
+            "torch.use = 'source'",
+        )
+        yield Clash(conflict, ("cuda", "torch"), arch)
 
 
 def arch_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
@@ -96,6 +175,7 @@ def _arch_unknown(facts: Facts, arch: str) -> Clash:
         f"no GPU that we know of has compute capability {arch}",
         Evidence(f"asked for: compute capability {arch}"),
         Evidence(f"compute capabilities known: {listed}", facts.cuda.sources["ptx"].url),
+        standing="unknown",
     )
     return Clash(conflict, ("archs",), arch)
 
@@ -145,6 +225,32 @@ def cudnn_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
         yield from cudnn_torch(facts, asked.torch, asked.cudnn)
         if find_toolkit(facts, asked.cuda) is not None:
             yield from _cudnn_cuda(facts, asked.cuda, asked.cudnn)
+        for arch in (text.removesuffix("+PTX") for text in asked.archs):
+            yield from _cudnn_arch(facts, asked.cudnn, arch)
+
+
+@cache
+def _cudnn_arch(facts: Facts, cudnn: str, arch: str) -> tuple[Clash, ...]:
+    """A cuDNN that no longer runs on a GPU: 9.12 left Maxwell, Pascal and Volta behind."""
+    for line in facts.cuda.cudnn:
+        if (
+            line.oldest_arch is None
+            or not version_range(line.cudnn).touches(cudnn)
+            or arch_number(arch)[:2] >= arch_number(line.oldest_arch)[:2]
+        ):
+            continue
+        conflict = Conflict(
+            "cudnn-arch",
+            f"cuDNN {cudnn} does not run on GPUs of compute capability {arch}",
+            Evidence(f"asked for: cuDNN {cudnn}, and compute capability {arch}"),
+            Evidence(
+                f"cuDNN {version_range(line.cudnn)} runs on {line.oldest_arch} and newer. "
+                f"{line.note.rstrip('.')}",
+                addresses(facts.cuda.sources, line),
+            ),
+        )
+        return (Clash(conflict, ("cudnn", "archs"), arch),)
+    return ()
 
 
 @cache
@@ -176,11 +282,17 @@ def _cudnn_cuda(facts: Facts, cuda: str, cudnn: str) -> tuple[Clash, ...]:
             f"there is no cuDNN {cudnn} that we know of",
             asked,
             Evidence(f"cuDNN releases known: {known}", facts.cuda.sources["cudnn"].url),
+            standing="unknown",
         )
         return (Clash(conflict, ("cudnn",)),)
-    if any(cuda in version_range(line.cuda) for line in lines):
+    if any(cuda in version_range(line.cuda) and cuda not in line.lacks for line in lines):
         return ()
-    spans = " or ".join(dict.fromkeys(str(version_range(line.cuda)) for line in lines))
+    spans = " or ".join(
+        dict.fromkeys(
+            str(version_range(line.cuda)) + (f", not {', '.join(line.lacks)}" if line.lacks else "")
+            for line in lines
+        )
+    )
     conflict = Conflict(
         "cudnn-cuda",
         f"cuDNN {cudnn} was not made for CUDA {cuda}",
@@ -237,6 +349,7 @@ def _companion_release(facts: Facts, torch: str, name: str, version: str) -> Con
             f"there is no {project.package} {version} that we know of",
             Evidence(f"asked for: {project.package} {version}"),
             Evidence(f"the newest known is {every[-1].version}", addresses(table, every[-1])),
+            standing="unknown",
         )
     if torch in version_range(entry.torch):
         return None
@@ -251,4 +364,11 @@ def _companion_release(facts: Facts, torch: str, name: str, version: str) -> Con
     )
 
 
-RULES: tuple[Rule, ...] = (python_rule, cuda_rule, arch_rule, cudnn_rule, companion_rule)
+RULES: tuple[Rule, ...] = (
+    python_rule,
+    cuda_rule,
+    wheel_rule,
+    arch_rule,
+    cudnn_rule,
+    companion_rule,
+)

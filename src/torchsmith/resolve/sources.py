@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchsmith.facts.conditions import Place, holds
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import DebianSource, PatchFact, TorchRelease
 from torchsmith.facts.ranges import version_range
@@ -110,7 +111,13 @@ def decide_source(
 
 
 def _applies(
-    patch: PatchFact, version: str, board: str, cuda: str, compiler: CompilerChoice, source: str
+    patch: PatchFact,
+    version: str,
+    board: str,
+    cuda: str,
+    compiler: CompilerChoice,
+    source: str,
+    place: Place,
 ) -> bool:
     if version not in version_range(patch.releases):
         return False
@@ -121,11 +128,8 @@ def _applies(
     # Debian's source packages come without third_party: the system's own libraries serve.
     if patch.submodule and source == "debian":
         return False
-    if patch.gcc is not None and not (
-        compiler.kind == "gcc" and compiler.version and compiler.version in version_range(patch.gcc)
-    ):
-        return False
-    return patch.cuda is None or (bool(cuda) and cuda in version_range(patch.cuda))
+    # A patch does no harm where it is not needed.
+    return holds(patch, place, cuda, compiler.kind, compiler.version, unknown=True)
 
 
 def decide_patches(
@@ -135,6 +139,7 @@ def decide_patches(
     cuda: str,
     compiler: CompilerChoice,
     source: SourceChoice,
+    place: Place,
     files: Mapping[str, bytes],
     decided: Decided,
 ) -> tuple[PatchChoice, ...]:
@@ -142,7 +147,8 @@ def decide_patches(
     chosen: list[PatchChoice] = []
     for patch in facts.patches.patch:
         version = versions.get(patch.project)
-        if version and _applies(patch, version, recipe.board or "", cuda, compiler, source.kind):
+        board = recipe.board or ""
+        if version and _applies(patch, version, board, cuda, compiler, source.kind, place):
             content = facts.patch_content(patch)
             chosen.append(
                 PatchChoice(

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from torchsmith.facts.conditions import Place
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, Jetpack
-from torchsmith.facts.ranges import dotted, release, version_range
+from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.build_rules import find_system, fitting_jetpacks
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
+from torchsmith.resolve.rules import builds_with
 from torchsmith.resolve.toolchain import Decided, default_system
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
-# The oldest uv offers: https://github.com/astral-sh/python-build-standalone
-_OLDEST_OF_UV = (3, 7)
+# What there is for machines torchsmith does not build for.
+_ELSEWHERE = {
+    "win": "PyTorch publishes wheels for Windows: pip install torch --index-url "
+    "https://download.pytorch.org/whl/cu130",
+    "darwin": "PyTorch publishes wheels for macOS, with MPS for Apple's GPUs: pip install torch",
+    "macos": "PyTorch publishes wheels for macOS, with MPS for Apple's GPUs: pip install torch",
+    "riscv64": "Debian has a package for riscv64: apt-get install python3-torch",
+    "s390x": "PyTorch publishes wheels for s390x: https://download.pytorch.org/whl/cpu",
+    "ppc64le": "Debian has a package for ppc64el: apt-get install python3-torch",
+}
 
 
 class Target(Struct):
@@ -39,16 +49,39 @@ def decide_target(facts: Facts, recipe: Recipe, torch: str, host: Host, decided:
     container = recipe.system is not None and not on_board
     if not container and board is None:
         _libc(facts, host, torch, decided)
+    _foreign(platform, board, host, decided)
     return Target(platform, board, jetpack, system, container)
 
 
+def _foreign(platform: str, board: Board | None, host: Host, decided: Decided) -> None:
+    """Say so where the result is for another machine than the one that builds it."""
+    if platform == host.platform or platform not in PLATFORMS or host.platform not in PLATFORMS:
+        return
+    where = f"the {board.title}" if board is not None else platform
+    decided.cautions.append(
+        Caution(
+            f"it is for {where} ({platform}), and this machine is {host.platform}: it can be "
+            "planned here, and built only there, or under emulation, ten times slower or more",
+            "run the plan on such a machine; or leave platform out",
+        )
+    )
+
+
 def settle_system(
-    facts: Facts, recipe: Recipe, torch: str, cuda: str, target: Target, decided: Decided
+    facts: Facts,
+    recipe: Recipe,
+    torch: str,
+    cuda: str,
+    python: str,
+    place: Place,
+    target: Target,
+    decided: Decided,
 ) -> None:
     """An image with CUDA needs a distribution: where the recipe names none, one that fits."""
     if not cuda or target.system or recipe.image is None:
         return
-    target.system = default_system(facts, cuda, torch)
+    wanted = "" if python == "host" else python
+    target.system = default_system(facts, cuda, torch, place, wanted)
     target.container = True
     decided.choices.append(
         Choice(
@@ -84,13 +117,15 @@ def _platform(
         platform = board.platform
     if platform not in PLATFORMS:
         nearest = PLATFORMS[platform.endswith(("arm64", "aarch64"))]
+        exists = next((text for part, text in _ELSEWHERE.items() if part in platform), "")
         decided.conflicts.append(
             Conflict(
                 "platform",
                 f"torchsmith does not build for {platform}",
                 Evidence(f"this machine is {platform}"),
                 Evidence("linux-x86_64 and linux-aarch64 can be built for"),
-                f"platform = '{nearest}' in an image: system = 'debian-12'",
+                f"platform = '{nearest}' in an image: system = 'debian-12'"
+                + (f". {exists}" if exists else ""),
                 (Change("platform", nearest), Change("system", "debian-12")),
             )
         )
@@ -107,7 +142,8 @@ def _libc(facts: Facts, host: Host, torch: str, decided: Decided) -> None:
             "PyTorch does not build against musl",
             Evidence(f"this machine has musl {host.libc.version}"),
             Evidence(
-                "PyTorch and CUDA are written for glibc, and published for it alone",
+                "PyTorch and CUDA are written for glibc, and published for it alone; Alpine has "
+                "a package of its own without CUDA, py3-torch",
                 addresses(facts.releases.sources, facts.releases.release[-1]),
             ),
             f"build in an image: system = '{system}'",
@@ -153,6 +189,17 @@ def _jetpack(
             if recipe.jetpack
             else f"the newest for it with CUDA {item.cuda} and cuDNN {item.cudnn}"
         )
+        if wanted and wanted != item.cuda and item in fitting:
+            reason = f"CUDA {wanted} can be installed on top of its own {item.cuda}"
+            decided.cautions.append(
+                Caution(
+                    f"JetPack {item.version} brings CUDA {item.cuda}: {wanted} has to be installed "
+                    "on top of it, with its compatibility package",
+                    f"cuda = '{item.cuda}' needs nothing installed",
+                    "unpublished",
+                    facts.boards.sources["upgrades"].url,
+                )
+            )
         decided.choices.append(
             Choice("JetPack", item.version, reason, addresses(facts.boards.sources, item))
         )
@@ -161,7 +208,7 @@ def _jetpack(
 
 def _builds(facts: Facts, torch: str, cuda: str) -> bool:
     return any(
-        torch in version_range(entry.torch) and cuda in version_range(entry.value)
+        torch in version_range(entry.torch) and builds_with(entry, cuda)
         for entry in facts.torch.cuda
     )
 
@@ -208,11 +255,7 @@ def decide_python(
     if asked == "host":
         asked, reason = _own_python(target, system.python if system else "", host)
         decided.choices.append(Choice("Python", asked, reason))
-    wanted = release(asked)
-    if system is not None:
-        have = release(system.python)[:2] == wanted
-    else:
-        have = any(release(item.version)[:2] == wanted and item.headers for item in host.pythons)
+    have = system.python == asked if system is not None else asked in pythons_here(host)
     if have:
         return asked, "system"
     reason = (
@@ -221,27 +264,19 @@ def decide_python(
         else f"CPython {asked} with headers is not installed here"
     )
     decided.choices.append(Choice("Python from", "uv", reason))
-    if (3,) <= wanted < _OLDEST_OF_UV:
-        decided.cautions.append(_too_old_for_uv(facts, asked))
     return asked, "uv"
+
+
+def pythons_here(host: Host) -> tuple[str, ...]:
+    """The Pythons of this machine that something can be built for, as recipes write them."""
+    return tuple(dict.fromkeys(item.name for item in host.pythons if item.headers))
 
 
 def _own_python(target: Target, systems: str, host: Host) -> tuple[str, str]:
     if target.jetpack is not None:
         return target.jetpack.python, f"JetPack {target.jetpack.version}'s own"
     if target.container and systems:
-        return dotted(release(systems)[:2]), f"{target.system}'s own"
+        return systems, f"{target.system}'s own"
     if host.pythons:
-        return dotted(release(host.pythons[0].version)[:2]), "the one running here"
+        return host.pythons[0].name, "the one running here"
     return "3.11", "no Python was seen on this host"
-
-
-def _too_old_for_uv(facts: Facts, python: str) -> Caution:
-    having = [
-        item.name for item in facts.systems.system if release(item.python)[:2] == release(python)
-    ]
-    place = f"; or build where it is at home: system = '{having[0]}'" if having else ""
-    return Caution(
-        f"uv offers CPython {dotted(_OLDEST_OF_UV)} and newer: {python} must already be there",
-        f"install python{python} with its headers{place}",
-    )

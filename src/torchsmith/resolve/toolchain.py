@@ -6,6 +6,7 @@ import re
 
 from msgspec import Struct
 
+from torchsmith.facts.conditions import ANYWHERE, Place
 from torchsmith.facts.cuda import (
     debian_toolkit,
     find_toolkit,
@@ -18,7 +19,15 @@ from torchsmith.facts.models import System, Toolkit
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Cuda
-from torchsmith.resolve.build_rules import allows_compiler, find_system, gccs_of, why_compiler
+from torchsmith.resolve.build_rules import (
+    allows_compiler,
+    fails_anyway,
+    find_system,
+    from_uv,
+    gccs_of,
+    on_system,
+    why_compiler,
+)
 from torchsmith.resolve.models import Caution, Choice, CompilerChoice, Conflict
 
 
@@ -46,18 +55,20 @@ def decide_compiler(
     cuda: str,
     asked: str | None,
     system: System | None,
+    place: Place,
     host: Host,
     decided: Decided,
 ) -> CompilerChoice:
     """Choose the newest compiler that everything allows; what cannot be had here is said."""
     if not needed:
         return CompilerChoice("gcc", "", "gcc", "g++")
-    why = why_compiler(facts, torch, cuda)
+    place = on_system(place, system)
+    why = why_compiler(facts, torch, cuda, place)
     if asked is not None:
         return _asked_compiler(asked, system, host, decided)
     if system is not None:
         for version in gccs_of(system):
-            if allows_compiler(facts, torch, cuda, "gcc", version):
+            if allows_compiler(facts, torch, cuda, "gcc", version, place):
                 own = version == system.gcc
                 where = f"{system.name}'s own" if own else f"packaged by {system.name}"
                 decided.choices.append(Choice("compiler", f"gcc {version}", f"{where}; {why}"))
@@ -67,7 +78,7 @@ def decide_compiler(
     fitting = [
         item
         for item in host.compilers
-        if allows_compiler(facts, torch, cuda, item.kind, item.version)
+        if allows_compiler(facts, torch, cuda, item.kind, item.version, place)
     ]
     if fitting:
         # gcc first: PyTorch's own builds use it, and nvcc is tested with it most.
@@ -76,17 +87,18 @@ def decide_compiler(
             Choice("compiler", f"{best.kind} {best.version}", f"the newest here that fits; {why}")
         )
         return CompilerChoice(best.kind, best.version, best.path, best.cxx)
-    return _missing_compiler(facts, torch, cuda, why, host, decided)
+    return _missing_compiler(facts, torch, cuda, why, place, host, decided)
 
 
 def _missing_compiler(
-    facts: Facts, torch: str, cuda: str, why: str, host: Host, decided: Decided
+    facts: Facts, torch: str, cuda: str, why: str, place: Place, host: Host, decided: Decided
 ) -> CompilerChoice:
     """The gcc to install: one this distribution packages, if any of them fits."""
     own = find_system(facts, host.system)
     packaged = gccs_of(own) if own else ()
     majors = [*packaged, *(str(major) for major in range(16, 3, -1))]
-    version = next((m for m in majors if allows_compiler(facts, torch, cuda, "gcc", m)), "9")
+    fitting = (m for m in majors if allows_compiler(facts, torch, cuda, "gcc", m, place))
+    version = next(fitting, "9")
     major = release(version)[0]
     default = own is not None and version == own.gcc
     found = ", ".join(f"{item.kind} {item.version}" for item in host.compilers) or "none"
@@ -94,7 +106,7 @@ def _missing_compiler(
         Caution(
             f"this machine has no compiler for it ({why}; here: {found})",
             f"apt-get install {'g++' if default else f'gcc-{major} g++-{major}'}, or build in an "
-            f"image: system = '{default_system(facts, cuda, torch)}'",
+            f"image: system = '{default_system(facts, cuda, torch, place)}'",
         )
     )
     where = f"packaged by {own.name}" if own and version in packaged else "the newest that fits"
@@ -148,7 +160,9 @@ def image_tag(toolkit: Toolkit, distribution: str, cudnn: str) -> str:
     return f"docker.io/nvidia/cuda:{toolkit.image or toolkit.version}-{part}-devel-{distribution}"
 
 
-def default_system(facts: Facts, cuda: str, torch: str) -> str:
+def default_system(
+    facts: Facts, cuda: str, torch: str, place: Place = ANYWHERE, python: str = ""
+) -> str:
     """The distribution to build an image on when the recipe names none."""
     toolkit = find_toolkit(facts, cuda) if cuda else None
     names = (
@@ -156,20 +170,26 @@ def default_system(facts: Facts, cuda: str, torch: str) -> str:
         if toolkit
         else []
     )
-    for name in [
-        *names,
-        "debian-12",
-        "ubuntu-22.04",
-        "ubuntu-20.04",
-        "ubuntu-18.04",
-        "ubuntu-16.04",
-    ]:
+    # Without an image of that CUDA, or wheels of it, a distribution is of no use.
+    if not names or (toolkit is not None and toolkit.wheels):
+        names += [
+            "debian-12",
+            "ubuntu-22.04",
+            "ubuntu-20.04",
+            "debian-10",
+            "ubuntu-18.04",
+            "ubuntu-16.04",
+        ]
+    for name in names:
         system = find_system(facts, name)
-        if system and any(
-            allows_compiler(facts, torch, cuda, "gcc", version) for version in gccs_of(system)
+        if system is None or not (python == "" or from_uv(python) or python == system.python):
+            continue
+        there = on_system(place, system)
+        if fails_anyway(facts, torch, cuda, there) is None and any(
+            allows_compiler(facts, torch, cuda, "gcc", item, there) for item in gccs_of(system)
         ):
             return name
-    return "ubuntu-20.04"
+    return default_system(facts, cuda, torch, place) if python else (*names, "ubuntu-20.04")[0]
 
 
 def decide_toolkit(
@@ -218,16 +238,12 @@ def decide_toolkit(
             )
         )
         return "debian"
-    decided.choices.append(Choice("CUDA toolkit", "system", "it is not on PyPI"))
+    # That it is not installed here is the doctor's to say: whether it can exist was the question.
+    why = "it is not on PyPI, and has to be installed"
     if system is None:
-        place = default_system(facts, cuda, torch)
-        decided.cautions.append(
-            Caution(
-                f"CUDA {cuda} is not installed on this machine, and PyPI does not have it",
-                "install it from https://developer.nvidia.com/cuda-toolkit-archive, or build in an "
-                f"image: system = '{place}'",
-            )
-        )
+        where = default_system(facts, cuda, torch)
+        why += f" (https://developer.nvidia.com/cuda-toolkit-archive); or system = '{where}'"
+    decided.choices.append(Choice("CUDA toolkit", "system", why))
     return "system"
 
 

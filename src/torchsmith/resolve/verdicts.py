@@ -13,6 +13,7 @@ from torchsmith.facts.ranges import release, version_range
 from torchsmith.host.limits import HUGE_PAGES
 from torchsmith.host.models import Host
 from torchsmith.resolve.archs import arch_of_installed
+from torchsmith.resolve.build_rules import from_uv
 from torchsmith.resolve.models import CompilerChoice, Resolution
 
 Rating = Literal["ok", "warn", "fail", "info"]
@@ -103,10 +104,13 @@ def _python(host: Host, wanted: Resolution | None) -> Verdict:
     if wanted is None or wanted.container:
         return Verdict("Python", found, "in the image" if _inside(wanted) else "", "info")
     needed = f"{wanted.python} with headers"
-    fits = any(
-        release(item.version)[:2] == release(wanted.python) and item.headers
-        for item in host.pythons
-    )
+    fits = any(item.name == wanted.python and item.headers for item in host.pythons)
+    if not fits and not from_uv(wanted.python):
+        cure = (
+            f"install python{wanted.python} with its headers: uv has none that old; or build where "
+            "it is at home: `system` in the recipe"
+        )
+        return Verdict("Python", found, needed, "fail", cure)
     if fits or "uv" in host.tools:
         return Verdict("Python", found, needed, "ok")
     cure = "pip install uv: the plan takes this Python from uv"

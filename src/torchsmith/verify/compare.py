@@ -30,7 +30,7 @@ def matching(variants: Sequence[Expects], version: str, python: str) -> Expects 
     """Return the variant a torch is most likely meant to be: by Python, then by version."""
     fitting = list(variants)
     for test in (
-        lambda item: f"{python}.".startswith(f"{item.python}."),
+        lambda item: f"{python}.".startswith(f"{item.python.removesuffix('t')}."),
         lambda item: item.version == version,
         lambda item: _public(item.version) == _public(version),
     ):
@@ -133,7 +133,7 @@ def _python(asked: Expects, python: str) -> Check:
     return holds(
         GROUP,
         "python",
-        f"{python}.".startswith(f"{asked.python}."),
+        f"{python}.".startswith(f"{asked.python.removesuffix('t')}."),
         found=python,
         wanted=asked.python,
         cure="verify with a Python of that release, or build for this one",

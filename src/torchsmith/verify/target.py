@@ -163,7 +163,9 @@ def choose_python(wheels: Sequence[Wheel], asked: str, pythons: Sequence[Python]
                 "Verify it on such a machine, or look at it here with --no-run.",
             )
     for python in pythons:
-        if asked and not f"{python.version}.".startswith(f"{asked}."):
+        if asked and not f"{python.version}.".startswith(f"{asked.removesuffix('t')}."):
+            continue
+        if asked.endswith("t") and not python.free_threaded:
             continue
         if release(python.version)[0] < 3:
             continue
@@ -181,8 +183,8 @@ def choose_python(wheels: Sequence[Wheel], asked: str, pythons: Sequence[Python]
 
 
 def release_like(text: str) -> bool:
-    """Whether this is a version (3.11) rather than a path."""
-    return all(part.isdigit() for part in text.split("."))
+    """Whether this is a version (3.11, 3.14t) rather than a path."""
+    return all(part.isdigit() for part in text.removesuffix("t").split("."))
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from torchsmith.facts.ranges import release
+from torchsmith.facts.ranges import python_release, release
 from torchsmith.plan.render.instructions import (
     PIP_MOUNT,
     Pin,
@@ -185,7 +185,7 @@ def build_packages(resolution: Resolution) -> list[str]:
     packages.append(compiler.cc.rsplit("/", 1)[-1])
     if compiler.kind == "gcc":
         packages.append(compiler.cxx.rsplit("/", 1)[-1])
-    if release(resolution.python) < (3, 7):
+    if python_release(resolution.python) < (3, 7):
         # No wheel of CMake is as old as that Python.
         packages.append("cmake")
     if resolution.python_from == "system":
@@ -259,10 +259,14 @@ def environment_commands(resolution: Resolution, files: str) -> list[str]:
     packages = list(runtime_requirements(resolution))
     # torch runs without numpy, but warns at every import, and nearly every program uses it.
     packages += [text for text in resolution.requires if text.startswith("numpy")] or ["numpy"]
-    if resolution.use != "source":
+    first: list[str] = []
+    if resolution.wheel_index:
+        first = ["--index-url", resolution.wheel_index, f"torch=={resolution.version}"]
+        first = pip_install("/opt/venv/bin/python", python, first, "")
+    elif resolution.use != "source":
         # Of an installed one the public version: its very build may be on no index.
         packages.append(f"torch=={resolution.torch}")
-    return [make, *pip_install("/opt/venv/bin/python", python, packages, files)]
+    return [make, *first, *pip_install("/opt/venv/bin/python", python, packages, files)]
 
 
 def pip_install(python: str, version: str, packages: Sequence[str], files: str) -> list[str]:
