@@ -9,12 +9,12 @@ from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Mode
 from torchsmith.facts.models import Toolkit as KnownToolkit
 from torchsmith.facts.ranges import dotted, release, version_range
-from torchsmith.facts.torch import entry_for, published_archs
+from torchsmith.facts.torch import entry_for, patched_cuda, published_archs
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.archs import MANY_ARCHS, ArchDecisions, named_archs
 from torchsmith.resolve.build_rules import find_system
-from torchsmith.resolve.models import Change, Choice, Conflict, CudaChoice, Evidence
+from torchsmith.resolve.models import Caution, Change, Choice, Conflict, CudaChoice, Evidence
 from torchsmith.resolve.target import Target
 from torchsmith.resolve.toolchain import Decided, decide_toolkit, image_tag
 
@@ -45,21 +45,28 @@ def decide_cuda(
     if asked == "none":
         return ""
     if asked == "host":
-        return _hosts_cuda(facts, torch, target, host, decided)
+        return _hosts_cuda(facts, recipe, torch, target, host, decided)
     if "." not in asked:
-        return _newest_of_major(facts, torch, asked, decided)
+        return _newest_of_major(facts, recipe, torch, asked, decided)
     toolkit = find_toolkit(facts, asked)
     return toolkit.version if toolkit else dotted(release(asked)[:2])
 
 
-def _newest_of_major(facts: Facts, torch: str, major: str, decided: Decided) -> str:
+def _patched(facts: Facts, recipe: Recipe, torch: str, versions: Sequence[str]) -> list[str]:
+    """Those of these toolkits that patches let this torch be built with."""
+    if recipe.torch.use != "source":
+        return []
+    return [version for version in versions if patched_cuda(facts, torch, version)]
+
+
+def _newest_of_major(facts: Facts, recipe: Recipe, torch: str, major: str, decided: Decided) -> str:
     span = entry_for(facts.torch.cuda, torch)
     mine = [item.version for item in toolkits(facts) if item.version in version_range(major)]
     fitting = [item for item in mine if span is None or item in version_range(span.value)]
     published = [item for item in fitting if published_archs(facts, torch, item, "linux-x86_64")]
     if not mine:
         return f"{major}.0"
-    version = (published or fitting or mine)[-1]
+    version = (published or fitting or _patched(facts, recipe, torch, mine) or mine)[-1]
     reason = f"the newest CUDA {major}"
     if published:
         reason += f" that PyTorch publishes torch {torch} for"
@@ -69,7 +76,9 @@ def _newest_of_major(facts: Facts, torch: str, major: str, decided: Decided) -> 
     return version
 
 
-def _hosts_cuda(facts: Facts, torch: str, target: Target, host: Host, decided: Decided) -> str:
+def _hosts_cuda(
+    facts: Facts, recipe: Recipe, torch: str, target: Target, host: Host, decided: Decided
+) -> str:
     if target.jetpack is not None:
         version = dotted(release(target.jetpack.cuda)[:2])
         decided.choices.append(Choice("CUDA", version, f"JetPack {target.jetpack.version}'s"))
@@ -81,7 +90,7 @@ def _hosts_cuda(facts: Facts, torch: str, target: Target, host: Host, decided: D
         for version in here
         if find_toolkit(facts, version) and (span is None or version in version_range(span.value))
     ]
-    if fitting:
+    if fitting := fitting or _patched(facts, recipe, torch, list(here)):
         version = max(fitting, key=release)
         decided.choices.append(Choice("CUDA", version, f"installed at {here[version].path}"))
         return version
@@ -213,6 +222,14 @@ def cuda_choice(
     if not compiled(recipe):
         decided.choices.append(Choice("CUDA toolkit", "none", "nothing is compiled"))
         return CudaChoice(cuda, cuda, "none", tuple(archs.archs), cudnn)
+    if _patched(facts, recipe, torch, [cuda]):
+        decided.cautions.append(
+            Caution(
+                f"torch {torch} with CUDA {cuda} is not upstream's: PyTorch never published it, "
+                "and it compiles here only with torchsmith's own patches",
+                f"cuda = '{suggested_cuda(facts, torch)}'; or a newer torch",
+            )
+        )
     system = find_system(facts, target.system) if target.system and target.container else None
     toolkit = decide_toolkit(
         facts,

@@ -8,7 +8,13 @@ from functools import cache
 from torchsmith.facts.cuda import compiles, find_arch, find_toolkit, renamed_arch
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.ranges import release, version_range
-from torchsmith.facts.torch import companion_for, companion_releases, entry_for, find_release
+from torchsmith.facts.torch import (
+    companion_for,
+    companion_releases,
+    entry_for,
+    find_release,
+    patched_cuda,
+)
 from torchsmith.resolve.combination import Clash, Combination, Rule
 from torchsmith.resolve.models import Conflict, Evidence
 
@@ -45,7 +51,7 @@ def _python_torch(facts: Facts, torch: str, python: str) -> tuple[Clash, ...]:
 
 def cuda_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
     """Whether the toolkit exists, and this torch builds with it."""
-    if asked.cuda:
+    if asked.cuda and not (asked.from_source and patched_cuda(facts, asked.torch, asked.cuda)):
         yield from _cuda_torch(facts, asked.torch, asked.cuda)
 
 
