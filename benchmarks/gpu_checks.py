@@ -1,7 +1,8 @@
-"""What was built, used on the GPU and on the CPU; run by gpu_extension.py where it is installed.
+"""What was built, used on the GPU and on the CPU, where it is installed.
 
     python gpu_checks.py ops         # the extension of benchmarks/gpu_ops
     python gpu_checks.py vision      # torchvision's own kernels
+    python gpu_checks.py torch       # torch itself: cub, cuBLAS, cuDNN, cuFFT, NCCL, training
 
 Prints one line of JSON: each check with the worst difference seen, the most allowed, and whether
 it holds. The references are the CPU's: other code, written by others.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -106,6 +108,89 @@ def _both(
     yield f"{name}'s gradient", worst(mine.grad, theirs.grad), _BETWEEN
 
 
+def whole(torch: Any) -> Iterator[Found]:
+    """Torch's own kernels on the GPU against those on the CPU, and a network trained there."""
+    yield from _kernels(torch)
+    yield from _libraries(torch)
+    yield "loss after training", _trained(torch), 0.05
+    yield "NCCL among one", _reduced(torch), _EXACT
+
+
+def _kernels(torch: Any) -> Iterator[Found]:
+    """What is built on cub, whose names differ between releases of CUDA."""
+    numbers = torch.randint(0, 1000, (100_003,))
+    reals = torch.randn(257, 4099)
+    weights = torch.rand(100_003)
+    functional = torch.nn.functional
+    calls: dict[str, tuple[Callable[..., Any], Any]] = {
+        "sort": (lambda x: x.sort(stable=True)[1], numbers),
+        "unique": (lambda x: torch.cat(torch.unique(x, return_counts=True)), numbers),
+        "unique of flags": (lambda x: torch.unique(x > 500).long(), numbers),
+        "nonzero": (lambda x: (x > 500).nonzero(), numbers),
+        "topk": (lambda x: x.topk(50)[0], weights),
+        "cumsum": (lambda x: x.cumsum(0), numbers),
+        "cummax": (lambda x: x.cummax(1)[0], reals),
+        "cumprod": (lambda x: (1 + x / 4099).cumprod(1), reals),
+        "logcumsumexp": (lambda x: x.logcumsumexp(1), reals),
+        "median": (lambda x: x.median(1)[0], reals),
+    }
+    for name, (call, x) in calls.items():
+        most = _EXACT if x.dtype == torch.int64 else _CLOSE
+        yield name, worst(call(x.cuda()), call(x)), most
+    table = torch.randn(1000, 64)
+    both = [table.clone().requires_grad_(), table.cuda().requires_grad_()]
+    for name in ("embedding", "embedding_bag"):
+        for mine in both:
+            mine.grad = None
+            index = numbers[:99_999].view(-1, 9).to(mine.device)
+            getattr(functional, name)(index, mine).square().sum().backward()
+        yield f"{name}'s gradient", worst(both[1].grad, both[0].grad), _CLOSE
+
+
+def _libraries(torch: Any) -> Iterator[Found]:
+    """What NVIDIA's libraries do for it."""
+    a, b = torch.randn(512, 700), torch.randn(700, 300)
+    yield "matmul", worst(a.cuda() @ b.cuda(), a @ b), _CLOSE
+    square = torch.randn(200, 200, dtype=torch.float64) + 20 * torch.eye(200)
+    yield "solve", worst(torch.linalg.inv(square.cuda()), torch.linalg.inv(square)), _DOUBLE
+    signal = torch.randn(16, 1000)
+    yield "fft", worst(torch.fft.rfft(signal.cuda()).abs(), torch.fft.rfft(signal).abs()), _CLOSE
+    picture, kernel = torch.randn(4, 8, 33, 33), torch.randn(16, 8, 3, 3)
+    yield from _both(torch, "conv2d", torch.nn.functional.conv2d, picture, kernel)
+    words = torch.randn(2, 4, 65, 32)
+    attend = torch.nn.functional.scaled_dot_product_attention
+    found = attend(words.cuda(), words.cuda(), words.cuda())
+    yield "attention", worst(found, attend(words, words, words)), _CLOSE
+
+
+def _trained(torch: Any) -> float:
+    """The loss, as a part of what it was, after a small network learned to add up."""
+    net = torch.nn.Sequential(
+        torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
+    ).cuda()
+    steps = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(300):
+        x = torch.randn(256, 16, device="cuda")
+        loss = (net(x) - x.sum(1, keepdim=True)).square().mean()
+        steps.zero_grad()
+        loss.backward()
+        steps.step()
+        losses.append(loss.item())
+    return float(losses[-1] / losses[0])
+
+
+def _reduced(torch: Any) -> float:
+    """How far off a sum over one process is."""
+    file = tempfile.mkdtemp() + "/store"
+    torch.distributed.init_process_group("nccl", init_method=f"file://{file}", rank=0, world_size=1)
+    x = torch.arange(1000.0, device="cuda")
+    torch.distributed.all_reduce(x)
+    off = worst(x, torch.arange(1000.0))
+    torch.distributed.destroy_process_group()
+    return off
+
+
 def main() -> int:
     """Run the checks that were named; 1 if one does not hold."""
     torch = importlib.import_module("torch")
@@ -113,8 +198,13 @@ def main() -> int:
     # A product in TF32 has three digits.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    suites: dict[str, Callable[[Any], Iterator[Found]]] = {"ops": ops, "vision": vision}
-    module = importlib.import_module({"ops": "gpu_ops", "vision": "torchvision"}[sys.argv[1]])
+    suites: dict[str, Callable[[Any], Iterator[Found]]] = {
+        "ops": ops,
+        "vision": vision,
+        "torch": whole,
+    }
+    modules = {"ops": "gpu_ops", "vision": "torchvision", "torch": "torch"}
+    module = importlib.import_module(modules[sys.argv[1]])
     checks = [
         {"check": name, "worst": off, "allowed": most, "holds": off <= most}
         for name, off, most in suites[sys.argv[1]](torch)

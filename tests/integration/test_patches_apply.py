@@ -254,6 +254,8 @@ def debian_changes(archive: bytes, wanted: set[str]) -> list[str]:
                 "system-flatbuffers",
                 "debian-wheel",
                 "debian-version",
+                "cuda-13",
+                "debian-cuda",
             },
         ),
     ],

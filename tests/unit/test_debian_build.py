@@ -14,6 +14,7 @@ from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand
+from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Resolution, SourceChoice
 from torchsmith.resolve.resolve import resolve
 from torchsmith.sources import SourceError, fetch
@@ -34,12 +35,13 @@ def planned(torch: str, suite: str) -> Plan:
 
 
 @pytest.mark.parametrize("known", FACTS.systems.debian_build, ids=lambda known: known.torch)
-def test_what_is_lent_goes_into_the_tree_and_comes_from_a_package_debian_has(
+def test_what_is_lent_goes_into_the_tree_and_comes_from_a_package_we_know(
     known: DebianBuild,
 ) -> None:
     offered = {(item.suite, item.package, item.version) for item in FACTS.systems.debian}
     for item in known.vendored:
-        assert (item.suite, item.package, item.version) in offered
+        # What Debian's sources do not have, a wheel does: brought by its hash.
+        assert not item.suite or (item.suite, item.package, item.version) in offered
         for name in (item.path, item.file):
             path = PurePosixPath(name)
             assert not path.is_absolute()
@@ -104,3 +106,33 @@ def test_a_wanted_file_that_is_not_a_file_of_the_source_is_refused(
     with pytest.raises(SourceError, match="has no file"):
         fetch(choice, tmp_path / "tree", cache=tmp_path / "cache")
     assert not any((tmp_path / "tree").iterdir())
+
+
+def cuda_build(**wish: object) -> Resolution:
+    recipe = Recipe.model_validate(
+        {"torch": "2.6.0", "python": "3.11", "source": {"kind": "debian"}, **wish}
+    )
+    (variant,) = expand(recipe)
+    resolution = resolve(variant, FACTS, HOST, {})
+    assert isinstance(resolution, Resolution), resolution
+    return resolution
+
+
+def test_a_cuda_build_of_2_6_gets_the_headers_debian_cut_out_and_another_does_not() -> None:
+    lent = {item.path for item in cuda_build(cuda="12.6", gpus=["9.0"]).vendored}
+    assert lent == {
+        "third_party/cutlass/include",
+        "third_party/cutlass/tools/util/include",
+        "third_party/cudnn_frontend/include",
+    }
+    assert not cuda_build(cuda="none").vendored
+
+
+def test_both_folders_of_one_wheel_come_with_one_fetch() -> None:
+    resolution = cuda_build(cuda="12.6", gpus=["9.0"])
+    plan = make_plan(Recipe.model_validate({"torch": "2.6.0"}), [resolution], FACTS, "test")
+    lenders = [step.source for step in plan.steps if step.id.startswith("fetch-lent-")]
+    assert [(item.kind, item.package, len(item.files)) for item in lenders if item] == [
+        ("wheel", "nvidia-cutlass", 2),
+        ("wheel", "nvidia-cudnn-frontend", 1),
+    ]

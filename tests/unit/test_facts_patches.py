@@ -10,8 +10,9 @@ import pytest
 
 from torchsmith.facts.cuda import archs_of
 from torchsmith.facts.files import DATA, Facts
-from torchsmith.facts.models import PatchFact
+from torchsmith.facts.models import PatchFact, TorchRange
 from torchsmith.facts.ranges import version_range
+from torchsmith.facts.torch import entry_for
 
 pytestmark = pytest.mark.unit
 
@@ -158,6 +159,49 @@ def test_the_nccl_patch_leaves_both_flags_false() -> None:
         "USE_NCCL",
         "USE_SYSTEM_NCCL",
     ]
+
+
+# ------------------------------------------------------------- CUDA newer than the release
+
+
+@pytest.mark.parametrize("known", FACTS.torch.patched_cuda, ids=lambda known: known.torch)
+def test_a_toolkit_we_patch_for_is_not_upstreams_and_has_its_patches(known: TorchRange) -> None:
+    toolkits = [
+        item.version for item in FACTS.cuda.toolkit if item.version in version_range(known.value)
+    ]
+    assert toolkits
+    for item in FACTS.releases.release:
+        if item.version not in version_range(known.torch):
+            continue
+        upstream = entry_for(FACTS.torch.cuda, item.version)
+        assert upstream is not None
+        for cuda in toolkits:
+            assert cuda not in version_range(upstream.value)
+            assert any(
+                patch.project == "torch"
+                and item.version in version_range(patch.releases)
+                and patch.cuda is not None
+                and cuda in version_range(patch.cuda)
+                and upstream.value.rpartition(":")[2] not in version_range(patch.cuda)
+                for patch in LISTED
+            )
+
+
+def test_torch_2_6_names_for_cuda_13_what_cub_no_longer_has() -> None:
+    diffs = diffs_of(named("torch-2.6-cuda-13.patch"))
+    added = "\n".join(diffs["aten/src/ATen/cuda/cub.cuh"].added)
+    # Whatever the sixteen files use of cub that CCCL 3 took out.
+    for name in (
+        "Equality",
+        "Max",
+        "Sum",
+        "ConstantInputIterator",
+        "CountingInputIterator",
+        "TransformInputIterator",
+    ):
+        assert f"using {name} = " in added
+    # Older toolkits have their own.
+    assert "CUB_VERSION >= 300000" in added
 
 
 # ------------------------------------------------------------------------------- MAGMA

@@ -107,6 +107,17 @@ def test_a_lent_file_lies_where_the_build_looks_for_it(work: Path) -> None:
     assert not (work / "sources/torch-9/third_party").exists()
 
 
+def test_a_lent_folder_lies_where_the_build_looks_for_it(work: Path) -> None:
+    wheel = SourceChoice("wheel", package="parts", ref="3.5", sha256="0" * 64, files=("inside",))
+    lent = work / lender_folder(wheel) / "inside/part/deep.h"
+    lent.parent.mkdir(parents=True)
+    lent.write_bytes(LENT)
+    folder = VendoredChoice("third_party/parts/include", wheel, "inside", wheel.sha256)
+    tree, done = run(work, (), (folder,))
+    assert done.returncode == 0, done.stderr
+    assert (tree / "third_party/parts/include/part/deep.h").read_bytes() == LENT
+
+
 def test_the_sources_own_file_is_kept(work: Path) -> None:
     (work / "sources/torch-9/third_party/part").mkdir(parents=True)
     (work / "sources/torch-9/third_party/part/part.h").write_text("int own;\n")

@@ -143,6 +143,35 @@ def test_the_host_s_cuda_is_the_newest_that_fits() -> None:
     assert (made.cuda.version, made.cuda.toolkit) == ("12.6", "system")
 
 
+def test_a_toolkit_newer_than_the_release_is_taken_with_our_patches_and_said() -> None:
+    made = resolved(torch="2.6.0", cuda="13.0", gpus=["9.0"], **J22)
+    assert "torch 2.6.0 with CUDA 13.0 is not upstream's" in cautions(made)
+    assert "cuda = '12.6'" in cautions(made)
+    assert "torch-2.6-cuda-13.patch" in [patch.name for patch in made.patches]
+
+
+def test_upstream_s_own_toolkit_needs_no_such_patches() -> None:
+    made = resolved(torch="2.6.0", cuda="12.6", gpus=["9.0"], **J22)
+    assert "not upstream's" not in cautions(made)
+    assert "torch-2.6-cuda-13.patch" not in [patch.name for patch in made.patches]
+
+
+def test_a_bare_13_is_the_one_the_patches_were_made_for() -> None:
+    made = resolved(torch="2.6.0", cuda="13", gpus=["9.0"], **J22)
+    assert made.cuda is not None
+    assert made.cuda.version == "13.0"
+
+
+def test_the_host_s_toolkit_is_patched_for_only_where_none_of_upstream_s_is_there() -> None:
+    new = Toolkit(version="13.0.88", path="/usr/local/cuda-13.0", nvcc="nvcc")
+    old = Toolkit(version="12.6.85", path="/usr/local/cuda-12.6", nvcc="nvcc")
+    for toolkits, version in (((new,), "13.0"), ((new, old), "12.6")):
+        machine = host(cuda=toolkits)
+        made = resolved(machine, torch="2.6.0", cuda="host", gpus=["9.0"], python="3.11")
+        assert made.cuda is not None
+        assert made.cuda.version == version
+
+
 def test_the_build_of_a_toolkit_can_be_named_and_comes_back() -> None:
     made = resolved(torch="1.8.0", cuda="11.0.221", python="3.8", system="ubuntu-20.04")
     assert made.cuda is not None

@@ -177,6 +177,16 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["cuda-torch"],
         "torch 2.3.1, Python 3.11, CUDA 12.1",
     ),
+    "CUDA 13.0 with a published torch 2.6, which no patch of ours is in": (
+        {"torch": {"release": "2.6.0", "use": "wheel"}, "cuda": "13.0", "python": "3.11"},
+        ["cuda-torch"],
+        "torch 2.6.0, Python 3.11, CUDA 12.6",
+    ),
+    "CUDA 13.1 with torch 2.6, for which nobody tried the patches": (
+        {"torch": "2.6.0", "cuda": "13.1", "python": "3.11"},
+        ["cuda-torch"],
+        "torch 2.6.0, Python 3.11, CUDA 12.6",
+    ),
     "H100 with torch 1.13 and CUDA 11.7": (
         {"torch": "1.13.1", "cuda": "11.7", "gpus": "H100", "python": "3.10"},
         ["arch-cuda", "arch-torch"],

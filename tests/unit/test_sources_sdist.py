@@ -7,6 +7,7 @@ import hashlib
 import io
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -93,6 +94,57 @@ def test_it_is_found_by_its_hash_and_not_run(index: Index, tmp_path: Path) -> No
     assert brought.evidence["sha256"] == HASH
     assert (tmp_path / "tree/setup.py").read_text().startswith("raise SystemExit")
     assert index.asked == ["/simple/torch-tiny/", "/files/torch_tiny-1.2.tar.gz"]
+
+
+def wheel(name: str, version: str) -> bytes:
+    """A wheel that carries headers."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        archive.writestr(f"{name}-{version}.dist-info/METADATA", about)
+        archive.writestr(f"{name}/include/deep/part.h", "int part;\n")
+        archive.writestr(f"{name}/__init__.py", "raise SystemExit('a fetch runs nothing')\n")
+    return packed.getvalue()
+
+
+def test_of_a_wheel_the_folders_named_are_kept_and_nothing_else(
+    index: Index, tmp_path: Path
+) -> None:
+    file = wheel("torch_tiny", "1.2")
+    index.offer(file)
+    wish = SourceChoice(
+        "wheel",
+        package="torch-tiny",
+        ref="1.2",
+        sha256=hashlib.sha256(file).hexdigest(),
+        files=("torch_tiny/include",),
+    )
+    brought = fetch(wish, tmp_path / "tree", cache=tmp_path / "cache")
+    assert brought.kind == "wheel"
+    found = [path for path in (tmp_path / "tree").rglob("*") if path.is_file()]
+    assert found == [tmp_path / "tree/torch_tiny/include/deep/part.h"]
+
+
+def test_a_folder_the_wheel_does_not_have_is_refused(index: Index, tmp_path: Path) -> None:
+    file = wheel("torch_tiny", "1.2")
+    index.offer(file)
+    wish = SourceChoice(
+        "wheel",
+        package="torch-tiny",
+        ref="1.2",
+        sha256=hashlib.sha256(file).hexdigest(),
+        files=("torch_tiny/headers",),
+    )
+    assert "has no file 'torch_tiny/headers'" in refused(tmp_path, wish).message
+
+
+def test_a_wheel_of_another_release_is_refused(index: Index, tmp_path: Path) -> None:
+    file = wheel("torch_tiny", "1.3")
+    index.offer(file)
+    wish = SourceChoice(
+        "wheel", package="torch-tiny", ref="1.2", sha256=hashlib.sha256(file).hexdigest()
+    )
+    assert "is torch_tiny 1.3, not torch-tiny 1.2" in refused(tmp_path, wish).message
 
 
 def test_a_second_fetch_asks_nobody(index: Index, tmp_path: Path) -> None:

@@ -159,6 +159,7 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
     lines.append(AnswerLine("Python", ", ".join(found.pythons), own))
     for subject, entries in (
         ("CUDA", facts.torch.cuda),
+        ("CUDA with our patches", facts.torch.patched_cuda),
         ("cuDNN", facts.torch.cudnn),
         ("CMake", facts.torch.cmake),
         ("setuptools", facts.torch.setuptools),

@@ -164,6 +164,8 @@ class TorchFile(_Model, frozen=True, kw_only=True):
     # The releases all of this has been looked up for.
     looked_at: list[Version]
     cuda: list[TorchCuda]
+    # Toolkits upstream's source does not build with, and with our patches does.
+    patched_cuda: list[TorchRange] = []
     cudnn: list[TorchRange]
     cmake: list[TorchRange]
     setuptools: list[TorchRange]
@@ -554,17 +556,20 @@ class DebianSource(Fact, frozen=True, kw_only=True):
 
 
 class VendoredFile(_Model, frozen=True, kw_only=True):
-    """A file Debian took out of a source, as another of its source packages still has it."""
+    """A file or folder Debian took out of a source, as another package still has it."""
 
     # Where the build looks for it.
     path: str
-    # Who lends it.
-    suite: str
+    # Who lends it: a source package of this suite; with none, a wheel of PyPI's.
+    suite: str = ""
     package: str
     version: Version
-    # Where it lies there, not through a link.
+    # Where it lies there, not through a link. Out of a wheel it may be a folder.
     file: str
+    # The file's; for a wheel, the wheel's.
     sha256: Sha256
+    # Toolkits whose builds need it; empty: every build.
+    cuda: Range | None = None
 
 
 class DebianBuild(Fact, frozen=True, kw_only=True):

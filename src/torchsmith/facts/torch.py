@@ -7,7 +7,7 @@ from functools import cache
 from typing import Protocol, TypeVar
 
 from torchsmith.facts.files import Facts
-from torchsmith.facts.models import CompanionRelease, PublishedArchs, TorchRelease
+from torchsmith.facts.models import CompanionRelease, PublishedArchs, TorchRange, TorchRelease
 from torchsmith.facts.ranges import Release, release, version_range
 
 
@@ -22,6 +22,12 @@ _Entry = TypeVar("_Entry", bound=_ByTorch)
 def entry_for(entries: Sequence[_Entry], torch: str) -> _Entry | None:
     """Return the one entry whose torch range holds this release."""
     return next((entry for entry in entries if torch in version_range(entry.torch)), None)
+
+
+def patched_cuda(facts: Facts, torch: str, cuda: str) -> TorchRange | None:
+    """The entry that says patches let this release be built with a toolkit newer than it."""
+    entry = entry_for(facts.torch.patched_cuda, torch)
+    return entry if entry is not None and cuda in version_range(entry.value) else None
 
 
 @cache

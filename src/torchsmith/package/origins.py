@@ -98,7 +98,7 @@ class Tree(Struct, frozen=True):
         source = self.origin.source
         if self.commit:
             return {"gitCommit": self.commit}
-        if source is not None and source.kind in ("archive", "sdist") and source.sha256:
+        if source is not None and source.kind in ("archive", "sdist", "wheel") and source.sha256:
             return {"sha256": source.sha256}
         return {}
 
@@ -115,7 +115,7 @@ class Tree(Struct, frozen=True):
         if self.version and source is not None:
             qualifiers = {"arch": "source", "distro": source.suite}
             return PackageURL("deb", "debian", self.package, self.version, qualifiers)
-        if source is not None and source.kind == "sdist":
+        if source is not None and source.kind in ("sdist", "wheel"):
             return PackageURL("pypi", name=canonicalize_name(source.package), version=source.ref)
         said = {"checksum": self._checksum, "download_url": self.url}
         known = {name: value for name, value in said.items() if value}

@@ -37,16 +37,20 @@ def _apply(patch: PatchChoice, name: str, folder: str, origin: str) -> list[str]
 
 
 def _vendor(item: VendoredChoice, folder: str) -> list[str]:
-    """Put a lent file where the build looks for it, unless the source has its own there."""
+    """Put what is lent where the build looks for it, unless the source has its own there."""
     lent, target = f"{lender_folder(item.lender)}/{item.file}", f"{folder}/{item.path}"
     lender = f"{item.lender.package} {item.lender.ref}"
+    copy = f"if ! [ -e {sh(target)} ]; then {sh('cp', '-R', lent, target)}; fi"
+    if item.lender.kind == "wheel":
+        # The wheel was brought by its hash.
+        return [sh("mkdir", "-p", target.rpartition("/")[0]), copy]
     return [
         unless(
             f"echo {sh(f'{item.sha256}  {lent}')} | sha256sum --check --status",
             f"{item.file} of {lender} does not have the hash the facts say",
         ),
         sh("mkdir", "-p", target.rpartition("/")[0]),
-        f"if ! [ -e {sh(target)} ]; then {sh('cp', lent, target)}; fi",
+        copy,
     ]
 
 

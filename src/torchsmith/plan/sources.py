@@ -113,17 +113,18 @@ def lender_folder(lender: SourceChoice) -> str:
 
 
 def fetch_lender(lender: SourceChoice) -> Step:
-    """Bring a source package for the few files of it that torch's own source lacks."""
+    """Bring a package for the few files of it that torch's own source lacks."""
     folder = lender_folder(lender)
     return Step(
         id=f"fetch-lent-{plain_name(lender.package)}-{lender.ref}",
         kind="fetch",
-        title=f"Fetch {len(lender.files)} files of {lender.package} {lender.ref}",
-        why=f"torch's source comes without them; Debian {lender.suite} has them in "
+        title=f"Fetch {', '.join(lender.files)} of {lender.package} {lender.ref}",
+        why="torch's source comes without; "
+        f"{f'Debian {lender.suite}' if lender.suite else 'PyPI'} has it in "
         f"{lender.package} {lender.ref}: {', '.join(lender.files)}",
         project="torch",
         task=fetching(lender, folder, lender.ref),
         outputs=(folder,),
         cost=Cost(core_seconds=30, disk_mb=1, basis="a source package"),
-        details=(("source", "debian"),),
+        details=(("source", lender.kind),),
     )

@@ -6,7 +6,7 @@ import re
 
 from torchsmith.facts.cuda import image_end
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import Board, DebianBuild
+from torchsmith.facts.models import Board, DebianBuild, VendoredFile
 from torchsmith.facts.ranges import python_release, requirement, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.recipe.models import Recipe
@@ -59,24 +59,32 @@ def debian_build(
     return found
 
 
-def vendored_files(debian: DebianBuild | None) -> tuple[VendoredChoice, ...]:
-    """The files other source packages lend, each lender asked once for all of its files."""
-    if debian is None:
-        return ()
-    lent: dict[tuple[str, str, str], list[str]] = {}
-    for item in debian.vendored:
-        lent.setdefault((item.suite, item.package, item.version), []).append(item.file)
+def vendored_files(debian: DebianBuild | None, cuda: str) -> tuple[VendoredChoice, ...]:
+    """What other packages lend, each lender asked once for all of it."""
+    wanted = [
+        item
+        for item in (debian.vendored if debian is not None else ())
+        if item.cuda is None or (cuda and cuda in version_range(item.cuda))
+    ]
+    lent: dict[tuple[str, str, str], list[VendoredFile]] = {}
+    for item in wanted:
+        lent.setdefault((item.suite, item.package, item.version), []).append(item)
     lenders = {
         key: SourceChoice(
-            "debian", suite=key[0], package=key[1], ref=key[2], files=tuple(sorted(files))
+            "debian" if key[0] else "wheel",
+            suite=key[0],
+            package=key[1],
+            ref=key[2],
+            sha256="" if key[0] else items[0].sha256,
+            files=tuple(sorted(item.file for item in items)),
         )
-        for key, files in lent.items()
+        for key, items in lent.items()
     }
     return tuple(
         VendoredChoice(
             item.path, lenders[item.suite, item.package, item.version], item.file, item.sha256
         )
-        for item in debian.vendored
+        for item in wanted
     )
 
 

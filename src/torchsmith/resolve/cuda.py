@@ -17,7 +17,7 @@ from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import DebianToolkit, Mode
 from torchsmith.facts.models import Toolkit as KnownToolkit
 from torchsmith.facts.ranges import dotted, release, version_range
-from torchsmith.facts.torch import entry_for, is_published, published_archs
+from torchsmith.facts.torch import entry_for, is_published, patched_cuda, published_archs
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.archs import MANY_ARCHS, ArchDecisions, arch_of_installed, named_archs
@@ -114,21 +114,28 @@ def decide_cuda(
             return _for_gpus(facts, recipe, torch, target, host, decided)
         return ""
     if asked == "host":
-        return _hosts_cuda(facts, torch, target, host, decided)
+        return _hosts_cuda(facts, recipe, torch, target, host, decided)
     if "." not in asked:
-        return _newest_of_major(facts, torch, asked, decided)
+        return _newest_of_major(facts, recipe, torch, asked, decided)
     toolkit = find_toolkit(facts, asked)
     return toolkit.version if toolkit else dotted(release(asked)[:2])
 
 
-def _newest_of_major(facts: Facts, torch: str, major: str, decided: Decided) -> str:
+def _patched(facts: Facts, recipe: Recipe, torch: str, versions: Sequence[str]) -> list[str]:
+    """Those of these toolkits that patches let this torch be built with."""
+    if recipe.torch.use != "source":
+        return []
+    return [version for version in versions if patched_cuda(facts, torch, version)]
+
+
+def _newest_of_major(facts: Facts, recipe: Recipe, torch: str, major: str, decided: Decided) -> str:
     span = entry_for(facts.torch.cuda, torch)
     mine = [item.version for item in toolkits(facts) if item.version in version_range(major)]
     fitting = [item for item in mine if span is None or builds_with(span, item)]
     published = [item for item in fitting if is_published(facts, torch, item)]
     if not mine:
         return f"{major}.0"
-    version = (published or fitting or mine)[-1]
+    version = (published or fitting or _patched(facts, recipe, torch, mine) or mine)[-1]
     reason = f"the newest CUDA {major}"
     if published:
         reason += f" that PyTorch publishes torch {torch} for"
@@ -138,7 +145,9 @@ def _newest_of_major(facts: Facts, torch: str, major: str, decided: Decided) -> 
     return version
 
 
-def _hosts_cuda(facts: Facts, torch: str, target: Target, host: Host, decided: Decided) -> str:
+def _hosts_cuda(
+    facts: Facts, recipe: Recipe, torch: str, target: Target, host: Host, decided: Decided
+) -> str:
     if target.jetpack is not None:
         version = dotted(release(target.jetpack.cuda)[:2])
         decided.choices.append(Choice("CUDA", version, f"JetPack {target.jetpack.version}'s"))
@@ -150,7 +159,7 @@ def _hosts_cuda(facts: Facts, torch: str, target: Target, host: Host, decided: D
         for version in here
         if find_toolkit(facts, version) and (span is None or builds_with(span, version))
     ]
-    if fitting:
+    if fitting := fitting or _patched(facts, recipe, torch, list(here)):
         version = max(fitting, key=release)
         decided.choices.append(Choice("CUDA", version, f"installed at {here[version].path}"))
         return version
@@ -325,6 +334,14 @@ def cuda_choice(
     if not compiled(recipe):
         decided.choices.append(Choice("CUDA toolkit", "none", "nothing is compiled"))
         return CudaChoice(cuda, cuda, "none", tuple(archs.archs), cudnn)
+    if _patched(facts, recipe, torch, [cuda]):
+        decided.cautions.append(
+            Caution(
+                f"torch {torch} with CUDA {cuda} is not upstream's: PyTorch never published it, "
+                "and it compiles here only with torchsmith's own patches",
+                f"cuda = '{suggested_cuda(facts, torch)}'; or a newer torch",
+            )
+        )
     system = find_system(facts, target.system) if target.system and target.container else None
     toolkit = decide_toolkit(
         facts,

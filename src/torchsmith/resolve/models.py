@@ -178,7 +178,7 @@ class PatchChoice(Struct, frozen=True):
 
 
 class VendoredChoice(Struct, frozen=True):
-    """A file put into torch's tree, out of the source of another package."""
+    """A file or folder put into torch's tree, out of another package."""
 
     path: str
     lender: SourceChoice
@@ -200,7 +200,7 @@ class SourceChoice(Struct, frozen=True):
     sha256: str = ""
     # Whether a Debian package will do without Debian's own part of it.
     upstream_alone: bool = False
-    # The files wanted of the tree; empty: all of it.
+    # The files and folders wanted of the tree; empty: all of it.
     files: tuple[str, ...] = ()
 
 

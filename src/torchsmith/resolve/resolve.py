@@ -405,7 +405,7 @@ class _Attempt:
             cmake_only=frontend.cmake_only if frontend else False,
             source=self.source,
             patches=patches,
-            vendored=vendored_files(debian),
+            vendored=vendored_files(debian, self.cuda),
             companions=companions,
             extensions=extension_choices(recipe),
             magma=magma,

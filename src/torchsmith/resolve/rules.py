@@ -21,6 +21,7 @@ from torchsmith.facts.torch import (
     companion_releases,
     entry_for,
     find_release,
+    patched_cuda,
     published_archs,
     wheel_cudas,
 )
@@ -67,7 +68,7 @@ def _python_torch(facts: Facts, torch: str, python: str) -> tuple[Clash, ...]:
 
 def cuda_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
     """Whether the toolkit exists, and this torch builds with it."""
-    if asked.cuda:
+    if asked.cuda and not (asked.from_source and patched_cuda(facts, asked.torch, asked.cuda)):
         yield from _cuda_torch(facts, asked.torch, asked.cuda)
 
 

@@ -54,14 +54,19 @@ def fetch(
 
 
 def _keep(tree: Path, names: tuple[str, ...]) -> None:
-    """Keep these files of a tree and nothing else."""
+    """Keep these files and folders of a tree and nothing else."""
     kept: dict[str, bytes] = {}
     for name in names:
-        file = tree / name
+        named = tree / name
         # Not through a link: what is named is what is kept.
-        if not file.is_file() or file.resolve() != tree.resolve() / name:
+        if named.resolve() != tree.resolve() / name:
             raise SourceError(f"the source has no file {name!r}")
-        kept[name] = file.read_bytes()
+        files = [file for file in named.rglob("*") if file.is_file() and not file.is_symlink()]
+        if named.is_file():
+            files = [named]
+        if not files:
+            raise SourceError(f"the source has no file {name!r}")
+        kept |= {str(file.relative_to(tree)): file.read_bytes() for file in files}
     emptied(tree)
     for name, content in kept.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +83,7 @@ def _dispatch(
             return fetch_debian(choice, destination, cache=cache, progress=progress)
         case "archive":
             return fetch_archive(choice, destination, cache=cache, progress=progress)
-        case "sdist":
+        case "sdist" | "wheel":
             return fetch_sdist(choice, destination, cache=cache, progress=progress)
         case "folder":
             return fetch_folder(choice, destination, progress=progress)

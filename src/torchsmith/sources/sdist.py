@@ -98,12 +98,14 @@ def fetch_sdist(
     _check_version(destination, choice)
     evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}
     notes = () if used else ("taken from the cache: a file of this hash was there",)
-    return FetchedSource("sdist", shown(used) or label, evidence, notes)
+    return FetchedSource(choice.kind, shown(used) or label, evidence, notes)
 
 
 def _check_version(tree: Path, choice: SourceChoice) -> None:
     """Refuse an archive of another project or release: its hash is of something not meant."""
     about = tree / "PKG-INFO"
+    if choice.kind == "wheel":
+        about = next(tree.glob("*.dist-info/METADATA"), about)
     if not about.is_file() or about.is_symlink():
         raise SourceError(
             f"the archive of this hash is no sdist of {choice.package}: it has no PKG-INFO",

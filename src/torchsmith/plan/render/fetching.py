@@ -136,11 +136,16 @@ def archive_commands(folder: str, url: str, path: str, sha256: str) -> list[str]
     ]
 
 
-def sdist_commands(folder: str, project: str, sha256: str) -> list[str]:
-    """A source archive found in a package index by its hash; nothing in it is run."""
+def sdist_commands(folder: str, project: str, sha256: str, *, wheel: bool = False) -> list[str]:
+    """A source archive, or a wheel, found in a package index by its hash; none of it is run."""
     # As PEP 503 writes a project's name in the address of its page.
     page = re.sub(r"[-_.]+", "-", project).lower()
-    file = f"downloads/{sha256[:12]}-{page}.tar.gz"
+    file = f"downloads/{sha256[:12]}-{page}.{'whl' if wheel else 'tar.gz'}"
+    unpack = (
+        sh("python3", "-m", "zipfile", "--extract", file, folder)
+        if wheel
+        else sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1")
+    )
     curl = "curl --fail --silent --show-error --location --retry 3"
     return [
         needs_program("curl", "install curl"),
@@ -160,7 +165,7 @@ def sdist_commands(folder: str, project: str, sha256: str) -> list[str]:
         ),
         sh("rm", "-rf", folder),
         sh("mkdir", "-p", folder),
-        sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1"),
+        unpack,
     ]
 
 
@@ -168,7 +173,7 @@ def fetch_commands(fetch: Fetch) -> list[str]:
     """The commands that bring a source, whatever kind it is."""
     source, folder = fetch.source, fetch.into
     match source.kind:
-        case "debian" if source.files:
+        case "debian" | "wheel" if source.files:
             return _lent_commands(fetch)
         case "debian":
             return debian_commands(folder, source, fetch.version)
@@ -189,7 +194,7 @@ def fetch_commands(fetch: Fetch) -> list[str]:
 
 
 def _lent_commands(fetch: Fetch) -> list[str]:
-    """A source package of which only a few files are kept."""
+    """A source package, or a wheel, of which only a few files are kept."""
     source, folder = fetch.source, fetch.into
     home = f"apt/{plain_name(f'{source.package}-{source.ref}')}"
     tree = f"{home}/tree"
@@ -198,11 +203,16 @@ def _lent_commands(fetch: Fetch) -> list[str]:
         for file in source.files
         for line in (
             sh("mkdir", "-p", f"{folder}/{file}".rpartition("/")[0]),
-            sh("cp", f"{tree}/{file}", f"{folder}/{file}"),
+            sh("cp", "-R", f"{tree}/{file}", f"{folder}/{file}"),
         )
     ]
+    bring = (
+        sdist_commands(tree, source.package, source.sha256, wheel=True)
+        if source.kind == "wheel"
+        else debian_commands(tree, source, source.ref, home)
+    )
     return [
-        *debian_commands(tree, source, source.ref, home),
+        *bring,
         sh("rm", "-rf", folder),
         *copies,
         sh("rm", "-rf", tree),

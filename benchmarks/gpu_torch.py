@@ -1,0 +1,375 @@
+"""Build PyTorch with CUDA on a machine without a network, in pieces of time, and train with it.
+
+    # all in the repository's own folder
+    python -m benchmarks.gpu_torch prepare FOLDER
+    python -m benchmarks.gpu_torch keep FOLDER/00 PLACE       # on the CUDA machine, for each piece
+    python -m benchmarks.gpu_torch run PLACE --output OUT --work WORK [--seconds 540]
+
+`prepare` needs a network, apt and torchsmith. It collects torchsmith's wheel and those it requires,
+the Debian packages with the libraries that Debian's torch source is built with, and a bundle for
+one recipe: torch 2.6.0 from Debian's source, with CUDA, cuDNN, NCCL and distributed. FOLDER then
+holds all of it in numbered pieces, each small enough to travel alone.
+
+`keep` puts a piece into PLACE. The last one to arrive has them joined, their hash checked, and
+unpacked.
+
+`run` needs a CUDA machine with the toolkit, cuDNN and NCCL installed, Python with its venv module,
+a C++ compiler, and root where a Debian package is missing. It builds the recipe from the bundle
+with `torchsmith build`. After `--seconds` it stops the build and says how far it came; called again
+with the same WORK it goes on. Once there is a wheel, it uses it on the GPU. It writes
+OUT/gpu-torch.json and ends with 0 if everything holds, with 3 if there is more to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_extension import HERE, SETTINGS, bring_bundles, bring_wheels, call, described
+
+NAME = "gpu-torch"
+REPORT = "gpu-torch.json"
+PIECES = "pieces.json"
+PIECE_MIB = 48
+UNFINISHED = 3
+KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+_RECIPE = """\
+# Written by benchmarks/gpu_torch.py.
+name = "gpu-torch"
+torch = "{torch}"
+python = "{python}"
+gpus = ["{gpu}"]
+profile = "minimal"
+
+[cuda]
+version = "{cuda}"
+toolkit = "system"
+
+[features]
+cudnn = "on"
+distributed = "on"
+nccl = "system"
+
+[source]
+kind = "debian"
+suite = "{suite}"
+"""
+
+
+def write_project(folder: Path, settings: dict[str, Any]) -> Path:
+    """A folder with the recipe."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{NAME}.toml"
+    file.write_text(_RECIPE.format(**settings), encoding="utf-8")
+    return file
+
+
+# ------------------------------------------------------------------ where there is a network
+
+
+def packages_wanted(recipe: Path, host: Path) -> list[str]:
+    """The Debian packages the plan asks for."""
+    words = [sys.executable, "-m", "torchsmith", "plan", recipe, "--host", host, "--json"]
+    told = subprocess.run(
+        [str(word) for word in words], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    details = [dict(step.get("details") or {}) for step in json.loads(told)["steps"]]
+    named = [item.get("system packages", "") for item in details]
+    # NCCL comes with the machine, as CUDA does.
+    return sorted({word for text in named for word in text.split() if "nccl" not in word})
+
+
+def bring_packages(folder: Path, names: list[str], settings: dict[str, Any]) -> None:
+    """Download packages for another machine and what they depend on; apt checks the signatures."""
+    machine = {"linux-x86_64": "amd64", "linux-aarch64": "arm64"}[settings["platform"]]
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place)
+        for name in ("lists/partial", "cache/archives/partial"):
+            (home / name).mkdir(parents=True)
+        (home / "status").touch()
+        (home / "sources.list").write_text(
+            f"deb [signed-by={KEYS} arch={machine}] {settings['mirror']} {settings['libraries']} "
+            "main\n"
+        )
+        options = {
+            "Dir::Etc::SourceList": home / "sources.list",
+            "Dir::Etc::SourceParts": "/dev/null",
+            "Dir::State::Lists": home / "lists",
+            "Dir::State::Status": home / "status",
+            "Dir::Cache": home / "cache",
+            "APT::Architecture": machine,
+            "APT::Architectures": machine,
+            "APT::Sandbox::User": "root",
+            "APT::Install-Recommends": "false",
+        }
+        apt = ["apt-get", "-qq"]
+        apt += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        call(*apt, "update")
+        call(*apt, "install", "--yes", "--download-only", *names)
+        folder.mkdir(parents=True)
+        for file in sorted((home / "cache/archives").glob("*.deb")):
+            # A colon is no character for every file system.
+            shutil.copy(file, folder / file.name.replace("%3a", "_"))
+
+
+def cut(folder: Path, into: Path) -> None:
+    """Cut all that lies in a folder into numbered pieces."""
+    archive = into / "all.tar"
+    with tarfile.open(archive, "w") as tar:
+        for path in sorted(folder.iterdir()):
+            tar.add(path, arcname=path.name)
+    whole = hashlib.sha256()
+    count = 0
+    with archive.open("rb") as file:
+        while data := file.read(PIECE_MIB << 20):
+            whole.update(data)
+            place = into / f"{count:02}"
+            place.mkdir()
+            (place / "piece").write_bytes(data)
+            count += 1
+    told = json.dumps({"count": count, "sha256": whole.hexdigest()})
+    for place in into.iterdir():
+        if place.is_dir():
+            (place / PIECES).write_text(told, encoding="utf-8")
+    print(f"{archive.stat().st_size / (1 << 20):.1f} MiB in {count} pieces")
+    archive.unlink()
+
+
+def prepare(folder: Path, settings: dict[str, Any]) -> None:
+    """Put everything the other machine needs into a folder, which is replaced."""
+    folder = folder.absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as place:
+        whole, project = Path(place) / "whole", Path(place) / "project"
+        bring_wheels(whole, settings)
+        recipe = write_project(project, settings)
+        host = Path(place) / "host.json"
+        machine = {**described(settings, []), "torches": []}
+        host.write_text(json.dumps(machine), encoding="utf-8")
+        bring_packages(whole / "packages", packages_wanted(recipe, host), settings)
+        bring_bundles(whole, project, (NAME,), host, Path(place) / "store")
+        (whole / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        for path in sorted(whole.rglob("*")):
+            if path.is_file() and path.stat().st_size >> 20:
+                print(f"{path.stat().st_size / (1 << 20):8.2f} MiB  {path.relative_to(whole)}")
+        cut(whole, folder)
+
+
+# ------------------------------------------------------------------- on the CUDA machine
+
+
+def keep(piece: Path, place: Path) -> bool:
+    """Put one piece with the others; join and unpack them if it was the last: then it is true."""
+    place.mkdir(parents=True, exist_ok=True)
+    told = json.loads((piece / PIECES).read_text("utf-8"))
+    if (place / SETTINGS).is_file():
+        return True
+    shutil.copy(piece / "piece", place / f"piece-{piece.name}")
+    here = sorted(place.glob("piece-*"))
+    print(f"{len(here)} of {told['count']} pieces are here")
+    if len(here) < told["count"]:
+        return False
+    whole = hashlib.sha256()
+    archive = place / "all.tar"
+    with archive.open("wb") as file:
+        for path in here:
+            data = path.read_bytes()
+            whole.update(data)
+            file.write(data)
+    if whole.hexdigest() != told["sha256"]:
+        raise SystemExit("the pieces do not make what was cut: bring them again")
+    with tarfile.open(archive) as tar:
+        tar.extractall(place, filter="data")
+    for path in (*here, archive):
+        path.unlink()
+    return True
+
+
+def install_packages(folder: Path, log: Path) -> list[str]:
+    """Install the packages that are not here under their own name or Ubuntu's; which they were."""
+    asked = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${Package}\n"],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    # Ubuntu 24.04 and Debian 13 renamed libraries: libssl3 is libssl3t64.
+    here = {name.removesuffix("t64") for name in asked.stdout.split()}
+    files = [
+        file for file in sorted(folder.glob("*.deb")) if file.name.partition("_")[0] not in here
+    ]
+    if files:
+        # Another distribution's: what they depend on is here under other names.
+        words = ["dpkg", "--install", "--force-depends", "--force-overwrite", *map(str, files)]
+        with log.open("w", encoding="utf-8") as file:
+            done = subprocess.run(
+                words,
+                check=False,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            )
+        if done.returncode:
+            print(f"dpkg ended with {done.returncode}: see {log}", flush=True)
+    return [file.name.partition("_")[0] for file in files]
+
+
+def build(torchsmith: Path, folder: Path, work: Path, log: Path, seconds: float) -> dict[str, Any]:
+    """Build for so many seconds at most; what was finished, and whether all of it was."""
+    words: list[str | Path] = [torchsmith, "build", work / "project" / f"{NAME}.toml", "--json"]
+    words += ["--bundle", folder / f"{NAME}.bundle", "--store", work / "store"]
+    words += ["--work", work / "build"]
+    start = time.monotonic()
+    took: dict[str, float] = {}
+    failed = ""
+    with log.open("a", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            [str(word) for word in words],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        # As a person would: it then ends its compilers, and writes down how far it came.
+        timer = threading.Timer(seconds, lambda: os.killpg(process.pid, signal.SIGINT))
+        timer.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            file.write(line)
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("event") == "step-finished":
+                took[event["title"][:60]] = round(event["seconds"], 1)
+                print(f"  ok {event['title'][:100]} ({event['seconds']:.1f} s)", flush=True)
+            elif event.get("event") == "step-failed":
+                failed = f"{event['title'][:60]}: {event['reason']}"
+                print(f"  x  {failed}", flush=True)
+                print("\n".join(f"     | {text}" for text in event["excerpt"]), flush=True)
+        status = process.wait()
+        timer.cancel()
+    return {
+        "seconds": round(time.monotonic() - start, 1),
+        "status": status,
+        "stopped": time.monotonic() - start >= seconds,
+        "steps": took,
+        "failed": failed,
+        "objects": objects(work / "build"),
+    }
+
+
+def objects(work: Path) -> dict[str, int]:
+    """How many files were compiled so far, by the language they are in."""
+    found = [path for path in work.rglob("*.o") if "CMakeTmp" not in path.parts]
+    cuda = sum(path.name.endswith(".cu.o") for path in found)
+    return {"cuda": cuda, "others": len(found) - cuda}
+
+
+def use(work: Path, log: Path) -> dict[str, Any]:
+    """Run the checks with the torch that the build installed to verify it."""
+    from benchmarks.gpu_run import FailedError, spoken
+
+    python = work / "build/verify" / NAME / "torch/bin/python"
+    try:
+        said = spoken([python, HERE / "gpu_checks.py", "torch"], log)
+    except FailedError:
+        # One that does not hold ends it with 1, and says which.
+        said = log.read_text("utf-8").rstrip().rpartition("\n")[2]
+        if not said.startswith('{"torch"'):
+            raise
+    found: dict[str, Any] = json.loads(said.strip().rpartition("\n")[2])
+    return found
+
+
+def run(folder: Path, output: Path, work: Path, seconds: float) -> int:
+    """As much as the time allows: 0 if everything holds, UNFINISHED if there is more to do."""
+    from benchmarks.gpu_run import FailedError, install
+
+    start = time.monotonic()
+    folder, output, work = (path.absolute() for path in (folder, output, work))
+    settings = json.loads((folder / SETTINGS).read_text("utf-8"))
+    output.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    report: dict[str, Any] = {"settings": settings, "holds": False}
+    status = 1
+    try:
+        report["packages"] = install_packages(folder / "packages", output / "packages.log")
+        torchsmith = work / "torchsmith/bin/torchsmith"
+        if not torchsmith.is_file():
+            torchsmith = install(folder, work, output / "install.log")
+        write_project(work / "project", settings)
+        print(f"ready after {time.monotonic() - start:.0f} s", flush=True)
+        left = seconds - (time.monotonic() - start)
+        report["build"] = build(torchsmith, folder, work, output / "build.log", left)
+        print(f"compiled so far: {report['build']['objects']}", flush=True)
+        wheels = sorted((work / "build/dist" / NAME).glob("*.whl"))
+        if report["build"]["status"]:
+            status = UNFINISHED if report["build"]["stopped"] else 1
+        elif wheels:
+            report["wheel"] = {"name": wheels[0].name, "bytes": wheels[0].stat().st_size}
+            report["use"] = use(work, output / "use.log")
+            report["holds"] = all(item["holds"] for item in report["use"]["checks"])
+            status = 0 if report["holds"] else 1
+    except (FailedError, OSError, ValueError, KeyError) as error:
+        report["failed"] = f"{type(error).__name__}: {error}"
+        print(f"x  {report['failed']}")
+    (output / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    ends = {0: "everything holds", UNFINISHED: "not finished: call it again with the same WORK"}
+    print(ends.get(status, "something does not hold"))
+    return status
+
+
+def main() -> int:
+    """Prepare, keep a piece, or run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    there = commands.add_parser("prepare", help="where there is a network")
+    there.add_argument("folder", type=Path)
+    for name, default in (
+        ("torch", "2.6.0"),
+        ("suite", "trixie"),
+        ("cuda", "13.0"),
+        ("python", "3.12"),
+        ("gpu", "9.0"),
+        ("gcc", "13.3.0"),
+        ("glibc", "2.39"),
+        ("platform", "linux-x86_64"),
+        # The oldest whose libraries this torch is built with: they run on any newer glibc.
+        ("libraries", "bookworm"),
+        ("mirror", "http://deb.debian.org/debian"),
+    ):
+        there.add_argument(f"--{name}", default=default)
+    piece = commands.add_parser("keep", help="on the CUDA machine, for each piece")
+    piece.add_argument("piece", type=Path)
+    piece.add_argument("place", type=Path)
+    here = commands.add_parser("run", help="on the CUDA machine")
+    here.add_argument("folder", type=Path)
+    here.add_argument("--output", type=Path, required=True)
+    here.add_argument("--work", type=Path, required=True)
+    here.add_argument("--seconds", type=float, default=540)
+    given = parser.parse_args()
+    if given.command == "prepare":
+        chosen = vars(given).items()
+        prepare(given.folder, {key: text for key, text in chosen if isinstance(text, str)})
+        return 0
+    if given.command == "keep":
+        keep(given.piece, given.place)
+        return 0
+    return run(given.folder, given.output, given.work, given.seconds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
