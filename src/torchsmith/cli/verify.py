@@ -66,6 +66,7 @@ def verify(
         return
     from torchsmith.cli import planning
     from torchsmith.cli.known import known_of_lines
+    from torchsmith.cli.output import print_json_text
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
     from torchsmith.verify.report import as_json, keep_beside, lines
@@ -98,7 +99,7 @@ def verify(
         if path.suffix == ".whl":
             keep_beside(made, path)
     if json:
-        sys.stdout.write(as_json(made).decode())
+        print_json_text(as_json(made).decode())
     else:
         print("\n".join(lines(made)))
     if made.rating == "fail":
