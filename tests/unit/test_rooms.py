@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Earliest first; rooms of one line stand side by side.
 RANKS = (
-    ("errors", "printable"),
+    ("errors", "owners", "printable"),
     ("facts",),
     ("recipe",),
     ("host",),

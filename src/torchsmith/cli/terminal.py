@@ -56,8 +56,8 @@ class PrintableStream:
 
 def guard_streams() -> None:
     """From here on, foreign text cannot command the terminal."""
-    sys.stdout = cast(TextIO, PrintableStream(sys.stdout))
-    sys.stderr = cast(TextIO, PrintableStream(sys.stderr))
+    sys.stdout = cast(TextIO, PrintableStream(unfiltered(sys.stdout)))
+    sys.stderr = cast(TextIO, PrintableStream(unfiltered(sys.stderr)))
 
 
 def unfiltered(stream: TextIO) -> TextIO:
