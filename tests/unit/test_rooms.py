@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Earliest first; rooms of one line stand side by side.
 RANKS = (
-    ("errors", "owners", "printable"),
+    ("errors", "owners", "printable", "secret_names"),
     ("facts",),
     ("recipe",),
     ("host",),
