@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+
+from torchsmith.plan.shell import one_command
 
 PIP_MOUNT = "--mount=type=cache,target=/root/.cache/pip"
 CCACHE_MOUNT = "--mount=type=cache,target=/root/.cache/ccache"
@@ -14,7 +17,7 @@ def run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
     """One RUN, one command a line; the first failure ends it."""
     head = " \\\n    ".join(["RUN", *mounts]) if mounts else "RUN"
     separator = " \\\n    " if mounts else " "
-    return [f"{head}{separator}" + "; \\\n    ".join(["set -eu", *commands])]
+    return [f"{head}{separator}" + "; \\\n    ".join(["set -eu", *map(one_command, commands)])]
 
 
 def apt_install(packages: Iterable[str]) -> list[str]:
@@ -24,7 +27,7 @@ def apt_install(packages: Iterable[str]) -> list[str]:
     such a lock until the build is over, and waits for itself. Not apt's own folder, which the
     distributions' images empty after every installation.
     """
-    names = " \\\n        ".join(sorted(dict.fromkeys(packages)))
+    names = " \\\n        ".join(map(shlex.quote, sorted(dict.fromkeys(packages))))
     install = (
         f"flock {_APT_FOLDER}/turn apt-get -o Dir::Cache::archives={_APT_FOLDER} install --yes "
         f"--no-install-recommends \\\n        {names}"
