@@ -31,7 +31,9 @@ def lines(found: Inspection) -> Iterator[str]:
     yield ""
     if found.verification is not None:
         about = "" if found.verification.fits else ", but of another file"
-        yield from _line("verified", f"{found.verification.summary}{about}")
+        signer = found.verification.signer
+        proof = f"signed by {signer[:16]}" if signer else "as is said and not proven"
+        yield from _line("verified", f"{found.verification.summary}{about}; {proof}")
     else:
         yield from _line("verified", "no report lies beside it")
     yield from _line("materials", found.bill or "no bill of materials lies beside it")
