@@ -128,5 +128,5 @@ def _report(
         raise SignatureError(
             "not allowed",
             f"no signed report beside {artifact.name} says that it passed",
-            "`torchsmith verify --save` writes and signs one.",
+            "`torchsmith verify --save` with the wheel writes and signs one.",
         )
