@@ -221,8 +221,28 @@ def _podman(folder: Path) -> Iterator[EngineHere]:
     try:
         yield here
     finally:
-        here("system", "reset", "--force")
+        _reset(here)
         _unmount(folder / "store/overlay")
+
+
+def _reset(podman: EngineHere) -> None:
+    """Remove a store. What cleans up behind the last container writes an event meanwhile.
+
+    conmon starts `podman container cleanup` when a container ends, and nobody waits for it: its
+    event is a file in a folder that is being removed, which is then "not empty".
+    """
+    for _ in range(20):
+        done = subprocess.run(
+            podman.engine.command("system", "reset", "--force"),
+            env=podman.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            return
+        time.sleep(0.5)
+    raise AssertionError((done.stdout + done.stderr)[-4000:])
 
 
 def _unmount(folder: Path) -> None:

@@ -70,7 +70,7 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def until(what: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(what: Callable[[], bool], seconds: float = 120.0) -> None:
     """Wait for something to become true."""
     end = time.monotonic() + seconds
     while not what():
@@ -167,12 +167,17 @@ class Cluster:
         daemon = self._daemons.pop(node, None)
         if daemon is None:
             return
-        pids = _in_namespace_of(daemon.pid)
-        # All stand still first: nobody lives to report the death of another.
-        for kind in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
+        # All stand still first, also those started meanwhile: nobody lives to report the death of
+        # another.
+        pids: set[int] = set()
+        while more := set(_in_namespace_of(daemon.pid)) - pids:
+            for pid in more:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, kind)
+                    os.kill(pid, signal.SIGSTOP)
+            pids |= more
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         daemon.wait()
 
     def ask(self, *command: str) -> str:

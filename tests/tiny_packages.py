@@ -60,10 +60,11 @@ def conda(
     subdir: str = "noarch",
     form: str = ".conda",
     files: dict[str, bytes] | None = None,
-    run_exports: dict[str, list[str]] | None = None,
+    run_exports: object = None,
+    literally: dict[str, str] | None = None,
     **more: object,
 ) -> Path:
-    """A conda package with one small file."""
+    """A conda package with one small file; `literally` puts text in place of values."""
     payload = files or {f"share/{name}": f"{name} {version}\n".encode()}
     index = {
         "arch": None,
@@ -78,6 +79,9 @@ def conda(
         **({"noarch": "generic"} if subdir == "noarch" else {}),
         **more,
     }
+    said = json.dumps(index)
+    for key, text in (literally or {}).items():
+        said = said.replace(f"{json.dumps(key)}: {json.dumps(index[key])}", f'"{key}": {text}')
     paths = [
         {
             "_path": path,
@@ -88,7 +92,7 @@ def conda(
         for path, data in payload.items()
     ]
     info = {
-        "info/index.json": json.dumps(index).encode(),
+        "info/index.json": said.encode(),
         "info/paths.json": json.dumps({"paths": paths, "paths_version": 1}).encode(),
         "info/about.json": b"{}",
         "info/files": "".join(f"{path}\n" for path in payload).encode(),

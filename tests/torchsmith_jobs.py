@@ -18,7 +18,8 @@ from torchsmith.jobs.client import Status
 from torchsmith.jobs.submissions import Submission, Submissions
 from torchsmith.jobs.watch import refreshed
 
-COMMAND = [sys.executable, "-m", "torchsmith", "job"]
+# As the installed command does: nothing is imported from the folder it is called in.
+COMMAND = [sys.executable, "-P", "-m", "torchsmith", "job"]
 
 
 @dataclass

@@ -42,6 +42,14 @@ def test_a_job_outlives_the_command_and_is_followed_by_another(jobs: Jobs) -> No
     assert "exit code 5" in jobs.call("status", job[:4]).stdout
 
 
+def test_a_module_in_the_folder_of_the_job_is_not_imported_by_torchsmith(jobs: Jobs) -> None:
+    for name in ("json", "signal", "gzip"):
+        (jobs.folder / f"{name}.py").write_text("raise SystemExit('imported')\n")
+    done = jobs.call("submit", jobs.write("echo well"), "--to", "local", "--follow")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "well" in done.stdout
+
+
 def test_a_failing_task_ends_the_others_and_is_named(jobs: Jobs) -> None:
     path = jobs.write('[ "$TASK_INDEX" != 0 ] || { echo oh no >&2; exit 3; }; sleep 60')
     started = time.monotonic()

@@ -279,10 +279,13 @@ def test_a_job_that_slurm_forgot_is_known_by_what_it_wrote(
         jobs = Jobs(tmp_path, "slurm", other.env)
         well = jobs.submit(jobs.write("true", name="well"))
         ill = jobs.submit(jobs.write("exit 7", name="ill"))
-        gone = jobs.submit(jobs.write("sleep 60", name="gone"))
+        gone = jobs.submit(jobs.write("echo begun; sleep 600", name="gone"))
         kept = tmp_path / "store/jobs"
         until(lambda: all((kept / job / "ended").exists() for job in (well, ill)))
-        until(lambda: (kept / gone / "started").exists())
+        # Its task, not only its script: without a controller no task can be started, and the job
+        # would rightly say that it failed.
+        log = kept / gone / "main-0.log"
+        until(lambda: log.exists() and "begun" in log.read_text())
         assert jobs.status(gone).status.state == "running"
         other.stop_controller()
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources import SourceError, UnreachableError, fetch
+from torchsmith.sources import SourceError, UnreachableError, fetch, write_bundle
+from torchsmith.sources.bundle import bundled, is_proven
 from torchsmith.sources.download import Retry
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.git_program import read_progress
+from torchsmith.sources.git_tree import git_proof
 from torchsmith.sources.models import FetchedSource, quiet
 
 pytestmark = pytest.mark.integration
@@ -455,3 +457,20 @@ def test_progress_is_read_from_what_git_says(
     line: str, expected: tuple[str, int | None] | None
 ) -> None:
     assert read_progress(line) == expected
+
+
+def test_a_clone_in_a_bundle_proves_its_commit(family: Path, tmp_path: Path) -> None:
+    (family / "top" / ".gitattributes").write_text("*.bat text eol=crlf\n")
+    (family / "top" / "run.bat").write_bytes(b"a\r\nb\r\n")
+    expected = commit(family / "top", "with line ends")
+    source = SourceChoice("git", url=str(family / "top"), commit=expected)
+    bring(source, tmp_path)
+    bundle = tmp_path / "b.tar.gz"
+    manifest = write_bundle({"top": tmp_path / "tree"}, {}, bundle)
+    assert is_proven(source, manifest, "top")
+    choice = bundled(source, bundle, manifest, "top")
+    found = fetch(choice, tmp_path / "out", cache=tmp_path / "cache")
+    assert found.evidence["commit"] == expected
+    assert (tmp_path / "out/third_party/middle/deep/inner/data.txt").exists()
+    (tmp_path / "tree/third_party/middle/name.txt").write_text("changed")
+    assert git_proof(tmp_path / "tree") is None

@@ -9,7 +9,8 @@ import pytest
 from torchsmith.errors import RecipeError, TorchsmithError, UsageError
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import ENGINES, render
-from torchsmith.recipe.job import names_a_secret, seconds
+from torchsmith.recipe.job import seconds
+from torchsmith.secret_names import is_secret_name
 
 pytestmark = pytest.mark.unit
 
@@ -100,7 +101,7 @@ def test_a_secret_in_clear_is_refused_and_not_repeated(
 
 @pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "KEYBOARD", "TLS_KEY_FILE", "OMP"])
 def test_a_variable_that_only_sounds_alike_is_no_secret(name: str) -> None:
-    assert not names_a_secret(name)
+    assert not is_secret_name(name)
 
 
 def test_lengths_of_time_add_up() -> None:

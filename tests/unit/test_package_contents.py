@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import io
 import json
 import os
@@ -179,6 +180,32 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
         archive.writestr("libtorch/build-version", "9")
         archive.writestr("libtorch/lib/zeros", bytes(100 << 20))
     with pytest.raises(VerificationError, match="far more"):
+        read_contents(path)
+
+
+@pytest.mark.parametrize("name", ["tiny-1.0-0.tar.bz2", "tiny-1.0-0.conda"])
+def test_a_packed_header_that_unfolds_too_far_is_refused(tmp_path: Path, name: str) -> None:
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        # Before its content, tarfile reads a member's long name into memory.
+        archive.addfile(tarfile.TarInfo("a" * (300 << 20)))
+    path = tmp_path / name
+    if name.endswith(".conda"):
+        with zipfile.ZipFile(path, "w") as outer:
+            outer.writestr("info-tiny.tar.zst", zstandard.compress(tar.getvalue()))
+    else:
+        path.write_bytes(bz2.compress(tar.getvalue(), 1))
+    with pytest.raises(VerificationError, match="far more"):
+        read_contents(path)
+
+
+def test_a_sparse_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "libtorch-9-linux-x86_64.tar.gz"
+    member = tarfile.TarInfo("libtorch/holes")
+    member.pax_headers = {"GNU.sparse.size": str(1 << 24), "GNU.sparse.map": f"0,0,{1 << 24},0"}
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(member)
+    with pytest.raises(VerificationError, match="sparse"):
         read_contents(path)
 
 

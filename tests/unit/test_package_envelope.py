@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from securesystemslib.signer import CryptoSigner
 from tests.unit.conftest import Run
 from tests.unit.test_package_contents import wheel
 
 from torchsmith.package.envelope import SignatureError, check, claims, envelope_path, seal
 from torchsmith.package.keys import own_key, read_public, signer, trusted_keys
+from torchsmith.package.reports import sign_report
+from torchsmith.verify.checks import Check
+from torchsmith.verify.report import Report, beside, keep_beside
 
 pytestmark = pytest.mark.unit
 
@@ -150,6 +154,139 @@ def test_one_good_line_is_enough_and_the_nearest_problem_is_told(signed: Path) -
     assert len(claims(signed)) == 2
     signed.write_bytes(signed.read_bytes() + b"x")
     assert refused(signed).state == "changed file"
+
+
+def test_a_signed_file_under_another_name_is_refused(signed: Path, tmp_path: Path) -> None:
+    other = signed.with_name("numpy-9.9-cp311-cp311-linux_x86_64.whl")
+    envelope_path(signed).rename(envelope_path(other))
+    signed.rename(other)
+    problem = refused(other)
+    assert problem.state == "renamed"
+    assert signed.name in problem.message
+
+
+def test_a_statement_of_another_kind_does_not_say_who_made_it(signed: Path) -> None:
+    text = told(signed).replace(b"slsa.dev/provenance/v1", b"example.org/anything/v1")
+    envelope_path(signed).write_bytes(seal(text, signer()))
+    assert refused(signed).state == "another kind"
+
+
+def test_a_revoked_key_is_believed_no_more(signed: Path, run: Run) -> None:
+    key = own_key()
+    assert key is not None
+    assert run("key", "revoke", key.id)[0] == 0
+    assert refused(signed).state == "revoked key"
+    assert "revoked" in run("key", "list")[1]
+
+
+def test_a_key_is_believed_to_its_last_day_only(signed: Path, run: Run, tmp_path: Path) -> None:
+    theirs = CryptoSigner.generate_ed25519()
+    envelope_path(signed).write_bytes(seal(told(signed), theirs))
+    pem = tmp_path / "theirs.pem"
+    pem.write_bytes(_public(theirs))
+    assert run("key", "trust", str(pem), "--until", "2999-01-01")[0] == 0
+    assert check(signed, trusted_keys()).signer.until == "2999-01-01"
+    assert run("key", "trust", str(pem), "--until", "2020-01-01")[0] == 0
+    assert refused(signed).state == "expired key"
+    assert run("key", "trust", str(pem), "--until", "tomorrow")[0] == 2
+    assert run("key", "revoke", str(pem))[0] == 0
+    assert run("key", "trust", str(pem))[0] == 2, "revoked is revoked"
+
+
+def test_a_list_of_revoked_keys_is_taken(signed: Path, run: Run, tmp_path: Path) -> None:
+    key = own_key()
+    assert key is not None
+    (tmp_path / "list").write_text(f"# stolen\n{'0' * 64}\n{key.id}  # mine\n")
+    assert run("key", "revoke", str(tmp_path / "list"))[0] == 0
+    assert refused(signed).state == "revoked key"
+    assert run("key", "revoke", "nothing")[0] == 2
+
+
+def test_what_the_old_key_signed_is_believed_after_a_rotation(signed: Path, run: Run) -> None:
+    before = own_key()
+    assert before is not None
+    assert run("key", "rotate")[0] == 0
+    after = own_key()
+    assert after is not None
+    assert after.id != before.id
+    assert check(signed, trusted_keys()).signer.id == before.id
+    envelope_path(signed).write_bytes(seal(told(signed), signer()))
+    assert check(signed, trusted_keys()).signer.id == after.id
+
+
+REPORT = Report(("tiny",), "0", (Check("wheel", "archive", "pass"),))
+
+
+def test_a_report_that_nobody_signed_is_said_to_be_so(signed: Path, run: Run) -> None:
+    digest = hashlib.sha256(signed.read_bytes()).hexdigest()
+    report = structs.replace(REPORT, wheels={signed.name: digest})
+    keep_beside(report, signed)
+    assert "1 passed; as is said and not proven" in run("inspect", str(signed))[1]
+    sign_report(report, signed)
+    key = own_key()
+    assert key is not None
+    assert f"1 passed; signed by {key.id[:16]}" in run("inspect", str(signed))[1]
+    assert check(signed, trusted_keys()), "how it was made is still signed"
+    sign_report(report, signed)
+    assert len(claims(signed)) == 2
+    forged = beside(signed).read_bytes().replace(b'"archive"', b'"all"')
+    beside(signed).write_bytes(forged)
+    assert "as is said and not proven" in run("inspect", str(signed))[1]
+
+
+def test_a_report_is_also_signed_by_who_built_it(signed: Path, run: Run) -> None:
+    keep_beside(REPORT, signed)
+    item = {
+        "name": beside(signed).name,
+        "digest": {"sha256": hashlib.sha256(beside(signed).read_bytes()).hexdigest()},
+    }
+    predicate = {"runDetails": {"byproducts": [item]}}
+    envelope_path(signed).write_bytes(seal(told(signed, predicate=predicate), signer()))
+    assert "; signed by " in run("inspect", str(signed))[1]
+
+
+def policy(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_policy_says_who_may_sign_what(signed: Path, run: Run, tmp_path: Path) -> None:
+    key = own_key()
+    assert key is not None
+    entry = '[[allow]]\nartifact = "{}"\nkeys = ["{}"]\n'
+    for text, code in (
+        (entry.format("tiny-*", key.id), 0),
+        (entry.format("torch-*", key.id), 9),
+        (entry.format("*", "0" * 64), 9),
+        (entry.format("*", "0" * 64) + entry.format("tiny*", key.id), 0),
+        (entry.format("*", key.id) + 'sources = ["git+https://example.org/*"]\n', 9),
+        (entry.format("*", key.id) + "report = true\n", 9),
+        (entry.format("*", "short"), 2),
+        (entry.format("*", key.id) + "unknown = 1\n", 2),
+        ("", 2),
+        ("allow = 5", 2),
+    ):
+        found, _, said = run("verify", str(signed), "--policy", policy(tmp_path, text))
+        assert found == code, (text, said)
+    assert run("verify", str(signed), "--policy", str(tmp_path / "none"))[0] == 2
+
+
+def test_a_policy_may_ask_for_sources_and_a_report(signed: Path, run: Run, tmp_path: Path) -> None:
+    key = own_key()
+    assert key is not None
+    source = {"name": "x", "uri": "git+https://example.org/x", "annotations": {"tree-sha256": "a"}}
+    predicate = {"buildDefinition": {"resolvedDependencies": [source]}}
+    envelope_path(signed).write_bytes(seal(told(signed, predicate=predicate), signer()))
+    keep_beside(REPORT, signed)
+    rules = policy(
+        tmp_path,
+        f'[[allow]]\nartifact = "*"\nkeys = ["{key.id}"]\nreport = true\n'
+        'sources = ["git+https://example.org/*"]\n',
+    )
+    assert run("verify", str(signed), "--policy", rules)[0] == 9
+    sign_report(REPORT, signed)
+    assert run("verify", str(signed), "--policy", rules)[0] == 0
 
 
 def test_a_bill_that_was_changed_is_refused(signed: Path) -> None:

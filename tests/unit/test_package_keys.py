@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,16 @@ import pytest
 from tests.unit.conftest import Run
 
 from torchsmith.errors import HostError, UsageError
-from torchsmith.package.keys import keys_folder, own_key, read_public, signer, trust, trusted_keys
+from torchsmith.package.keys import (
+    PublicKey,
+    keys_folder,
+    own_key,
+    read_public,
+    revoke,
+    signer,
+    trust,
+    trusted_keys,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -66,7 +76,7 @@ def test_a_damaged_key_is_refused_and_stays() -> None:
 
 def test_a_folder_that_cannot_be_made_is_said(home: Path) -> None:
     (home / "data").write_text("in the way", encoding="utf-8")
-    with pytest.raises(HostError, match="no key can be made"):
+    with pytest.raises(HostError, match="no key can be kept"):
         signer()
 
 
@@ -121,3 +131,73 @@ def test_the_commands_never_print_the_private_key(run: Run, home: Path) -> None:
     code, _, said = run("key", "trust", "nothing.pem")
     assert code == 2
     assert "Traceback" not in said
+
+
+@pytest.fixture
+def theirs(home: Path) -> Path:
+    """A trusted key, as it is kept."""
+    from securesystemslib.signer import CryptoSigner
+
+    made = CryptoSigner.generate_ed25519().public_key
+    pem = home / "theirs.pem"
+    pem.write_text(PublicKey(made.keyid, made.keyval["public"], pem).pem)
+    return trust(pem).path
+
+
+@pytest.mark.parametrize("what", ["", "trusted", "file"])
+@pytest.mark.parametrize("mode", [0o666, 0o777])
+def test_a_trusted_key_that_everybody_may_write_to_is_not_believed(
+    what: str, mode: int, theirs: Path
+) -> None:
+    path = theirs if what == "file" else keys_folder() / what
+    path.chmod(mode)
+    with pytest.raises(HostError, match="everybody may write"):
+        trusted_keys()
+
+
+def test_a_trusted_key_of_another_user_is_not_believed(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() == 0:
+        os.chown(theirs, 12345, -1)
+    else:
+        own = os.getuid()
+        monkeypatch.setattr(os, "geteuid", lambda: own + 1)
+    with pytest.raises(HostError, match="belongs to another user"):
+        trusted_keys()
+
+
+@pytest.mark.parametrize("instead", ["pipe", "link", "folder"])
+def test_what_is_no_file_among_the_keys_is_refused_and_not_waited_for(
+    instead: str, theirs: Path, home: Path
+) -> None:
+    odd = theirs.with_name("odd.pem")
+    if instead == "pipe":
+        os.mkfifo(odd)
+    elif instead == "link":
+        odd.symlink_to(home / "theirs.pem")
+    else:
+        odd.mkdir()
+    with pytest.raises(HostError, match=r"cannot be read|is a link"):
+        trusted_keys()
+
+
+def test_folders_for_keys_are_private_whatever_the_umask(home: Path) -> None:
+    public = home / "mine.pem"
+    before = os.umask(0)
+    try:
+        public.write_text(own_key(make=True).pem)  # type: ignore[union-attr]
+        trust(public)
+        assert trusted_keys()
+    finally:
+        os.umask(before)
+    for folder in (keys_folder(), keys_folder() / "trusted"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(keys_folder().parent.stat().st_mode) == 0o755
+
+
+def test_a_list_of_revoked_keys_that_others_may_write_to_is_refused(theirs: Path) -> None:
+    revoke([theirs.stem])
+    (keys_folder() / "revoked").chmod(0o666)
+    with pytest.raises(HostError, match="everybody may write"):
+        trusted_keys()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,9 +155,79 @@ def _text(made: Path) -> Path:
     return path
 
 
+def _saying(text: str) -> Callable[[Path], Path]:
+    """A package whose index.json has this in place of its build number."""
+
+    def make(made: Path) -> Path:
+        return conda(made, "bad", "1.0", form=".tar.bz2", literally={"build_number": text})
+
+    return make
+
+
+def _called(**fields: object) -> Callable[[Path], Path]:
+    return lambda made: conda(made, **{"name": "bad", "version": "1.0"} | fields)  # type: ignore[arg-type]
+
+
+def _holding(*members: tarfile.TarInfo) -> Callable[[Path], Path]:
+    def make(made: Path) -> Path:
+        path = conda(made, "bad", "1.0", form=".tar.bz2")
+        stream = io.BytesIO(bz2.decompress(path.read_bytes()))
+        with tarfile.open(fileobj=stream, mode="a") as tar:
+            for member in members:
+                tar.addfile(member)
+        path.write_bytes(bz2.compress(stream.getvalue()))
+        return path
+
+    return make
+
+
+def _member(name: str, kind: bytes, target: str = "", **more: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname, member.pax_headers = kind, target, more
+    return member
+
+
+BAD_VALUES = ("NaN", "Infinity", "-1", "1.5", "true", '"0"', "null", "[]", "1" * 40, "[" * 100_000)
+BAD_TYPES: tuple[dict[str, object], ...] = (
+    {"depends": "torch"},
+    {"depends": {"torch": 1}},
+    {"depends": [1]},
+    {"depends": ["torch\n"]},
+    {"depends": ["tоrch"]},
+    {"constrains": [["a"]]},
+    {"timestamp": "now"},
+    {"license": {"a": 1}},
+    {"license": "BSD\x1b[2J"},
+    {"noarch": []},
+    {"version": "1.0 "},
+    {"name": "tоrch"},
+    {"track_features": {"x": 1}},
+    {"run_exports": {"weak": "torch"}},
+)
+BAD_MEMBERS = (
+    (_member("dev/null", tarfile.CHRTYPE),),
+    (_member("fifo", tarfile.FIFOTYPE),),
+    (_member("etc", tarfile.SYMTYPE, "/etc"),),
+    (_member("etc", tarfile.SYMTYPE, "../etc"),),
+    (_member("a/b/c", tarfile.SYMTYPE, "../.."), _member("d", tarfile.SYMTYPE, "a/b/c/../x")),
+    (_member("a", tarfile.SYMTYPE, "share"), _member("a/b", tarfile.REGTYPE)),
+    (_member("passwd", tarfile.LNKTYPE, "../../etc/passwd"),),
+    (
+        _member(
+            "holes",
+            tarfile.REGTYPE,
+            **{"GNU.sparse.size": str(1 << 40), "GNU.sparse.map": f"0,0,{1 << 40},0"},
+        ),
+    ),
+)
+
+
 @pytest.mark.parametrize(
     "bad",
     [
+        *map(_saying, BAD_VALUES),
+        *(_called(**fields) for fields in BAD_TYPES),
+        *(_holding(*members) for members in BAD_MEMBERS),
         _truncated(".conda"),
         _truncated(".tar.bz2"),
         _flipped,
@@ -172,6 +245,58 @@ def test_a_bad_package_is_refused_and_the_channel_stays_as_it_was(
     with pytest.raises(VerificationError, match="is not a conda package to publish"):
         publish_packages(channel, [conda(made, "good", "2.0"), bad(made)])
     assert tree(channel) == before
+
+
+def test_links_that_stay_inside_are_published(channel: Path, made: Path) -> None:
+    good = _holding(
+        _member("lib/libbad.so", tarfile.SYMTYPE, "libbad.so.1"),
+        _member("lib/python/site", tarfile.SYMTYPE, "../../share"),
+        _member("share/again", tarfile.LNKTYPE, "share/bad"),
+    )(made)
+    assert [change.action for change in publish_packages(channel, [good])] == ["added"]
+
+
+def test_a_package_that_unfolds_too_far_is_refused_in_little_memory(
+    channel: Path, made: Path
+) -> None:
+    bomb = conda(made, "bad", "1.0", files={"share/zeros": bytes(100 << 20)})
+    assert bomb.stat().st_size < 1 << 16
+    with pytest.raises(VerificationError, match="far more"):
+        publish_packages(channel, [bomb])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"[]",
+        b'{"packages": []}',
+        b'{"packages": {"a-1-0.conda": 5}}',
+        b'{"packages": {"a-1-0.conda": {}}}',
+        b'{"packages": {"a-1-0.conda": {"name": "a", "version": 1}}}',
+        b'{"packages": {"a-1-0.conda": {"name": "a", "version": "1", "build_number": NaN}}}',
+        b'{"packages": {"a-1-0.conda": {"name": "a", "version": "1", "run_exports": 3}}}',
+        b'{"packages": {"a": {"name": "a", "version": "1"}}}',
+        b'{"packages": null}',
+        b'{"removed": [5]}',
+        b'{"info": ' + b"[" * 200_000,
+        b"\xff\xfe",
+    ],
+)
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_an_odd_page_is_not_guessed_at(
+    page: bytes, dry_run: bool, channel: Path, made: Path
+) -> None:
+    publish_packages(channel, [conda(made, "good", "1.0")])
+    (channel / "noarch" / "repodata.json").write_bytes(page)
+    with pytest.raises(OutputError, match="does not list packages"):
+        publish_packages(channel, [conda(made, "good", "2.0")], dry_run=dry_run)
+
+
+def test_a_page_that_is_a_folder_is_not_guessed_at(channel: Path, made: Path) -> None:
+    publish_packages(channel, [conda(made, "good", "1.0")])
+    (channel / "linux-64" / "repodata.json").mkdir(parents=True)
+    with pytest.raises(OutputError, match="does not list packages"):
+        publish_packages(channel, [conda(made, "good", "2.0")])
 
 
 def test_a_bad_package_keeps_the_wheels_beside_it_from_being_published(

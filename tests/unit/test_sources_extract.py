@@ -189,6 +189,16 @@ def test_a_hostile_zip_is_refused(tmp_path: Path, content: bytes, message: str) 
     assert not any(destination.iterdir())
 
 
+def test_a_sparse_file_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    holes = {"GNU.sparse.size": str(1 << 30), "GNU.sparse.map": f"0,0,{1 << 30},0"}
+    archive = gzip.compress(tar_bytes(member("p/holes", pax_headers=holes)))
+    destination = tmp_path / "tree"
+    destination.mkdir()
+    with pytest.raises(SourceError, match="sparse"):
+        extract(written(tmp_path / "bomb", archive), destination)
+    assert not any(destination.iterdir())
+
+
 SMALL = Limits(total_bytes=1 << 20, ratio=10, ratio_from_bytes=1 << 16, members=50)
 
 
@@ -201,6 +211,10 @@ SMALL = Limits(total_bytes=1 << 20, ratio=10, ratio_from_bytes=1 << 16, members=
         zip_bytes(("p/zeros", bytes(900_000), 0o644)),
         # A hard link is a few bytes and a whole file.
         tar_bytes(member("p/a", os.urandom(400_000)), *(hard(f"p/{n}", "p/a") for n in range(4))),
+        # The same within the limit on the total, but far past what so small an archive holds.
+        gzip.compress(
+            tar_bytes(member("p/a", bytes(30_000)), *(hard(f"p/{n}", "p/a") for n in range(20)))
+        ),
         # Past the archive's end, where no member tells of it.
         gzip.compress(tar_bytes(member("p/a", b"x")) + bytes(4 << 20)),
     ],

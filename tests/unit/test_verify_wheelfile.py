@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -111,6 +112,29 @@ def test_a_damaged_file_inside_is_caught(tmp_path: Path) -> None:
     path = build(tmp_path, files={"demo/data.py": b"A" * 1000})
     path.write_bytes(path.read_bytes().replace(b"A" * 1000, b"B" * 1000))
     assert failed(path) == ["archive"]
+
+
+def test_a_bomb_is_refused_by_what_it_claims(tmp_path: Path) -> None:
+    bomb = tmp_path / "demo-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(9):
+            archive.writestr(f"demo/{number}", bytes(16 << 20))
+    tracemalloc.start()
+    assert failed(bomb) == ["archive"]
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+def test_a_large_file_is_hashed_without_being_held_in_memory(tmp_path: Path) -> None:
+    wheel = build(tmp_path, files={"demo/data": bytes(48 << 20)})
+    tracemalloc.start()
+    assert failed(wheel) == []
+    assert tracemalloc.get_traced_memory()[1] < 24 << 20
+    tracemalloc.stop()
+
+
+def test_a_name_in_letters_that_look_like_others_is_caught(tmp_path: Path) -> None:
+    assert failed(build(tmp_path, "tоrch-1.0-py3-none-any.whl")) == ["file name"]
 
 
 def test_a_file_with_no_wheels_name_is_caught(tmp_path: Path) -> None:

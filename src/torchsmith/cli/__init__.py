@@ -15,7 +15,10 @@ def main() -> None:
     """Run the command line; explained failures end with one sentence and an exit code."""
     # Looking for garbage cycles after every 700 new objects is a tenth of what starting takes.
     gc.set_threshold(50_000)
+    from torchsmith.cli.terminal import guard_streams
     from torchsmith.errors import RecipeError, TorchsmithError
+
+    guard_streams()
 
     debug = "--debug" in sys.argv
     if debug:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -85,7 +84,7 @@ def bench(
     The first is yours, the others what it is held against.
     """
     from torchsmith.bench.result import as_json, read_result
-    from torchsmith.cli.output import write_file
+    from torchsmith.cli.output import print_json_text, write_file
 
     if cases:
         _list(suite.value, device.value, group or (), skip or ())
@@ -117,7 +116,7 @@ def bench(
     if html is not None:
         write_file(html, _drawn(result, html).encode())
     if json:
-        sys.stdout.write(as_json(result).decode())
+        print_json_text(as_json(result).decode())
     else:
         from torchsmith.cli.show_bench import show
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +27,7 @@ def render(
     """Write the images of a recipe down for compose, Apptainer, or plain docker build."""
     from torchsmith import __version__
     from torchsmith.cli import planning
-    from torchsmith.cli.output import print_files, write_tree
+    from torchsmith.cli.output import print_content, print_files, write_tree
     from torchsmith.engine.door import Wanted
     from torchsmith.images.render import render as rendered
 
@@ -43,6 +42,6 @@ def render(
             print(output / path)
     elif len(files) == 1:
         (content,) = files.values()
-        sys.stdout.write(content.decode())
+        print_content(content.decode())
     else:
         print_files(files)

@@ -24,7 +24,7 @@ def init(
     """Write a commented recipe: from answers, from flags, or from a preset."""
     import sys
 
-    from torchsmith.cli.output import write_file
+    from torchsmith.cli.output import print_content, write_file
     from torchsmith.errors import UsageError
     from torchsmith.recipe.load import parse_recipe
     from torchsmith.recipe.presets import find_preset, presets
@@ -51,7 +51,7 @@ def init(
         # What was typed is checked before anything is written.
         parse_recipe(text, "the answers", None)
     if to_stdout:
-        sys.stdout.write(text)
+        print_content(text)
         return
     write_file(path, text.encode())
     print(f"written: {path}\nnext: torchsmith plan {path}")

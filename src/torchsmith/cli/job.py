@@ -44,7 +44,7 @@ def render(
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Write a job as the native request of an engine; nothing is submitted."""
-    from torchsmith.cli.output import print_files, print_json, write_tree
+    from torchsmith.cli.output import print_content, print_files, print_json, write_tree
     from torchsmith.jobs.files import load_jobs
     from torchsmith.jobs.render import render as rendered
 
@@ -62,7 +62,7 @@ def render(
             print(output / path)
     elif len(made.files) == 1:
         (content,) = made.files.values()
-        sys.stdout.write(content.decode())
+        print_content(content.decode())
     else:
         print_files(made.files)
 
@@ -75,7 +75,7 @@ def import_(
     ] = None,
 ) -> None:
     """Turn a job of OpenPAI into a job file, from which it can be rendered for any engine."""
-    from torchsmith.cli.output import write_file
+    from torchsmith.cli.output import print_content, write_file
     from torchsmith.errors import OutputError
     from torchsmith.jobs.importing import import_job
     from torchsmith.recipe.job_file import job_file
@@ -85,7 +85,7 @@ def import_(
     for note in made.notes:
         print(f"note: {note}", file=sys.stderr)
     if output is None:
-        sys.stdout.write(text)
+        print_content(text)
         return
     if output.exists():
         raise OutputError(f"{output} is there already", "Name another file, or move it away.")

@@ -52,11 +52,40 @@ def export(
 
 
 @app.command()
-def trust(file: Annotated[Path, typer.Argument(help="A public key.")]) -> None:
+def trust(
+    file: Annotated[Path, typer.Argument(help="A public key.")],
+    until: Annotated[
+        str, typer.Option("--until", metavar="DAY", help="The last day, such as 2027-12-31.")
+    ] = "",
+) -> None:
     """Believe what this key signs."""
     from torchsmith.package.keys import trust as believe
 
-    print(f"{believe(file).id} is trusted now")
+    key = believe(file, until)
+    print(f"{key.id} is trusted now" + (f", until {key.until}" if key.until else ""))
+
+
+@app.command()
+def revoke(
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY...", help="An id, a public key, or a list of ids.")
+    ],
+) -> None:
+    """Believe keys no more, whenever they signed."""
+    from torchsmith.package.keys import revoke as disbelieve
+
+    for key in disbelieve(keys):
+        print(f"{key} is revoked")
+
+
+@app.command()
+def rotate() -> None:
+    """Sign with a new key from now on; what the old one signed is still believed here."""
+    from torchsmith.package.keys import rotate as renewed
+
+    old, new = renewed()
+    print(f"{new.id} signs from now on; {old.id} is only believed")
+    print("`torchsmith key export` writes the new one for those who are to trust it")
 
 
 @app.command("list")
@@ -67,9 +96,22 @@ def list_(json: Json = False) -> None:
 
     keys = trusted_keys()
     if json:
-        print_json([{"id": key.id, "own": key.own, "file": str(key.path)} for key in keys])
+        print_json(
+            [
+                {
+                    "id": key.id,
+                    "own": key.own,
+                    "file": str(key.path),
+                    "until": key.until,
+                    "problem": key.problem,
+                }
+                for key in keys
+            ]
+        )
         return
     for key in keys:
-        print(f"{key.id}  {'own' if key.own else 'trusted'}  {key.path}")
+        state = key.problem or ("own" if key.own else "trusted")
+        until = f"  until {key.until}" if key.until else ""
+        print(f"{key.id}  {state}  {key.path}{until}")
     if not keys:
         print("no key is trusted: `torchsmith key trust FILE` adds one")

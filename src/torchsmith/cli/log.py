@@ -22,6 +22,7 @@ def log(
     from torchsmith.engine.journals import journal_of
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
+    from torchsmith.printable import printable
 
     journal = journal_of(Store(store))
     if run is None:
@@ -30,7 +31,8 @@ def log(
             print_json([asdict(item) for item in runs])
             return
         for one in runs:
-            print(f"{one.id}  {_when(one.started)}  {one.status:<11}  {one.plan}  {one.error}")
+            what = printable(f"{one.plan}  {one.error}")
+            print(f"{one.id}  {_when(one.started)}  {one.status:<11}  {what}")
         if not runs:
             print("nothing was built yet")
         return
@@ -44,7 +46,7 @@ def log(
             return
         for item in steps:
             taken = duration(item.ended - item.started) if item.started and item.ended else ""
-            print(f"{item.status:<11} {taken:>8}  {item.step}  {item.error}")
+            print(f"{item.status:<11} {taken:>8}  {item.step}  {printable(item.error)}")
         return
     chosen = next((item for item in steps if item.step == step), None)
     if chosen is None:

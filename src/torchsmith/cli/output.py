@@ -18,15 +18,29 @@ if TYPE_CHECKING:
 
 def console() -> Console:
     """Where people read. Wide enough in a pipe that no line of a log is cut."""
-    from rich.console import Console
+    from torchsmith.cli.terminal import rich_console
 
     piped = not sys.stdout.isatty()
-    return Console(width=160 if piped else None, highlight=False, soft_wrap=False)
+    return rich_console(sys.stdout, width=160 if piped else None, highlight=False, soft_wrap=False)
 
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    print_json_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_json_text(document: str) -> None:
+    """The same for a document that is text already."""
+    from torchsmith.printable import printable_json
+
+    sys.stdout.write(printable_json(document))
+
+
+def print_content(text: str) -> None:
+    """The content of a file: unchanged into a pipe, printable on a terminal."""
+    from torchsmith.cli.terminal import unfiltered
+
+    (sys.stdout if sys.stdout.isatty() else unfiltered(sys.stdout)).write(text)
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -59,9 +73,8 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
 def print_files(files: Mapping[str, bytes]) -> None:
     """Several files on standard output, each under its name."""
     for name, content in files.items():
-        sys.stdout.write(f"# ==== {name}\n{content.decode('utf-8', 'replace')}")
-        if not content.endswith(b"\n"):
-            sys.stdout.write("\n")
+        end = "" if content.endswith(b"\n") else "\n"
+        print_content(f"# ==== {name}\n{content.decode('utf-8', 'replace')}{end}")
 
 
 def duration(seconds: float) -> str:

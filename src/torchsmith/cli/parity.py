@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +48,7 @@ def parity(
     Ends with 9 if one differs by more than rounding explains.
     """
     from torchsmith.bench.parity import ParityError, as_json, choose, read_parity
-    from torchsmith.cli.output import write_file
+    from torchsmith.cli.output import print_json_text, write_file
 
     if operators:
         for name, kind in choose(operator or (), dtype or ()):
@@ -76,7 +75,7 @@ def parity(
     if output is not None:
         write_file(output, as_json(found))
     if json:
-        sys.stdout.write(as_json(found).decode())
+        print_json_text(as_json(found).decode())
     else:
         from torchsmith.cli.show_bench import show_parity
 

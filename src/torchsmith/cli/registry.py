@@ -101,6 +101,7 @@ def pull(
 def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> None:
     from torchsmith.cli import planning
     from torchsmith.cli.known import known_of_lines
+    from torchsmith.cli.output import print_json_text
     from torchsmith.images.inside import verify_image
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
@@ -111,7 +112,7 @@ def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> No
     asked = [expected(item) for item in planning.resolutions(loaded, here)]
     made = verify_image(engine, str(image), asked)
     if json:
-        sys.stdout.write(as_json(made).decode())
+        print_json_text(as_json(made).decode())
     else:
         print("\n".join(lines(made)))
     if made.rating == "fail":

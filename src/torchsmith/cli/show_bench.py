@@ -20,6 +20,7 @@ from torchsmith.bench.parity import Parity, Status
 from torchsmith.bench.result import Compared, Reason, Result
 from torchsmith.bench.statistics import median
 from torchsmith.cli.output import console
+from torchsmith.cli.terminal import rich_console
 
 _COLOURS = {"faster": "green", "slower": "red", "same": "", "unclear": "yellow"}
 
@@ -60,7 +61,7 @@ def progress() -> Iterator[Told]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=rich_console(sys.stderr), transient=True) as bar:
         yield Told(bar)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from torchsmith.cli.output import duration
-from torchsmith.cli.terminal import say, style
+from torchsmith.cli.terminal import rich_console, say, style
 from torchsmith.engine import events
 from torchsmith.toolchain import governor_events
 
@@ -175,7 +175,6 @@ def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
     if quiet or not sys.stderr.isatty():
         yield _Lines(quiet=quiet)
         return
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -195,7 +194,7 @@ def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=rich_console(sys.stderr), transient=True) as progress:
         yield _Live(progress)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from torchsmith.cli.output import duration
+from torchsmith.cli.terminal import rich_console
 from torchsmith.engine.events import Event, Waiting, as_json
 from torchsmith.jobs.farm import events
 
@@ -138,7 +139,6 @@ def display(*, json: bool, quiet: bool) -> Iterator[Display]:
     if quiet or not sys.stderr.isatty():
         yield _Lines(quiet=quiet)
         return
-    from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -147,5 +147,5 @@ def display(*, json: bool, quiet: bool) -> Iterator[Display]:
         TimeElapsedColumn(),
         TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=rich_console(sys.stderr), transient=True) as progress:
         yield _Live(progress)

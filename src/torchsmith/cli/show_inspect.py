@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from torchsmith.package.inspection import Inspection, Linkage, Provenance, Source
+from torchsmith.printable import printable
 
 _WIDTH = 100
 _NAME = 12
@@ -13,7 +14,7 @@ _NAME = 12
 
 def lines(found: Inspection) -> Iterator[str]:
     """Everything of note, a subject a line."""
-    yield found.file
+    yield printable(found.file)
     label = f", label {found.label}" if found.label else ""
     yield from _line(found.kind, f"{found.name} {found.version}{label}")
     yield from _line("tags", " ".join(found.tags))
@@ -30,7 +31,9 @@ def lines(found: Inspection) -> Iterator[str]:
     yield ""
     if found.verification is not None:
         about = "" if found.verification.fits else ", but of another file"
-        yield from _line("verified", f"{found.verification.summary}{about}")
+        signer = found.verification.signer
+        proof = f"signed by {signer[:16]}" if signer else "as is said and not proven"
+        yield from _line("verified", f"{found.verification.summary}{about}; {proof}")
     else:
         yield from _line("verified", "no report lies beside it")
     yield from _line("materials", found.bill or "no bill of materials lies beside it")
@@ -40,8 +43,7 @@ def lines(found: Inspection) -> Iterator[str]:
 def _line(name: str, value: str | Iterable[str]) -> Iterator[str]:
     """A name and its value; a list runs on over several lines, and nothing is left out."""
     text = value if isinstance(value, str) else ", ".join(value)
-    # Most of it was written by others, who may mean to write to the terminal.
-    text = "".join(char if char.isprintable() else "?" for char in text)
+    text = printable(text)
     if text:
         start = f"  {name:<{_NAME}} "
         yield from textwrap.wrap(

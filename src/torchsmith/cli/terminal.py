@@ -10,7 +10,13 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from torchsmith.printable import printable_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -23,6 +29,61 @@ def coloured() -> bool:
 def style(name: str, text: str) -> str:
     """Text in a style, plain where colours are not shown."""
     return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if coloured() else text
+
+
+_OWN = frozenset(f"\x1b[{code}m" for code in ("0", *_CODES.values()))
+
+
+class PrintableStream:
+    """A standard stream that passes on no control characters but line ends, tabs and our styles."""
+
+    def __init__(self, unfiltered: TextIO) -> None:
+        self.unfiltered = unfiltered
+
+    def write(self, text: str) -> int:
+        """Write a text, made printable."""
+        self.unfiltered.write(printable_lines(text, _OWN.__contains__))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unfiltered, name)
+
+
+def guard_streams() -> None:
+    """From here on, foreign text cannot command the terminal."""
+    sys.stdout = cast(TextIO, PrintableStream(unfiltered(sys.stdout)))
+    sys.stderr = cast(TextIO, PrintableStream(unfiltered(sys.stderr)))
+
+
+def unfiltered(stream: TextIO) -> TextIO:
+    """The stream behind a guarded one, for those who make their text printable themselves."""
+    return stream.unfiltered if isinstance(stream, PrintableStream) else stream
+
+
+def rich_console(stream: TextIO, **options: Any) -> Console:
+    """A rich console on a standard stream: its own control sequences pass, those in a text do not.
+
+    rich leaves escape sequences in the texts it is given.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class PrintableConsole(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control:
+                    yield segment
+                else:
+                    yield Segment(printable_lines(segment.text), segment.style)
+
+    return PrintableConsole(file=unfiltered(stream), **options)
 
 
 def width() -> int:

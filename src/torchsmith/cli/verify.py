@@ -56,16 +56,22 @@ def verify(
     key: Annotated[
         Path | None, typer.Option("--key", help="With --signature: trust this public key alone.")
     ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option("--policy", help="Only check signatures: this file says who may sign what."),
+    ] = None,
 ) -> None:
     """Prove that a wheel or an environment is a torch that works, and the one asked for.
 
     Ends with 0 if every check passed, 9 if one failed.
     """
-    if signature or key is not None:
-        _signatures(target, key, json=json)
+    if signature or key is not None or policy is not None:
+        _signatures(target, key, policy, json=json)
         return
     from torchsmith.cli import planning
     from torchsmith.cli.known import known_of_lines
+    from torchsmith.cli.output import print_json_text
+    from torchsmith.package.reports import sign_report
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
     from torchsmith.verify.report import as_json, keep_beside, lines
@@ -97,8 +103,9 @@ def verify(
     for path in target if save else ():
         if path.suffix == ".whl":
             keep_beside(made, path)
+            sign_report(made, path)
     if json:
-        sys.stdout.write(as_json(made).decode())
+        print_json_text(as_json(made).decode())
     else:
         print("\n".join(lines(made)))
     if made.rating == "fail":
@@ -109,14 +116,19 @@ def verify(
         raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
 
 
-def _signatures(files: list[Path], key: Path | None, *, json: bool) -> None:
+def _signatures(files: list[Path], key: Path | None, policy: Path | None, *, json: bool) -> None:
     from torchsmith.cli.output import print_json
     from torchsmith.package.envelope import check
     from torchsmith.package.keys import read_public, trusted_keys
+    from torchsmith.package.policy import check_policy, read_policy
 
     keys = (read_public(key),) if key is not None else trusted_keys()
+    rules = read_policy(policy) if policy is not None else None
     # All of them before a word: one that is refused must not hide behind others.
-    found = {path: check(path, keys) for path in files}
+    found = {
+        path: check(path, keys) if rules is None else check_policy(path, rules, keys)
+        for path in files
+    }
     if json:
         print_json([{"file": str(path), "key": signed.signer.id} for path, signed in found.items()])
         return

@@ -153,15 +153,20 @@ def host_for(path: Path | None, *, brief: bool = False) -> Host:
 
     from torchsmith.errors import UsageError
     from torchsmith.host import Host, read_host
+    from torchsmith.host.models import check_described
     from torchsmith.recipe.reading import read_file
 
     if path is None:
         return read_host(Path.cwd(), brief=brief)
     try:
         table = json.loads(read_file(path, MAX_HOST_BYTES))
-        return Host.model_validate(table.get("host", table))
-    except (ValueError, AttributeError, RecursionError):
+        table = table.get("host", table)
+        check_described(table)
+        return Host.model_validate(table)
+    except (ValueError, AttributeError, RecursionError) as error:
+        # What pydantic says has many lines and repeats everything.
+        why = str(error).partition("\n")[0]
         raise UsageError(
-            f"{path} does not describe a machine",
+            f"{path} does not describe a machine: {why}",
             "`torchsmith doctor --json` on the other machine writes such a file.",
         ) from None

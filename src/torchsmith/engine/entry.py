@@ -12,16 +12,21 @@ import glob
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
+import msgspec
+
 from torchsmith.engine.trees import Item, copy_file
+from torchsmith.owners import read_plain, who_else_writes
 from torchsmith.plan.models import Step
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 FILES = "files.json"
 OUTPUTS = "outputs"
+# A tree of 2,000,000 files, the most a source may have, is described in less.
+_MOST_BYTES = 1 << 30
 
 
 class DamagedEntryError(Exception):
@@ -30,6 +35,10 @@ class DamagedEntryError(Exception):
 
 class ForeignEntryError(DamagedEntryError):
     """Another version of torchsmith wrote it: of no use to us, and not ours to drop."""
+
+
+class UntrustedEntryError(ForeignEntryError):
+    """Another user of the machine may have written it."""
 
 
 class MissingOutputError(Exception):
@@ -93,13 +102,13 @@ def write_manifest(entry: Entry, files: bytes) -> bytes:
 
 def _table(folder: Path) -> dict[str, object]:
     try:
-        whole = json.loads((folder / MANIFEST).read_bytes())
+        whole = json.loads(read_plain(folder / MANIFEST, _MOST_BYTES))
         table = whole["entry"]
         if whole["sha256"] != hashlib.sha256(_canonical(table)).hexdigest():
             raise DamagedEntryError("its manifest was changed")
     except OSError as error:
         raise DamagedEntryError("its manifest cannot be read") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedEntryError("its manifest is cut off") from error
     if not isinstance(table, dict):
         raise DamagedEntryError("its manifest is no manifest")
@@ -113,21 +122,66 @@ def read_entry(folder: Path) -> Entry:
         raise ForeignEntryError("another version of torchsmith wrote it")
     table.pop("files_sha256", None)
     try:
-        outputs = tuple(map(str, table.pop("outputs")))  # type: ignore[call-overload]
-        return Entry(**table, outputs=outputs, folder=folder)  # type: ignore[arg-type]
-    except (KeyError, TypeError) as error:
-        raise DamagedEntryError("its manifest lacks a field") from error
+        entry = msgspec.convert({**table, "folder": folder}, Entry)
+    except msgspec.ValidationError as error:
+        raise DamagedEntryError(f"its manifest: {error}") from error
+    if not all(map(inside, entry.outputs)):
+        raise DamagedEntryError("its outputs lead out of the work folder")
+    return entry
+
+
+def check_trust(root: Path, folder: Path, *, shared: bool) -> None:
+    """Refuse an entry that another user may have put into the store, or changed in it.
+
+    A store that is shared is trusted with all who build into it.
+    """
+    within = folder.relative_to(root)
+    parts = [root, *(root / parent for parent in within.parents if parent != Path()), folder]
+    for path in (*parts, folder / MANIFEST, folder / FILES, folder / OUTPUTS):
+        try:
+            why = who_else_writes(path, members=shared)
+        except OSError as error:
+            raise DamagedEntryError(f"{path.name} cannot be looked at") from error
+        if why:
+            raise UntrustedEntryError(why)
 
 
 def read_items(folder: Path) -> list[Item]:
     """Read the list of files, or say how it is damaged."""
     try:
-        content = (folder / FILES).read_bytes()
+        content = read_plain(folder / FILES, _MOST_BYTES)
     except OSError as error:
         raise DamagedEntryError("its list of files cannot be read") from error
     if hashlib.sha256(content).hexdigest() != _table(folder).get("files_sha256"):
         raise DamagedEntryError("its list of files was changed")
-    return [Item(**item) for item in json.loads(content)]
+    try:
+        items = msgspec.json.decode(content, type=list[Item])
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise DamagedEntryError(f"its list of files: {error}") from error
+    _check_items(items)
+    # Results need no setuid: only a stranger's entry would have one.
+    return [replace(item, mode=item.mode & 0o777) for item in items]
+
+
+def _check_items(items: Sequence[Item]) -> None:
+    """Nothing outside of the work folder, nothing twice, nothing behind a link."""
+    kinds: dict[str, str] = {}
+    for item in items:
+        # Plain strings: a Path for each of 100,000 files is slow.
+        if "\0" in item.path or not {"", ".", ".."}.isdisjoint(item.path.split("/")):
+            raise DamagedEntryError(f"it has a file that leads out of it, {item.path!r}")
+        if item.path in kinds or item.kind not in ("file", "folder", "link"):
+            raise DamagedEntryError(f"it has {item.path!r} twice, or as nothing that can be kept")
+        kinds[item.path] = item.kind
+    folders = {""}
+    for path in kinds:
+        parent = path.rpartition("/")[0]
+        while parent not in folders:
+            # The folder of an output need not be part of it; what is there must be a folder.
+            if kinds.get(parent, "folder") != "folder":
+                raise DamagedEntryError(f"it has {path!r} behind a link or a file")
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
 
 
 def problems_of(folder: Path) -> list[str]:
@@ -146,7 +200,7 @@ def problems_of(folder: Path) -> list[str]:
             elif item.kind == "link":
                 good = str(path.readlink()) == item.target
             else:
-                good = copy_file(str(path), None).sha256 == item.sha256
+                good = copy_file(str(path), None, plain=True).sha256 == item.sha256
         except OSError:
             problems.append(f"{item.path} cannot be read")
             continue
@@ -158,6 +212,8 @@ def problems_of(folder: Path) -> list[str]:
 def inside(path: str) -> bool:
     """Whether a path stays in the work folder, and is not all of it."""
     pure = PurePosixPath(path)
+    if "\0" in path:
+        return False
     return not pure.is_absolute() and ".." not in pure.parts and bool(pure.parts)
 
 

@@ -7,13 +7,17 @@ nobody else can find, which is why the file is looked at again once the lock is 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+
+from torchsmith.owners import make_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +49,11 @@ class Lock:
 
     def try_acquire(self) -> bool:
         """Take the lock if nobody has it."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = self._open()
+            if descriptor is None:
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -64,6 +70,27 @@ class Lock:
                 self._descriptor = descriptor
                 return True
             os.close(descriptor)
+
+    def _open(self) -> int | None:
+        """Open the lock's file; None if something else lay in its place, which is gone now.
+
+        A link, or a second name of another file, would have that file overwritten.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.path, flags, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO):
+                raise
+            self.path.unlink(missing_ok=True)
+            return None
+        status = os.fstat(descriptor)
+        # No name at all: its holder let go of it just now, which is looked at later.
+        if stat.S_ISREG(status.st_mode) and status.st_nlink < 2:
+            return descriptor
+        os.close(descriptor)
+        self.path.unlink(missing_ok=True)
+        return None
 
     def acquire(
         self,

@@ -36,6 +36,8 @@ from torchsmith.engine.entry import (
     DamagedEntryError,
     Entry,
     ForeignEntryError,
+    UntrustedEntryError,
+    check_trust,
     find_outputs,
     place,
     problems_of,
@@ -47,6 +49,7 @@ from torchsmith.engine.entry import (
 from torchsmith.engine.leases import Lease, Pulse
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk, with_hash
+from torchsmith.owners import make_folder
 from torchsmith.plan.models import Step
 
 # Up to here each file is brought to the disk by itself; beyond, the whole filesystem is.
@@ -55,6 +58,10 @@ _WRITABLE = 0o222
 # The mark of a store that several hosts build into.
 SHARED = "shared"
 _DAY_S = 86_400
+# What reading a stored file ends with where something else lies in its place.
+_UNREADABLE = frozenset(
+    {errno.ENOENT, errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ class Store:
     ) -> None:
         self.root = (root or default_root()).absolute()
         self._warn = on_warning or logging.getLogger("torchsmith").warning
-        # Damage in a store we may not write to: known for as long as we run.
+        # Damage in a store we may not write to, and what is not ours: known while we run.
         self._damaged: set[Path] = set()
         self._links = os.geteuid() != 0
         self.pulse = Pulse(self.root / "alive") if self.shared else None
@@ -139,9 +146,13 @@ class Store:
             if folder in self._damaged or not folder.is_dir():
                 continue
             try:
+                check_trust(self.root, folder, shared=self.shared)
                 entry = read_entry(folder)
                 if entry.key != key:
                     raise DamagedEntryError("it is filed under another key")
+            except UntrustedEntryError as problem:
+                self._distrust(folder, problem)
+                continue
             except ForeignEntryError:
                 continue
             except DamagedEntryError as problem:
@@ -161,7 +172,7 @@ class Store:
         singles = frozenset(roots) if self._links else frozenset()
         needed = sum(item.size for item in items if item.path not in singles)
         with room(self.root, needed):
-            self.root.mkdir(parents=True, exist_ok=True)
+            make_folder(self.root)
             check_room(self.root, needed)
             with self._incoming() as folder:
                 items, bound = self._take(items, work, folder / OUTPUTS, singles)
@@ -197,7 +208,7 @@ class Store:
             bound.append(copied.found)
             return with_hash(item, copied)
 
-        target.mkdir()
+        target.mkdir(mode=0o755)
         moved = transfer(items, target, move)
         for item in moved:
             if item.kind == "folder":
@@ -209,6 +220,8 @@ class Store:
         files = write_files(items)
         write_whole(folder / FILES, files)
         write_whole(folder / MANIFEST, write_manifest(entry, files))
+        for name in (FILES, MANIFEST):
+            (folder / name).chmod(0o644)
         if len(items) > _FEW_FILES:
             sync_filesystem(folder)
         else:
@@ -217,7 +230,7 @@ class Store:
                     sync_file(folder / OUTPUTS / item.path)
             sync_file(folder / OUTPUTS)
             sync_file(folder)
-        entry.folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(entry.folder.parent)
         for _ in range(3):
             try:
                 folder.rename(entry.folder)
@@ -237,7 +250,7 @@ class Store:
         folder = self.root / "incoming" / uuid.uuid4().hex
         with self.lock(folder.with_suffix(".lock")):
             try:
-                folder.mkdir()
+                folder.mkdir(mode=0o755)
                 yield folder
             finally:
                 remove(folder)
@@ -276,9 +289,9 @@ class Store:
             source, target = str(origin / stored.path), str(work / item.path)
             linked = item.path in single and _link(source, target)
             try:
-                copied = copy_file(source, None if linked else target)
+                copied = copy_file(source, None if linked else target, plain=True)
             except OSError as error:
-                if error.errno in (errno.ENOENT, errno.EIO, errno.ENOTDIR, errno.EISDIR):
+                if error.errno in _UNREADABLE:
                     raise DamagedEntryError(f"{stored.path} cannot be read") from error
                 raise
             if copied.sha256 != stored.sha256:
@@ -334,6 +347,14 @@ class Store:
             self._damaged.add(folder)
         with contextlib.suppress(OSError), self._incoming() as aside:
             folder.rename(aside / "dropped")
+
+    def _distrust(self, folder: Path, problem: UntrustedEntryError) -> None:
+        """Leave an entry where it is, and say so once."""
+        self._damaged.add(folder)
+        self._warn(
+            f"the stored result {folder.name[:12]} is not used: {problem}. If nobody else "
+            "uses this store: chown it to yourself and chmod -R go-w"
+        )
 
     def gc(
         self,

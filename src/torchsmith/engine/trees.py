@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torchsmith.owners import open_plain
+
 _CHUNK = 1 << 20
 # linux/fs.h: share the blocks of another file until either is written to.
 _FICLONE = 0x40049409
@@ -98,8 +100,12 @@ class Copied:
     found: bool
 
 
-def copy_file(source: str, target: str | None, needle: bytes = b"") -> Copied:
+def copy_file(
+    source: str, target: str | None, needle: bytes = b"", *, plain: bool = False
+) -> Copied:
     """Copy a file (or only read it), hashing it and looking for `needle` on the way.
+
+    With `plain`, only a regular file is opened, and not through a link.
 
     Where the filesystem can share blocks until they are written to, no data is copied.
     """
@@ -108,7 +114,8 @@ def copy_file(source: str, target: str | None, needle: bytes = b"") -> Copied:
     found = False
     tail = b""
     with contextlib.ExitStack() as stack:
-        reader = stack.enter_context(open(source, "rb", buffering=0))  # noqa: PTH123
+        opened = open_plain(source) if plain else source
+        reader = stack.enter_context(open(opened, "rb", buffering=0))  # noqa: PTH123
         writer = None
         if target is not None:
             # Exclusive: a file in the way is a mistake, and a link in the way a trap.

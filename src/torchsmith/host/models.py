@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -158,3 +159,29 @@ class Host(_Model):
 
     root: bool = Field(False, description="Whether torchsmith runs as root.")
     apt: bool = Field(False, description="Whether apt-get is here.")
+
+
+# What people read, and no program.
+_PROSE = frozenset(("board", "cpu_name", "detail", "kernel", "name"))
+_FORM = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069$`\"'\\]*")
+_LONGEST = 4096
+
+
+def check_described(described: object, key: str = "") -> None:
+    """Refuse a description of a machine, in JSON, whose values could be read as commands.
+
+    Paths and names out of it stand in scripts and Dockerfiles. `ValueError` says which.
+    """
+    if isinstance(described, dict):
+        for name, value in described.items():
+            check_described(name, "a key")
+            check_described(value, str(name))
+    elif isinstance(described, list):
+        for value in described:
+            check_described(value, key)
+    elif (
+        isinstance(described, str)
+        and key not in _PROSE
+        and (len(described) > _LONGEST or not _FORM.fullmatch(described))
+    ):
+        raise ValueError(f"{key} is {described[:80]!r}, which no path or name is")

@@ -6,7 +6,9 @@ sizes or name files outside itself.
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import hashlib
 import json
 import lzma
@@ -16,13 +18,21 @@ import zlib
 from collections.abc import Iterator, Mapping
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, cast
 
 import zstandard
 from msgspec import Struct
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from torchsmith.sources.tree import file_hash
+from torchsmith.sources.unfolding import (
+    BombError,
+    Metered,
+    check_member,
+    check_zip,
+    exhaust,
+    most_bytes,
+)
 from torchsmith.verify.binary import MAGIC, Library, read_bytes
 from torchsmith.verify.errors import VerificationError
 
@@ -36,8 +46,6 @@ _ENDS: Mapping[str, Kind] = {
     ".zip": "libtorch archive",
 }
 _CHUNK = 1 << 20
-# Code and text come to a tenth or so of their size; what claims so much more is a bomb.
-_MOST_TIMES, _MOST_FREE = 200, 64 << 20
 _LONGEST_TEXT = 16 << 20
 
 
@@ -141,14 +149,14 @@ class _Seen:
         self.bytes = 0
         self.texts: dict[str, str] = {}
         self.libraries: list[Packed] = []
-        self._most = size * _MOST_TIMES + _MOST_FREE
+        self._most = most_bytes(size)
 
     def add(self, name: str, stream: IO[bytes], claimed: int) -> None:
         """Take in one file."""
         if name.startswith("/") or ".." in name.split("/") or "\\" in name or "\0" in name:
             raise ValueError(f"it holds a file that leads out of it, {name!r}")
         if claimed + self.bytes > self._most:
-            raise ValueError("it unpacks to far more than any package does")
+            raise BombError
         self.files += 1
         first = stream.read(_CHUNK)
         if first[:4] == MAGIC:
@@ -181,23 +189,29 @@ def _members(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
     elif path.name.endswith(".conda"):
         yield from _in_conda(path)
     else:
-        with tarfile.open(path, "r:*") as archive:
-            yield from _tarred(archive)
+        opener = bz2.open if path.name.endswith(".bz2") else gzip.open
+        with opener(path) as plain:
+            yield from _tarred(cast("IO[bytes]", plain), path)
 
 
 def _zipped(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
     with zipfile.ZipFile(path) as archive:
+        check_zip(archive, path.stat().st_size)
         for info in archive.infolist():
             if not info.is_dir():
                 with archive.open(info) as stream:
                     yield info.filename, stream, info.file_size
 
 
-def _tarred(archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes], int]]:
-    for item in archive:
-        stream = archive.extractfile(item) if item.isreg() else None
-        if stream is not None:
-            yield item.name.removeprefix("./"), stream, item.size
+def _tarred(plain: IO[bytes], path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
+    metered = Metered(plain, 2 * most_bytes(path.stat().st_size), BombError())
+    with tarfile.open(fileobj=cast("IO[bytes]", metered), mode="r|") as archive:
+        for item in archive:
+            check_member(item)
+            stream = archive.extractfile(item) if item.isreg() else None
+            if stream is not None:
+                yield item.name.removeprefix("./"), stream, item.size
+    exhaust(cast("IO[bytes]", metered))
 
 
 def _in_conda(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
@@ -208,9 +222,8 @@ def _in_conda(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
             with (
                 archive.open(name) as packed,
                 zstandard.ZstdDecompressor().stream_reader(packed) as plain,
-                tarfile.open(fileobj=plain, mode="r|") as tar,
             ):
-                yield from _tarred(tar)
+                yield from _tarred(cast("IO[bytes]", plain), path)
 
 
 def _wheel(path: Path, seen: _Seen) -> dict[str, object]:

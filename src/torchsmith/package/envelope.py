@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
+PROVENANCE = "https://slsa.dev/provenance/v1"
 _LARGEST = 64 << 20
 
 
@@ -81,6 +82,10 @@ def seal(statement: bytes, signer: Signer) -> bytes:
 
     envelope = Envelope(statement, PAYLOAD_TYPE, {})
     envelope.sign(signer)
+    return _line(envelope)
+
+
+def _line(envelope: Envelope) -> bytes:
     return json.dumps(envelope.to_dict(), separators=(",", ":")).encode() + b"\n"
 
 
@@ -135,16 +140,30 @@ def _read(envelope: Envelope, path: Path) -> Claim:
     return Claim(tuple(envelope.signatures), said.predicate_type, said.predicate, subjects)
 
 
+def kinds_in(path: Path) -> list[tuple[bytes, str]]:
+    """The lines of an envelope file, each with the type of its statement; none if there is none."""
+    try:
+        envelopes = _open(path)
+    except SignatureError as problem:
+        if problem.state == "unsigned":
+            return []
+        raise
+    return [(_line(envelope), _read(envelope, path).predicate_type) for envelope in envelopes]
+
+
 def claims(artifact: Path) -> tuple[Claim, ...]:
     """What is said about an artifact, whether or not anybody trusted says it."""
     path = envelope_path(artifact)
     return tuple(_read(envelope, path) for envelope in _open(path))
 
 
-def check(artifact: Path, keys: Sequence[PublicKey], digest: str = "") -> Signed:
+def check(
+    artifact: Path, keys: Sequence[PublicKey], digest: str = "", *, predicate: str = PROVENANCE
+) -> Signed:
     """The statement about this very file that a trusted key signed.
 
-    `digest` is the file's sha256 where it is known already. Raises `SignatureError`.
+    `digest` is the file's sha256 where it is known already; `predicate` is the type the statement
+    must have: a report that it works does not say who made it. Raises `SignatureError`.
     """
     path = envelope_path(artifact)
     if not artifact.is_file():
@@ -156,6 +175,7 @@ def check(artifact: Path, keys: Sequence[PublicKey], digest: str = "") -> Signed
         try:
             claim = _read(envelope, path)
             key = _signed_by(envelope, keys, path)
+            _of_kind(claim, predicate, path)
             _about(claim, artifact, digest)
             _with_its_bill(claim, artifact)
         except SignatureError as problem:
@@ -170,10 +190,23 @@ _ORDER = (
     "broken",
     "unknown key",
     "changed envelope",
+    "another kind",
+    "expired key",
+    "revoked key",
     "another file",
+    "renamed",
     "changed file",
     "changed bill",
 )
+
+
+def _of_kind(claim: Claim, predicate: str, path: Path) -> None:
+    if claim.predicate_type != predicate:
+        raise SignatureError(
+            "another kind",
+            f"{path.name} holds a statement of another kind: {claim.predicate_type!r}",
+            f"One of the kind {predicate} is needed.",
+        )
 
 
 def _signed_by(envelope: Envelope, keys: Sequence[PublicKey], path: Path) -> PublicKey:
@@ -192,6 +225,12 @@ def _signed_by(envelope: Envelope, keys: Sequence[PublicKey], path: Path) -> Pub
             key.verifier.verify_signature(envelope.signatures[key.id], envelope.pae())
         except UnverifiedSignatureError:
             continue
+        if key.problem:
+            raise SignatureError(
+                f"{key.problem} key",
+                f"{path.name} is signed by {key.id[:16]}, whose key is {key.problem}",
+                "`torchsmith key list` shows what is believed here; ask for a newer build.",
+            )
         return key
     raise SignatureError(
         "changed envelope",
@@ -202,8 +241,15 @@ def _signed_by(envelope: Envelope, keys: Sequence[PublicKey], path: Path) -> Pub
 
 def _about(claim: Claim, artifact: Path, digest: str) -> None:
     digests = dict(claim.subjects)
-    if digest in digests.values():
+    if (artifact.name, digest) in claim.subjects:
         return
+    if digest in digests.values():
+        names = [name for name, sha256 in claim.subjects if sha256 == digest]
+        raise SignatureError(
+            "renamed",
+            f"{artifact.name} was signed under another name: {', '.join(names)}",
+            "A name says what an installer takes it for: give it back the one it was signed with.",
+        )
     if artifact.name in digests:
         raise SignatureError(
             "changed file",
@@ -227,17 +273,23 @@ class _RunDetails(Struct, frozen=True):
     byproducts: tuple[_Byproduct, ...] = ()
 
 
-def _with_its_bill(claim: Claim, artifact: Path) -> None:
-    """The bill of materials is vouched for by its hash; a report may be written anew any time."""
+def byproducts(claim: Claim) -> dict[str, str]:
+    """The documents a statement vouches for: the sha256 of each, by its name."""
     try:
         run = msgspec.convert(claim.predicate.get("runDetails", {}), _RunDetails)
     except msgspec.ValidationError:
-        return
-    for item in run.byproducts:
-        path = artifact.with_name(item.name.rpartition("/")[2] or "-")
-        if not item.name.endswith(".cdx.json") or not path.is_file():
+        return {}
+    names = {item.name.rpartition("/")[2]: item.digest.get("sha256", "") for item in run.byproducts}
+    return {name: sha256 for name, sha256 in names.items() if name not in ("", ".", "..")}
+
+
+def _with_its_bill(claim: Claim, artifact: Path) -> None:
+    """The bill of materials is vouched for by its hash; a report may be written anew any time."""
+    for name, sha256 in byproducts(claim).items():
+        path = artifact.with_name(name)
+        if not name.endswith(".cdx.json") or not path.is_file():
             continue
-        if file_hash(path) != item.digest.get("sha256"):
+        if file_hash(path) != sha256:
             raise SignatureError(
                 "changed bill",
                 f"{path.name} is not the bill of materials that was signed",

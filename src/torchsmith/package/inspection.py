@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from torchsmith.errors import TorchsmithError
 from torchsmith.package.contents import Contents, Kind, read_contents
-from torchsmith.package.envelope import Claim, SignatureError, check, claims
+from torchsmith.package.envelope import PROVENANCE, Claim, SignatureError, Signed, check, claims
 from torchsmith.package.keys import trusted_keys
 from torchsmith.package.materials import outside
-from torchsmith.package.provenance import PREDICATE
+from torchsmith.package.reports import report_signer
 from torchsmith.package.sbom import bill_path
 from torchsmith.verify.binary import Library, version_key
 from torchsmith.verify.fatbin import order
@@ -84,6 +84,8 @@ class Verification(Struct, frozen=True):
     rating: str
     summary: str
     fits: bool
+    # The trusted key that signed it; empty: anybody may have written it.
+    signer: str = ""
 
 
 class Inspection(Struct, frozen=True):
@@ -113,7 +115,7 @@ class Inspection(Struct, frozen=True):
 def inspect(path: Path) -> Inspection:
     """Look at a wheel, a conda package or a libtorch archive, and at what lies beside it."""
     contents = read_contents(path)
-    signature, claim = _signature(path, contents.sha256)
+    signature, claim, signed = _signature(path, contents.sha256)
     bill = bill_path(path)
     return Inspection(
         file=str(path),
@@ -133,7 +135,7 @@ def inspect(path: Path) -> Inspection:
         requires=contents.requires,
         signature=signature,
         made=_provenance(claim) if claim is not None else None,
-        verification=_verification(path, contents.sha256),
+        verification=_verification(path, contents.sha256, signed),
         bill=bill.name if bill.is_file() else "",
     )
 
@@ -182,15 +184,21 @@ def lowest_tag(libraries: Sequence[Library], machine: str) -> str:
     return ""
 
 
-def _verification(path: Path, sha256: str) -> Verification | None:
+def _verification(path: Path, sha256: str, signed: Signed | None) -> Verification | None:
     try:
         report: Report = from_json(beside(path).read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None
-    return Verification(report.rating, summary(report), sha256 in report.wheels.values())
+    try:
+        signer = report_signer(path, trusted_keys(), sha256, signed)
+    except TorchsmithError:
+        # Our own key cannot be used; nothing is proven then.
+        signer = ""
+    fits = sha256 in report.wheels.values()
+    return Verification(report.rating, summary(report), fits, signer)
 
 
-def _signature(path: Path, sha256: str) -> tuple[Signature, Claim | None]:
+def _signature(path: Path, sha256: str) -> tuple[Signature, Claim | None, Signed | None]:
     """Who vouches for it, and what they say."""
     try:
         signed = check(path, trusted_keys(), sha256)
@@ -200,14 +208,15 @@ def _signature(path: Path, sha256: str) -> tuple[Signature, Claim | None]:
         # Our own key cannot be used; that says nothing about the artifact.
         state, message = "unchecked", error.message
     else:
-        return Signature("trusted", signed.signer.id, signed.signer.own), signed.claim
+        return Signature("trusted", signed.signer.id, signed.signer.own), signed.claim, signed
     claim: Claim | None = None
     if state in _UNTOUCHED:
         said = claims(path)
-        claim = next((item for item in said if item.predicate_type == PREDICATE), None)
+        claim = next((item for item in said if item.predicate_type == PROVENANCE), None)
         if claim is not None and sha256 not in dict(claim.subjects).values():
             claim = None
-    return Signature(state, ", ".join(claim.keys) if claim else "", message=message), claim
+    keys = ", ".join(claim.keys) if claim else ""
+    return Signature(state, keys, message=message), claim, None
 
 
 class _Compiler(Struct, frozen=True):

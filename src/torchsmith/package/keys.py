@@ -1,29 +1,35 @@
 """The key this machine signs with, and the public keys of others that are trusted.
 
     $XDG_DATA_HOME/torchsmith/keys/signing.pem      private, ed25519, made on first use
-    $XDG_DATA_HOME/torchsmith/keys/trusted/ID.pem   public
+    $XDG_DATA_HOME/torchsmith/keys/trusted/ID.pem   public; `until: DATE` before it ends the trust
+    $XDG_DATA_HOME/torchsmith/keys/revoked          ids of keys that are believed no more
 
-The private key is never printed, logged or copied.
+The private key is never printed, logged or copied. What another user can write to is not used.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import re
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchsmith.errors import HostError, UsageError
+from torchsmith.owners import make_folder, read_plain, who_else_writes
 from torchsmith.package.whole import write_whole
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # No public key is longer; what is, is something else.
 _LONGEST = 1 << 16
+_ID = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,16 @@ class PublicKey:
     public: str
     path: Path
     own: bool = False
+    # The last day it is believed on, as 2027-12-31; empty: for good.
+    until: str = ""
+    revoked: bool = False
+
+    @property
+    def problem(self) -> str:
+        """Why what it signs is not believed, though it is known; empty if it is."""
+        if self.revoked:
+            return "revoked"
+        return "expired" if self.until and self.until < datetime.now(UTC).date().isoformat() else ""
 
     @property
     def verifier(self) -> SSlibKey:
@@ -67,14 +83,7 @@ def signer() -> CryptoSigner:
     from securesystemslib.signer import CryptoSigner
 
     path = _private()
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise HostError(
-            f"no key can be made in {path.parent}: {error.strerror}",
-            "Artifacts are signed with a key of yours: set XDG_DATA_HOME to a folder you can "
-            "write to.",
-        ) from None
+    _make(path.parent)
     if not path.exists():
         # If another torchsmith is first, its key is everybody's.
         made = CryptoSigner.generate_ed25519()
@@ -89,9 +98,9 @@ def _load(path: Path) -> CryptoSigner:
     from securesystemslib.signer import CryptoSigner
 
     try:
-        folder = path.parent.stat().st_mode
+        why = _who_else(path.parent)
         mode = path.stat().st_mode
-        content = path.read_bytes()
+        content = read_plain(path, _LONGEST)
     except OSError as error:
         raise HostError(
             f"the signing key {path} cannot be read: {error.strerror}", "It should be yours."
@@ -102,10 +111,11 @@ def _load(path: Path) -> CryptoSigner:
             f"If nobody had it yet: chmod 600 {path}. If somebody may have: remove it, the next "
             "build makes a new one.",
         )
-    if folder & _OTHERS_WRITE:
+    if why := why or who_else_writes(path):
         raise HostError(
-            f"others can replace the signing key: they may write to {path.parent}",
-            f"chmod 700 {path.parent}",
+            f"others can replace the signing key: {why}",
+            f"chmod 700 {path.parent}; if the key may be a stranger's, remove it: the next build "
+            "makes a new one.",
         )
     try:
         key = load_pem_private_key(content, None)
@@ -119,26 +129,57 @@ def _load(path: Path) -> CryptoSigner:
     return CryptoSigner(key)
 
 
+def _make(folder: Path) -> None:
+    """Make a folder for keys: for its owner alone, whatever the umask is."""
+    try:
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise HostError(
+            f"no key can be kept in {folder}: {error.strerror}",
+            "Artifacts are signed with a key of yours: set XDG_DATA_HOME to a folder you can "
+            "write to.",
+        ) from None
+
+
+def _who_else(folder: Path) -> str:
+    """Who else could put keys into a folder, or another folder in its place."""
+    for path in (folder, folder.parent):
+        if why := who_else_writes(path):
+            return why
+    return ""
+
+
 def own_key(*, make: bool = False) -> PublicKey | None:
     """The public half of this machine's key; None where there is none and none is to be made."""
     if not make and not _private().exists():
         return None
     public = signer().public_key
-    return PublicKey(public.keyid, public.keyval["public"], _private(), own=True)
+    return PublicKey(
+        public.keyid,
+        public.keyval["public"],
+        _private(),
+        own=True,
+        revoked=public.keyid in revoked_keys(),
+    )
 
 
 def read_public(path: Path) -> PublicKey:
-    """A public key out of a file."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    from securesystemslib.signer import SSlibKey
-
+    """A public key out of a file that a person named."""
     try:
         with path.open("rb") as file:
             content = file.read(_LONGEST)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    return _public(path, content)
+
+
+def _public(path: Path, content: bytes) -> PublicKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer import SSlibKey
+
     if b"PRIVATE KEY" in content:
         raise UsageError(
             f"{path} is a private key, which nobody else should have",
@@ -156,21 +197,139 @@ def read_public(path: Path) -> PublicKey:
     return PublicKey(known.keyid, known.keyval["public"], path)
 
 
-def trust(path: Path) -> PublicKey:
-    """Believe what a key signed from now on."""
-    key = read_public(path)
-    folder = keys_folder() / "trusted"
+def _day(text: str) -> str:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise HostError(f"{folder} cannot be made: {error.strerror}") from None
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise UsageError(f"{text!r} is not a day", "Write it as 2027-12-31.") from None
+
+
+def trust(path: Path, until: str = "") -> PublicKey:
+    """Believe what a key signed from now on, to the end of a day if one is named."""
+    key = read_public(path)
+    if key.id in revoked_keys():
+        raise UsageError(
+            f"{key.id} was revoked here", f"If that was a mistake, take it out of {_revoked()}."
+        )
+    return _keep(key, _day(until) if until else "")
+
+
+def _keep(key: PublicKey, until: str = "") -> PublicKey:
+    folder = keys_folder() / "trusted"
+    _make(keys_folder())
+    _make(folder)
     kept = folder / f"{key.id}.pem"
-    write_whole(kept, key.pem.encode())
-    return PublicKey(key.id, key.public, kept)
+    head = f"until: {until}\n" if until else ""
+    write_whole(kept, f"{head}{key.pem}".encode())
+    return PublicKey(key.id, key.public, kept, until=until)
 
 
 def trusted_keys() -> tuple[PublicKey, ...]:
-    """This machine's own key, where it has one, and those it was told to trust."""
+    """This machine's own key, where it has one, and those it was told to trust.
+
+    Expired and revoked ones are among them, marked as such: whose they are can still be said.
+    """
     own = own_key()
-    others = map(read_public, sorted((keys_folder() / "trusted").glob("*.pem")))
+    others = _others(keys_folder() / "trusted")
     return (*([own] if own else []), *others)
+
+
+def _others(folder: Path) -> list[PublicKey]:
+    if not folder.is_dir():
+        return []
+    revoked = revoked_keys()
+    found: list[PublicKey] = []
+    for path in sorted(folder.glob("*.pem")):
+        try:
+            why = _who_else(folder) or who_else_writes(path)
+            content = b"" if why else read_plain(path, _LONGEST)
+        except OSError as error:
+            raise HostError(
+                f"the trusted key {path} cannot be read: {error.strerror}", "Remove it."
+            ) from None
+        if why:
+            raise HostError(
+                f"somebody else may have written a trusted key: {why}",
+                f"Look through {folder}, remove what you did not put there, and make it yours "
+                "alone: chown, chmod -R go-w.",
+            )
+        key = _public(path, content)
+        until = re.search(rb"^until: (\S{1,32})$", content, re.MULTILINE)
+        found.append(
+            dataclasses.replace(
+                key,
+                until=_day(until[1].decode("ascii", "replace")) if until else "",
+                revoked=key.id in revoked,
+            )
+        )
+    return found
+
+
+def _revoked() -> Path:
+    return keys_folder() / "revoked"
+
+
+def revoked_keys() -> frozenset[str]:
+    """The ids of keys that are believed no more."""
+    path = _revoked()
+    if not path.exists():
+        return frozenset()
+    try:
+        why = _who_else(path.parent) or who_else_writes(path)
+        content = read_plain(path, _LONGEST)
+    except OSError as error:
+        raise HostError(f"the list of revoked keys {path} cannot be read: {error}") from None
+    if why:
+        raise HostError(
+            f"somebody else may have changed the list of revoked keys: {why}", f"chmod 600 {path}"
+        )
+    return frozenset(_ids(content))
+
+
+def _ids(content: bytes) -> list[str]:
+    lines = content.decode("utf-8", "replace").splitlines()
+    words = [line.partition("#")[0].strip() for line in lines]
+    return [word for word in words if _ID.fullmatch(word)]
+
+
+def revoke(keys: Sequence[str]) -> tuple[str, ...]:
+    """Believe keys no more: each an id, a file with a public key, or a list of ids."""
+    wanted: list[str] = []
+    for key in keys:
+        if _ID.fullmatch(key):
+            wanted.append(key)
+            continue
+        path = Path(key)
+        try:
+            content = path.read_bytes()[:_LONGEST]
+        except OSError as error:
+            raise UsageError(
+                f"{key} is neither the id of a key nor a file: {error.strerror}",
+                "`torchsmith key list` shows the ids.",
+            ) from None
+        found = [read_public(path).id] if b"-----BEGIN" in content else _ids(content)
+        if not found:
+            raise UsageError(f"{key} names no key", "A list has one id a line; # begins a note.")
+        wanted += found
+    every = sorted({*revoked_keys(), *wanted})
+    _make(keys_folder())
+    write_whole(_revoked(), "".join(f"{key}\n" for key in every).encode(), mode=0o600)
+    return tuple(dict.fromkeys(wanted))
+
+
+def rotate() -> tuple[PublicKey, PublicKey]:
+    """Sign with a new key from now on; returns the old one, still believed, and the new one.
+
+    The old private key is gone afterwards: nothing can be signed with it any more.
+    """
+    from securesystemslib.signer import CryptoSigner
+
+    old = own_key()
+    if old is None:
+        raise UsageError("this machine has no key yet", "The first build makes one.")
+    # Believed before it is replaced: what it signed must not be without a key for a moment.
+    kept = _keep(old)
+    write_whole(_private(), CryptoSigner.generate_ed25519().private_bytes, mode=0o600)
+    new = own_key()
+    assert new is not None
+    return kept, new

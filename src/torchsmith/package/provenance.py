@@ -13,13 +13,12 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from torchsmith import __version__
-from torchsmith.package.envelope import STATEMENT
+from torchsmith.package.envelope import PROVENANCE, STATEMENT
 from torchsmith.package.materials import Materials
 from torchsmith.package.origins import Tree
 from torchsmith.plan.attest import History, Made
 from torchsmith.sources.addresses import shown
 
-PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "https://torchsmith.dev/build/v1"
 BUILDER = "https://torchsmith.dev/builder"
 
@@ -33,7 +32,7 @@ def statement(materials: Materials, history: History, byproducts: Mapping[str, s
     whole = {
         "_type": STATEMENT,
         "subject": [{"name": contents.path.name, "digest": {"sha256": contents.sha256}}],
-        "predicateType": PREDICATE,
+        "predicateType": PROVENANCE,
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,

@@ -35,6 +35,35 @@ def in_project(path: str) -> str:
     return shlex.quote(path) if path.startswith("/") else f'"$PROJECT"/{shlex.quote(path)}'
 
 
+def one_command(line: str) -> str:
+    """A line of a person's as one command that ends where it ends, whatever it holds.
+
+    Joined with others as it is, a comment would swallow those behind it, and an open quote or a
+    backslash at the end would take the next one for its own.
+    """
+    return f"eval {shlex.quote(line)}" if _OPEN_END.search(line) or _is_open(line) else line
+
+
+# A comment; a backslash at the end; what a definition of Apptainer takes for a new section.
+_OPEN_END = re.compile(r"(?:^|[\s;&|()])#|\\$|^\s*%")
+
+
+def _is_open(line: str) -> bool:
+    try:
+        shlex.split(line)
+    except ValueError:
+        return True
+    return False
+
+
+def export_unless_set(name: str, value: str) -> str:
+    """Set a variable for programs, unless whoever runs the script has set it."""
+    if re.fullmatch(r"[\w./+-]*", value, re.ASCII):
+        return f'export {name}="${{{name}:-{value}}}"'
+    # In such an expansion shells disagree on what quotes mean.
+    return f'[ -n "${{{name}:-}}" ] || {name}={shlex.quote(value)}; export {name}'
+
+
 def plain_name(text: str) -> str:
     """A file name that needs no quoting anywhere: shell, Dockerfile, YAML."""
     return re.sub(r"[^A-Za-z0-9._+-]", "_", text).lstrip("-") or "_"

@@ -14,6 +14,7 @@ from torchsmith.recipe.values import (
     ImageName,
     Line,
     Name,
+    NoSecrets,
     Script,
     SourcePath,
 )
@@ -63,31 +64,10 @@ Identifier = Annotated[
     str, Form(r"[A-Za-z_][A-Za-z0-9_]{0,63}", "letters, digits and _, no digit first")
 ]
 
-_SECRET_WORD = re.compile(
-    r"(?:TOKEN|PASSWORD|PASSWD|SECRET|KEY|CREDENTIALS?)S?[0-9]*$|^(?:PASSWORD|SECRET)"
-)
-# MY_KEY_FILE holds where a key lies, not the key.
-_POINTS = frozenset(("FILE", "PATH", "DIR", "FOLDER", "NAME", "URL", "ENV"))
-
-
-def names_a_secret(variable: str) -> bool:
-    """Whether a variable's name says that its value is nobody else's business."""
-    words = variable.upper().split("_")
-    return words[-1] not in _POINTS and any(_SECRET_WORD.search(word) for word in words)
-
-
-def _nothing_in_clear(env: dict[str, str]) -> dict[str, str]:
-    for name in env:
-        if names_a_secret(name):
-            # Without the value: this sentence ends up in logs.
-            raise ValueError(
-                f"{name} would hold a secret in clear; name where it is kept instead: "
-                f'secrets = {{ {name} = "name/key" }}'
-            )
-    return env
-
-
-Environment = Annotated[dict[EnvName, Line], AfterValidator(_nothing_in_clear)]
+Environment = Annotated[
+    dict[EnvName, Line],
+    NoSecrets('name where it is kept instead: secrets = {{ {name} = "name/key" }}'),
+]
 Tasks = Annotated[int, Field(ge=1, le=100_000)]
 # OpenPAI's own: -1 means that no number of tasks decides.
 Enough = Annotated[int, Field(ge=1, le=100_000)] | Literal[-1]

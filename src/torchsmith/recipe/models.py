@@ -21,9 +21,9 @@ from torchsmith.recipe.section import unique_names
 from torchsmith.recipe.values import (
     VERSION,
     AptPackage,
+    BuildVariables,
     Commit,
     CpuText,
-    EnvName,
     FeatureMode,
     Line,
     Lines,
@@ -175,7 +175,7 @@ class Extension(Section):
     sha256: Sha256 | None = Field(None, description="Of the sdist; PyPI shows it with the file.")
     git: GitSource | None = None
     folder: ProjectPath | None = None
-    env: dict[EnvName, Line] = Field(default_factory=dict)
+    env: BuildVariables = Field(default_factory=dict)
     check: Line | None = Field(
         None,
         description="A line of Python that must run when it is installed beside its torch; "
@@ -271,10 +271,10 @@ class Build(Section):
     pip: list[PipRequirement] = Field(
         default_factory=list, description="More Python packages the build needs."
     )
-    env: dict[EnvName, Line] = Field(
+    env: BuildVariables = Field(
         default_factory=dict, description="More environment for the build; wins over ours."
     )
-    cmake: dict[EnvName, Line] = Field(
+    cmake: BuildVariables = Field(
         default_factory=dict, description="More CMake cache entries, passed as -DNAME=VALUE."
     )
 

@@ -16,6 +16,7 @@ from torchsmith.recipe.values import (
     EnvName,
     Form,
     ImageName,
+    ImageVariables,
     Label,
     Line,
     Login,
@@ -105,7 +106,7 @@ class Training(_Section):
     apt: list[AptPackage] = Field(default_factory=list)
     pip: list[PipRequirement] = Field(default_factory=list)
     conda: list[PipRequirement] = Field(default_factory=list)
-    env: dict[EnvName, Line] = Field(default_factory=dict)
+    env: ImageVariables = Field(default_factory=dict)
     run: list[Line] = Field(default_factory=list, description="Commands run while building it.")
 
 
@@ -122,7 +123,7 @@ class Foundation(_Section):
     name: ImageName
     start: ImageName = Field(alias="from")
     apt: list[AptPackage] = Field(default_factory=list)
-    env: dict[EnvName, Line] = Field(default_factory=dict)
+    env: ImageVariables = Field(default_factory=dict)
     run: list[Line] = Field(default_factory=list)
 
 
@@ -141,7 +142,7 @@ class Image(_Section):
     apt: list[AptPackage] = Field(default_factory=list)
     pip: list[PipRequirement] = Field(default_factory=list)
     run: list[Line] = Field(default_factory=list)
-    env: dict[EnvName, Line] = Field(default_factory=dict)
+    env: ImageVariables = Field(default_factory=dict)
     client: list[Client] = Field(default_factory=list)
     secrets: list[EnvName] = Field(
         default_factory=list,

@@ -15,6 +15,7 @@ from torchsmith.errors import RecipeProblem
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.positions import Path, line_of
 from torchsmith.recipe.shown import Written, dotted, shortened
+from torchsmith.secret_names import holds_secret, is_secret_name
 
 _MISSING = object()
 # Nobody reads more than this at once.
@@ -124,6 +125,9 @@ def _problem(
     ]
     meant = _nearest(value, allowed) if isinstance(value, str) else ""
     plain = value is not _MISSING and not isinstance(value, dict | list)
+    if isinstance(value, str) and (holds_secret(value) or is_secret_name(str(path[-1]))):
+        # A secret is not repeated in messages, which end up in logs.
+        plain = False
     said = f"{shortened(value)}: " if plain else ""
     return RecipeProblem(said + ", or ".join(messages), key=key, line=line, meant=meant)
 

@@ -24,6 +24,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from torchsmith.facts.models import Mode
+from torchsmith.secret_names import holds_secret, is_secret_name
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,18 @@ Label = Annotated[
     str,
     Form(r"[A-Za-z0-9]{1,32}(?:[._-][A-Za-z0-9]{1,32}){0,4}", "a label such as cu118, or 'none'"),
 ]
+
+
+def _without_secret(text: str) -> str:
+    if holds_secret(text):
+        # Without the text: this sentence ends up in logs.
+        raise ValueError(
+            "a password or token stands in it; it would be copied into plans, scripts and "
+            "signed provenance. Leave it out: programs find it in their own configuration"
+        )
+    return text
+
+
 # git-check-ref-format allows more; an option (leading dash), '..' and '@{' are never a ref here.
 Ref = Annotated[
     str,
@@ -133,14 +146,16 @@ Ref = Annotated[
     ),
 ]
 # RFC 3986 allows more; what a shell reads as a command ($, `, (, ;, ') is written %24 and so on.
-# No password: a recipe is committed, and becomes part of the provenance.
+# No password or token: a recipe is committed, and becomes part of the provenance.
 Url = Annotated[
     str,
     Form(
-        r"(?:https?|ssh|git|file|s3)://(?![^/@]*:[^/@]*@)[A-Za-z0-9._~:/?#@&+,=%\[\]-]{1,500}",
-        "an http(s), ssh, git, file or s3 URL without a password in it",
+        r"(?:(?:ssh|git)://(?![^/@]*:[^/@]*@)|(?:https?|file|s3)://(?![^/?#]*@))"
+        r"[A-Za-z0-9._~:/?#@&+,=%\[\]-]{1,500}",
+        "an http(s), ssh, git, file or s3 URL without a password or token in it",
         longest=512,
     ),
+    AfterValidator(_without_secret),
 ]
 Bucket = Annotated[
     str,
@@ -215,9 +230,45 @@ def _plain_lines(text: str) -> str:
     return text
 
 
-Line = Annotated[str, AfterValidator(_single_line), Field(max_length=4000)]
-Lines = Annotated[str, AfterValidator(_plain_lines), Field(max_length=2000)]
-Script = Annotated[str, AfterValidator(_plain_lines), Field(max_length=200_000)]
+Line = Annotated[
+    str, AfterValidator(_single_line), AfterValidator(_without_secret), Field(max_length=4000)
+]
+Lines = Annotated[
+    str, AfterValidator(_plain_lines), AfterValidator(_without_secret), Field(max_length=2000)
+]
+Script = Annotated[
+    str, AfterValidator(_plain_lines), AfterValidator(_without_secret), Field(max_length=200_000)
+]
+
+
+@dataclass(frozen=True)
+class NoSecrets:
+    """A table of variables without secrets; `cure` says where a secret belongs instead."""
+
+    cure: str
+
+    def check(self, env: dict[str, str]) -> dict[str, str]:
+        """Return the table, or say in a `ValueError` which name is a secret's."""
+        for name in env:
+            if is_secret_name(name):
+                cure = self.cure.format(name=name)
+                raise ValueError(f"{name} would hold a secret in clear; {cure}")
+        return env
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+
+BuildVariables = Annotated[
+    dict[EnvName, Line],
+    NoSecrets("plans, scripts and signed provenance would show it, and a build needs none"),
+]
+ImageVariables = Annotated[
+    dict[EnvName, Line],
+    NoSecrets("whoever has the image could read it: name it under image.secrets instead"),
+]
 
 SIZE = Form(
     r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([KkMmGgTt])(?:[Ii]?[Bb])?", "a size like 8G or 512 MiB"

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import OutputError, UsageError
@@ -38,6 +39,23 @@ class Subdir(Struct):
 Subdirs = dict[str, Subdir]
 
 
+class _Repodata(Struct, frozen=True, rename={"packages_conda": "packages.conda"}):
+    """What is read of a repodata.json; other programs that write one leave out what is empty."""
+
+    packages: dict[str, Record] = {}
+    packages_conda: dict[str, Record] = {}
+    removed: tuple[str, ...] = ()
+
+
+class _Listed(Struct, frozen=True):
+    """What the pages of a channel need of a record."""
+
+    name: str
+    version: str
+    sha256: str = ""
+    run_exports: dict[str, object] = {}
+
+
 class _Package(Struct, frozen=True):
     source: Path
     subdir: str
@@ -57,13 +75,15 @@ def published_packages(root: Path) -> Subdirs:
     found = {"noarch": Subdir({}, set())}
     for page in sorted(root.glob(f"*/{_REPODATA}")):
         try:
-            table = json.loads(page.read_bytes())
-            # Other programs that index a channel leave out what is empty.
-            listed = table.get("packages", {}) | table.get("packages.conda", {})
-            found[page.parent.name] = Subdir(listed, set(table.get("removed", ())))
-        except (ValueError, AttributeError, TypeError):
+            table = msgspec.json.decode(page.read_bytes(), type=_Repodata)
+            listed = table.packages | table.packages_conda
+            for file, record in listed.items():
+                stem(file)
+                msgspec.convert(record, _Listed)
+            found[page.parent.name] = Subdir(listed, set(table.removed))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, UsageError, OSError) as error:
             raise OutputError(
-                f"{page} does not list packages",
+                f"{page} does not list packages: {error}",
                 "Put back the one that was there, or begin a new channel.",
             ) from None
     return found
@@ -110,7 +130,7 @@ def _sorted_out(
             held = subdirs.get(package.subdir, Subdir({}, set()))
             there = root / package.target
             listed = held.packages.get(path.name)
-            had = taken.get(package.target) or (str(listed["sha256"]) if listed else None)
+            had = taken.get(package.target) or (str(listed.get("sha256", "")) if listed else None)
             if had is None and there.exists():
                 # Yanked, or left by a publication that was killed before any page named it.
                 had = file_hash(there)

@@ -6,35 +6,69 @@ https://docs.conda.io/projects/conda-build/en/latest/resources/package-spec.html
 
 from __future__ import annotations
 
+import bz2
 import hashlib
-import json
+import posixpath
 import re
 import tarfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Annotated, cast
+
+import msgspec
+from msgspec import Meta, Struct
 
 from torchsmith.errors import UsageError
-from torchsmith.ship.archives import CHUNK, escapes, exhaust
+from torchsmith.ship.archives import CHUNK, escapes
+from torchsmith.sources.unfolding import BombError, Metered, check_member, exhaust, most_bytes
 from torchsmith.verify.errors import VerificationError
 
 ENDINGS = (".conda", ".tar.bz2")
 
-# Every field of index.json that a channel's record has; others are of no use to a solver.
-_FIELDS = frozenset(
-    [
-        *("arch", "build", "build_number", "constrains", "depends", "extra_depends", "features"),
-        *("flags", "license", "license_family", "name", "noarch", "platform"),
-        *("preferred_env", "purls", "python_site_packages_path", "subdir", "timestamp"),
-        *("track_features", "version"),
-    ]
-)
 _SUBDIR = re.compile(r"noarch|[a-z0-9]+-[a-z0-9_]+")
+# Honest ones have some kilobytes.
+_LONGEST = 16 << 20
 _WANTED = ("info/index.json", "info/run_exports.json")
 
 # A line of a channel's repodata.json.
 Record = dict[str, object]
+
+# Solvers read a whole channel or none of it: one value of another type spoils it for everybody.
+# Names are plain ASCII, or two packages could look the same.
+_Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z", max_length=200)]
+_Version = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.!+*-]+\Z", max_length=200)]
+_Line = Annotated[str, Meta(pattern=r"^[ -~]*\Z", max_length=2000)]
+_Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z", max_length=2000)]
+_Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+_Exports = dict[_Line, tuple[_Line, ...]]
+
+
+class _Index(Struct, omit_defaults=True):
+    """Every field of index.json that a channel's record has; others are of no use to a solver."""
+
+    name: _Name
+    version: _Version
+    build: _Version
+    subdir: _Line
+    build_number: _Count = 0
+    depends: tuple[_Line, ...] = ()
+    constrains: tuple[_Line, ...] | None = None
+    extra_depends: dict[_Line, tuple[_Line, ...]] | None = None
+    arch: _Line | None = None
+    platform: _Line | None = None
+    noarch: _Line | bool | None = None
+    features: _Line | None = None
+    track_features: _Line | tuple[_Line, ...] | None = None
+    flags: tuple[_Line, ...] | None = None
+    license: _Text | None = None
+    license_family: _Text | None = None
+    preferred_env: _Line | None = None
+    purls: tuple[_Line, ...] | None = None
+    python_site_packages_path: _Line | None = None
+    timestamp: _Count | None = None
 
 
 def stem(name: str) -> str:
@@ -53,29 +87,30 @@ def read_record(path: Path) -> Record:
 
     try:
         found = _read_through(path)
-        index = json.loads(found["info/index.json"])
-        exports = json.loads(found.get("info/run_exports.json", b"{}"))
+        index = msgspec.json.decode(found["info/index.json"], type=_Index)
+        exports = msgspec.json.decode(found.get("info/run_exports.json", b"{}"), type=_Exports)
     except KeyError:
         raise _bad(path, "it has no info/index.json") from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, ZstdError, EOFError) as error:
         raise _bad(path, f"it cannot be unpacked: {error}") from None
     except OSError as error:
         raise _bad(path, f"it cannot be read: {error}") from None
-    except (ValueError, RecursionError):
-        raise _bad(path, "its info/index.json is not JSON") from None
-    if not isinstance(index, dict):
-        raise _bad(path, "its info/index.json is not a table")
-    said = "-".join(str(index.get(key, "")) for key in ("name", "version", "build"))
+    except msgspec.MsgspecError as error:
+        raise _bad(path, f"its info/index.json or run_exports.json: {error}") from None
+    except RecursionError:
+        raise _bad(path, "its info/index.json is nested too deep") from None
+    except ValueError as error:
+        raise _bad(path, str(error)) from None
+    said = f"{index.name}-{index.version}-{index.build}"
     if said != stem(path.name):
         raise _bad(path, f"it calls itself {said}")
-    subdir = index.get("subdir")
-    if not isinstance(subdir, str) or not _SUBDIR.fullmatch(subdir):
-        raise _bad(path, f"its subdir is {subdir!r}")
+    if not _SUBDIR.fullmatch(index.subdir):
+        raise _bad(path, f"its subdir is {index.subdir!r}")
     record: Record = {
-        key: value for key, value in index.items() if key in _FIELDS and value is not None
+        "depends": [],
+        "build_number": 0,
+        **{key: value for key, value in msgspec.to_builtins(index).items() if value is not None},
     }
-    record.setdefault("depends", [])
-    record.setdefault("build_number", 0)
     if exports:
         record["run_exports"] = exports
     return record | _marks(path)
@@ -99,8 +134,8 @@ def _marks(path: Path) -> Record:
 def _read_through(path: Path) -> dict[str, bytes]:
     """Unpack everything, to know that it can be; keep the two small files that are wanted."""
     if path.name.endswith(".tar.bz2"):
-        with tarfile.open(path, "r:bz2") as tar:
-            return _wanted(path, tar)
+        with bz2.open(path) as stream:
+            return _wanted(path, cast("IO[bytes]", stream))
     import zstandard
 
     found: dict[str, bytes] = {}
@@ -110,24 +145,51 @@ def _read_through(path: Path) -> dict[str, bytes]:
             if name not in archive.namelist():
                 raise _bad(path, f"it has no {name}")
             with archive.open(name) as compressed:
-                with (
-                    zstandard.ZstdDecompressor().stream_reader(compressed, closefd=False) as stream,
-                    tarfile.open(fileobj=cast("IO[bytes]", stream), mode="r|") as tar,
-                ):
-                    found |= _wanted(path, tar)
+                reader = zstandard.ZstdDecompressor().stream_reader(compressed, closefd=False)
+                with reader as stream:
+                    found |= _wanted(path, cast("IO[bytes]", stream))
                 # To its very end, where zip's own checksum is compared.
                 exhaust(compressed)
     return found
 
 
-def _wanted(path: Path, tar: tarfile.TarFile) -> dict[str, bytes]:
+def _wanted(path: Path, packed: IO[bytes]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    for member in tar:
-        if escapes(member.name):
-            raise _bad(path, f"{member.name} leaves the folder it is unpacked in")
-        stream = tar.extractfile(member) if member.isfile() else None
-        if stream is not None and member.name in _WANTED:
-            found[member.name] = stream.read()
-        elif stream is not None:
-            exhaust(stream)
+    links: set[str] = set()
+    most = most_bytes(path.stat().st_size)
+    stream = cast("IO[bytes]", Metered(packed, most, BombError()))
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for member in tar:
+            _check_member(path, member, links)
+            content = tar.extractfile(member) if member.isreg() else None
+            if content is not None and member.name in _WANTED:
+                if member.size > _LONGEST:
+                    raise _bad(path, f"its {member.name} is {member.size} bytes long")
+                found[member.name] = content.read()
+            elif content is not None:
+                exhaust(content)
+    exhaust(stream)
     return found
+
+
+def _check_member(path: Path, member: tarfile.TarInfo, links: set[str]) -> None:
+    """Refuse what an installer could be led out of its folder with, or stopped by."""
+    name = posixpath.normpath(member.name)
+    if escapes(member.name) or any(_above(name, link) for link in links):
+        raise _bad(path, f"{member.name} leaves the folder it is unpacked in")
+    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+        raise _bad(path, f"{member.name!r} is a device or another special file")
+    check_member(member)
+    if member.islnk() and escapes(member.linkname):
+        raise _bad(path, f"the link {member.name!r} leaves the folder it is unpacked in")
+    if member.issym():
+        up = len(re.match(r"(?:\.\.(?:/|$))*", member.linkname)[0]) // 3  # type: ignore[index]
+        down = re.sub(r"^(?:\.\.(?:/|$))*", "", member.linkname)
+        # Up first, then down: a way up behind another link may lead anywhere.
+        if escapes(down) or up > name.count("/"):
+            raise _bad(path, f"the link {member.name!r} leaves the folder it is unpacked in")
+        links.add(name)
+
+
+def _above(name: str, folder: str) -> bool:
+    return name.startswith(f"{folder}/")

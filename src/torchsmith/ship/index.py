@@ -103,11 +103,14 @@ def publish_wheels(
 def _owner(name: str) -> str:
     """The project a wheel belongs to."""
     try:
+        # Letters of other scripts look like those of a known project.
+        if not name.isascii():
+            raise InvalidWheelFilename(name)
         return parse_wheel_filename(name)[0]
     except InvalidWheelFilename:
         raise UsageError(
             f"{name} is not the name of a wheel",
-            "A wheel is called NAME-VERSION-PYTHON-ABI-PLATFORM.whl.",
+            "A wheel is called NAME-VERSION-PYTHON-ABI-PLATFORM.whl, in plain ASCII letters.",
         ) from None
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from torchsmith.errors import UsageError
-from torchsmith.ship.archives import escapes, exhaust
+from torchsmith.ship.archives import escapes
 from torchsmith.ship.folder import (
     Action,
     Change,
@@ -24,6 +24,14 @@ from torchsmith.ship.folder import (
     refuse_other_bytes,
 )
 from torchsmith.ship.index_pages import link, page_html
+from torchsmith.sources.unfolding import (
+    BombError,
+    Metered,
+    check_member,
+    check_zip,
+    exhaust,
+    most_bytes,
+)
 from torchsmith.verify.errors import VerificationError
 
 FOLDER = "libtorch"
@@ -96,7 +104,10 @@ def _check(path: Path) -> None:
     """Read all of an archive: whole, and every name below libtorch/."""
     try:
         stray = [name for name in _names(path) if not _below(name)]
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+    except (
+        *(tarfile.TarError, zipfile.BadZipFile, zlib.error),
+        *(EOFError, OSError, ValueError, RuntimeError),
+    ) as error:
         stray = [f"it cannot be unpacked: {error}"]
     if stray:
         raise VerificationError(
@@ -112,14 +123,19 @@ def _below(name: str) -> bool:
 def _names(path: Path) -> Iterator[str]:
     if path.name.endswith(".zip"):
         with zipfile.ZipFile(path) as archive:
+            check_zip(archive, path.stat().st_size)
             if bad := archive.testzip():
                 raise zipfile.BadZipFile(f"{bad} is damaged")
             yield from archive.namelist()
         return
-    with gzip.open(path) as stream:
+    with gzip.open(path) as packed:
+        most = 2 * most_bytes(path.stat().st_size)
+        stream = cast("IO[bytes]", Metered(cast("IO[bytes]", packed), most, BombError()))
         with tarfile.open(fileobj=stream, mode="r|") as tar:
-            yield from (member.name for member in tar)
-        exhaust(cast("IO[bytes]", stream))
+            for member in tar:
+                check_member(member)
+                yield member.name
+        exhaust(stream)
 
 
 def remove_archive(root: Path, name: str) -> list[Change]:

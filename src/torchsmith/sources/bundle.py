@@ -18,15 +18,18 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
+
+import msgspec
 
 import torchsmith
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.cache import emptied
 from torchsmith.sources.errors import SourceError
 from torchsmith.sources.extract import extract
+from torchsmith.sources.git_tree import GitProof, check_commit, git_proof
 from torchsmith.sources.models import FetchedSource, Progress, quiet
 from torchsmith.sources.tree import check_links, file_hash, tree_hash, walk
 
@@ -45,6 +48,8 @@ class Manifest:
     torchsmith: str
     trees: Mapping[str, str]
     files: Mapping[str, str]
+    # What proves that a tree is that of a git commit, for those that are.
+    commits: Mapping[str, GitProof] = field(default_factory=dict)
 
     def as_json(self) -> bytes:
         """As it stands in the bundle."""
@@ -54,6 +59,7 @@ class Manifest:
             "torchsmith": self.torchsmith,
             "trees": dict(self.trees),
             "files": dict(self.files),
+            "commits": msgspec.to_builtins(dict(self.commits)),
         }
         return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
 
@@ -106,7 +112,7 @@ def write_bundle(
 ) -> Manifest:
     """Write source trees and files into one file, which appears only when it is whole.
 
-    git's own folders are left out, as they are of a tree's hash.
+    git's own folders are left out, as they are of a tree's hash; what proves their commits is not.
     """
     for name, tree in entries.items():
         if not _TREE_NAME.fullmatch(name):
@@ -119,6 +125,11 @@ def write_bundle(
         torchsmith.__version__,
         {name: tree_hash(tree) for name, tree in sorted(entries.items())},
         {_check_name(name): hashlib.sha256(files[name]).hexdigest() for name in sorted(files)},
+        {
+            name: proof
+            for name, tree in sorted(entries.items())
+            if (proof := git_proof(tree)) is not None
+        },
     )
     handle, temporary = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}-")
     try:
@@ -168,17 +179,21 @@ def read_manifest(bundle: Path) -> Manifest:
         if content["format"] != FORMAT:
             raise ValueError(f"its format is {content['format']}, this torchsmith reads {FORMAT}")
         trees, files = _table(content, "trees"), _table(content, "files")
+        commits = msgspec.convert(content.get("commits", {}), dict[str, GitProof])
         plan, version = str(content.get("plan", "")), str(content.get("torchsmith", ""))
     except FileNotFoundError:
         raise SourceError(f"{bundle} is not there", "Check source.path in the recipe.") from None
-    except (OSError, EOFError, tarfile.TarError, ValueError, zlib.error) as error:
+    except (
+        *(OSError, EOFError, tarfile.TarError, zlib.error),
+        *(ValueError, RecursionError, msgspec.ValidationError),
+    ) as error:
         raise SourceError(f"{bundle} is not a torchsmith bundle: {error}", _HINT) from None
     for name in trees:
         if not _TREE_NAME.fullmatch(name):
             raise SourceError(f"{bundle} names a source {name!r}", _HINT)
     for name in files:
         _check_name(name)
-    return Manifest(plan, version, trees, files)
+    return Manifest(plan, version, trees, files, commits)
 
 
 def open_bundle(
@@ -209,6 +224,11 @@ def open_bundle(
 
 
 def _check_tree(bundle: Path, name: str, tree: Path, manifest: Manifest) -> None:
+    # A tree's hash leaves git's own folders out: nothing would vouch for what is in one.
+    for path in walk(tree, frozenset()) if tree.is_dir() else ():
+        if path.name.lower() == ".git":
+            inside = path.relative_to(tree).as_posix()
+            raise SourceError(f"{bundle} holds {inside!r} of git in the source {name!r}", _HINT)
     if not tree.is_dir() or tree_hash(tree) != manifest.trees[name]:
         raise SourceError(f"{bundle}: the source {name!r} is not what the manifest says", _HINT)
 
@@ -250,14 +270,61 @@ def _torch(manifest: Manifest, bundle: Path) -> str:
     )
 
 
+def is_proven(source: SourceChoice, manifest: Manifest, name: str) -> bool:
+    """Whether a tree of a bundle will be held against the commit the recipe pins.
+
+    Every other source of a bundle is whatever somebody put there, under a name.
+    """
+    return source.kind == "git" and bool(source.commit) and name in manifest.commits
+
+
+def bundled(source: SourceChoice, bundle: Path, manifest: Manifest, name: str) -> SourceChoice:
+    """A source of a plan, taken out of a bundle instead: the tree the manifest names, no other.
+
+    Where the recipe pins a commit and the bundle can prove it, it has to.
+    """
+    return SourceChoice(
+        "bundle",
+        path=str(bundle.absolute()),
+        package=name,
+        ref=manifest.trees[name],
+        commit=source.commit if is_proven(source, manifest, name) else "",
+    )
+
+
+def content_key(source: SourceChoice, manifest: Manifest, name: str) -> str:
+    """What belongs into the key of a step whose source comes out of a bundle.
+
+    Empty where the commit is proven: it is the same source wherever it comes from. Else the
+    hash of the tree, so that nothing made of it is taken for what the recipe names.
+    """
+    return "" if is_proven(source, manifest, name) else manifest.trees[name]
+
+
 def fetch_bundle(choice: SourceChoice, destination: Path, *, progress: Progress) -> FetchedSource:
-    """Take one source tree out of a bundle: the one `choice.package` names, or torch's."""
+    """Take one source tree out of a bundle: the one `choice.package` names, or torch's.
+
+    `choice.ref` is the hash it must have, and `choice.commit` the git commit it must be of.
+    """
     bundle = Path(choice.path)
     manifest = read_manifest(bundle)
     found = file_hash(bundle)
     if choice.sha256 and found != choice.sha256:
         raise SourceError(f"{bundle} has the sha256 {found}, not {choice.sha256}", _HINT)
     name = choice.package or _torch(manifest, bundle)
-    open_bundle(bundle, destination, only=name, progress=progress)
-    evidence = {"sha256": found, "entry": name, "tree": manifest.trees[name]}
+    opened = open_bundle(bundle, destination, only=name, progress=progress)
+    tree = opened.trees[name]
+    if choice.ref and choice.ref != tree:
+        raise SourceError(
+            f"{bundle}: the source {name!r} is not the one that was planned for", _HINT
+        )
+    evidence = {"sha256": found, "entry": name, "tree": tree}
+    if choice.commit:
+        if name not in opened.commits:
+            raise SourceError(
+                f"{bundle} does not prove which commit the source {name!r} is of",
+                "Make the bundle again with this torchsmith: torchsmith bundle.",
+            )
+        check_commit(destination, opened.commits[name], choice.commit)
+        evidence["commit"] = choice.commit
     return FetchedSource("bundle", str(bundle), evidence)

@@ -33,6 +33,7 @@ from torchsmith.sources.cache import emptied
 from torchsmith.sources.errors import SourceError
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.tree import check_links
+from torchsmith.sources.unfolding import Metered
 
 _PIECE = 1 << 20
 # The year 2242: later than any honest date, and every file system can hold it.
@@ -60,34 +61,26 @@ class _BombError(SourceError):
     """An archive that unfolds past its limits."""
 
 
-class _Metered:
-    """A stream that counts what comes out of a decompressor and stops at the limit."""
-
-    def __init__(self, stream: IO[bytes], most: int, archive: str) -> None:
-        self.stream, self.left, self.archive = stream, most, archive
-
-    def read(self, size: int = -1) -> bytes:
-        piece = self.stream.read(size)
-        self.left -= len(piece)
-        if self.left < 0:
-            raise _BombError(
-                f"{self.archive} unfolds to more than its size allows",
-                "It looks made to fill the disk; if it is honest, unpack it by hand and use"
-                " source.kind = 'folder'.",
-            )
-        return piece
-
-
 class _Destination:
     """The one place members are written, each checked first."""
 
-    def __init__(self, root: Path, archive: str, limits: Limits, only: str) -> None:
+    def __init__(self, root: Path, archive: str, packed: int, limits: Limits, only: str) -> None:
         self.root, self.archive, self.limits = root, archive, limits
+        self.most = min(max(limits.ratio_from_bytes, limits.ratio * packed), limits.total_bytes)
         self.only = f"{only}/" if only else ""
         self.links: dict[str, str] = {}
         self.made = {""}
         self.bytes = 0
         self.members = 0
+
+    @property
+    def bomb(self) -> SourceError:
+        """The error for an archive that unfolds too far."""
+        return _BombError(
+            f"{self.archive} unfolds to more than its size allows",
+            "It looks made to fill the disk; if it is honest, unpack it by hand and use"
+            " source.kind = 'folder'.",
+        )
 
     def refuse(self, member: str, why: str) -> SourceError:
         """The error for one member."""
@@ -148,10 +141,9 @@ class _Destination:
         with os.fdopen(handle, "wb") as file:
             while piece := content.read(_PIECE):
                 self.bytes += len(piece)
-                if self.bytes > self.limits.total_bytes:
-                    raise _BombError(
-                        f"{self.archive} unfolds to more than {self.limits.total_bytes} bytes"
-                    )
+                # What was read is metered too; a hard link writes again without being read.
+                if self.bytes > self.most:
+                    raise self.bomb
                 file.write(piece)
         # Build tools compare dates: generated files must stay newer than what they came from.
         when = min(max(0.0, mtime), _LATEST)
@@ -232,6 +224,8 @@ def _from_tar(stream: IO[bytes], into: _Destination) -> None:
                 into.link(member.name, member.linkname)
             elif member.islnk():
                 into.copy(member.name, member.linkname, member.mode, member.mtime)
+            elif member.issparse():
+                raise into.refuse(member.name, "is a sparse file, which may claim any size")
             elif member.isreg():
                 content = tar.extractfile(member)
                 assert content is not None
@@ -244,14 +238,11 @@ def _from_tar(stream: IO[bytes], into: _Destination) -> None:
         pass
 
 
-def _from_zip(file: IO[bytes], into: _Destination, packed: int) -> None:
+def _from_zip(file: IO[bytes], into: _Destination) -> None:
     with zipfile.ZipFile(file) as archive:
         claimed = sum(item.file_size for item in archive.infolist())
-        most = max(into.limits.ratio_from_bytes, into.limits.ratio * packed)
-        if claimed > min(most, into.limits.total_bytes):
-            raise _BombError(
-                f"{into.archive} unfolds to {claimed} bytes, more than its size allows"
-            )
+        if claimed > into.most:
+            raise into.bomb
         for item in archive.infolist():
             mode = item.external_attr >> 16
             kind = stat.S_IFMT(mode)
@@ -297,16 +288,16 @@ def extract(
     progress(f"unpacking {name}", None, None)
     packed = archive.stat().st_size
     inside = Path(tempfile.mkdtemp(dir=destination, prefix=".unpack-"))
-    into = _Destination(inside, name, limits, only)
+    into = _Destination(inside, name, packed, limits, only)
     try:
         with archive.open("rb") as file:
             if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
-                _from_zip(file, into, packed)
+                _from_zip(file, into)
             else:
                 file.seek(0)
-                most = max(limits.ratio_from_bytes, limits.ratio * packed)
                 with _opened(file, name) as stream:
-                    metered = _Metered(stream, min(most, 2 * limits.total_bytes), name)
+                    # Headers and padding take room beside the content.
+                    metered = Metered(stream, 2 * into.most, into.bomb)
                     _from_tar(cast(IO[bytes], metered), into)
         into.finish()
         _lift(inside, destination, only, strip)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from torchsmith.host.limits import HUGE_PAGES, read_huge_pages
 from torchsmith.host.probe import ask, read_text
+from torchsmith.owners import make_folder, who_else_writes
 
 # What is preloaded into compilers; named so that nothing else is touched by it.
 PRELOAD = "TORCHSMITH_PRELOAD"
@@ -64,16 +65,20 @@ def _library(folder: Path, compiler: str) -> Path | None:
     system = (read_text(Path("/etc/os-release")) or "").encode()
     told = platform.machine().encode() + system + _SOURCE.read_bytes()
     library = folder / f"huge-pages-{hashlib.sha256(told).hexdigest()[:16]}.so"
-    if library.is_file():
-        return library
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
+        # Every compiler runs what is in it: another user's is replaced, or left alone.
+        if who_else_writes(folder):
+            return None
+        if library.is_file() and not who_else_writes(library):
+            return library
         with tempfile.TemporaryDirectory(dir=folder) as place:
             made = Path(place) / library.name
             command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(_SOURCE)]
             done = ask(command, timeout=60)
             if done is None or done.code:
                 return None
+            made.chmod(0o755)
             made.replace(library)
     except OSError:
         return None

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email.parser import HeaderParser
 from pathlib import Path
+from typing import IO
 
 from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
@@ -26,6 +27,7 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
+from torchsmith.sources.unfolding import LONGEST_TEXT, check_zip
 from torchsmith.verify.binary import MAGIC, Library, read_bytes
 from torchsmith.verify.checks import Check, Status, few, holds
 
@@ -36,6 +38,7 @@ _UNRECORDED = ("RECORD", "RECORD.jws", "RECORD.p7s")
 _LEGACY = {"manylinux1": "2.5", "manylinux2010": "2.12", "manylinux2014": "2.17"}
 # Opening the archive once more costs as much as unpacking this many bytes.
 _LARGE = 1 << 24
+_PIECE = 1 << 20
 _CPYTHON = re.compile(r"\.cpython-(\d+)[a-z]*-")
 
 
@@ -95,6 +98,8 @@ def _module(path: str) -> str:
 def read_wheel(path: Path) -> Wheel:
     """Read all of a wheel once: names, metadata, hashes, libraries."""
     try:
+        if not path.name.isascii():
+            raise InvalidWheelFilename(f"{path.name} has letters other than plain ASCII ones")
         name, version, _, tags = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         cure = "a wheel is called NAME-VERSION-PYTHON-ABI-PLATFORM.whl; pip refuses others"
@@ -102,6 +107,7 @@ def read_wheel(path: Path) -> Wheel:
     plain = Wheel(path, name, str(version), tags)
     try:
         with zipfile.ZipFile(path) as archive:
+            check_zip(archive, path.stat().st_size)
             infos = [info for info in archive.infolist() if not info.is_dir()]
             counts = Counter(info.filename for info in infos)
             escaping = [info.filename for info in infos if _escapes(info)]
@@ -156,10 +162,8 @@ def _contents(path: Path, infos: list[zipfile.ZipInfo]) -> dict[str, _Member]:
         # A handle of its own: they seek, and unpacking does not hold the interpreter's lock.
         with zipfile.ZipFile(path) as archive:
             for info in batch:
-                content = archive.read(info)
-                digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-                library = read_bytes(info.filename, content) if content[:4] == MAGIC else None
-                seen[info.filename] = _Member(digest.decode().rstrip("="), len(content), library)
+                with archive.open(info) as stream:
+                    seen[info.filename] = _read_member(info.filename, stream)
         return seen
 
     ordered = sorted(infos, key=lambda info: -info.file_size)
@@ -172,12 +176,30 @@ def _contents(path: Path, infos: list[zipfile.ZipInfo]) -> dict[str, _Member]:
     return seen
 
 
+def _read_member(name: str, stream: IO[bytes]) -> _Member:
+    """Hash a file a piece at a time; only a library is held in memory whole."""
+    mark = hashlib.sha256()
+    size = 0
+    kept: list[bytes] = []
+    library = False
+    while piece := stream.read(_PIECE):
+        library = library or (not size and piece[:4] == MAGIC)
+        mark.update(piece)
+        size += len(piece)
+        if library:
+            kept.append(piece)
+    digest = base64.urlsafe_b64encode(mark.digest()).decode().rstrip("=")
+    return _Member(digest, size, read_bytes(name, b"".join(kept)) if library else None)
+
+
 def _texts(archive: zipfile.ZipFile, seen: Mapping[str, _Member]) -> dict[str, str]:
     """The files of the .dist-info folder that say what this is."""
     found = {}
     for name in seen:
         folder, _, last = name.partition("/")
         if folder.endswith(".dist-info") and last in ("METADATA", "WHEEL", "RECORD"):
+            if seen[name].size > LONGEST_TEXT:
+                raise ValueError(f"{name} is {seen[name].size} bytes long")
             found[name] = archive.read(name).decode("utf-8", "replace")
     return found
 

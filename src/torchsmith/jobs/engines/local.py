@@ -71,7 +71,7 @@ class Local:
         write_whole(kept / "run.json", json.dumps(told).encode())
         with (kept / record.SCRIPT_LOG).open("ab") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "torchsmith.jobs.engines.local_run", str(kept)],
+                [sys.executable, "-P", "-m", "torchsmith.jobs.engines.local_run", str(kept)],
                 env={**handed_on(request.job, os.environ), local.JOB: token},
                 stdin=subprocess.DEVNULL,
                 stdout=said,

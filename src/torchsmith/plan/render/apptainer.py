@@ -20,6 +20,7 @@ from torchsmith.plan.render.stages import (
     uv_commands,
 )
 from torchsmith.plan.render.text import comment
+from torchsmith.plan.shell import one_command
 from torchsmith.recipe.outcome import Image, Training
 from torchsmith.resolve.models import Resolution
 
@@ -88,7 +89,7 @@ def _post(
         uv = [*uv_commands(), 'export UV_PYTHON_INSTALL_DIR=/opt/python PATH="/opt/uv:$PATH"']
     elif "python3-venv" not in apt:
         apt += ["python3", "python3-venv"]
-    client = [line for item in image.client for line in item.run]
+    client = [one_command(line) for item in image.client for line in item.run]
     pip = [*image.pip, *(training.pip if training else ())]
     before, words = apt_words(apt, pins(resolution))
     return [
@@ -105,8 +106,7 @@ def _post(
         *([f"/opt/venv/bin/python -m pip install {shlex.join(pip)}"] if pip else []),
         'export PATH="/opt/venv/bin:$PATH"',
         *([f"cd {_CLIENT}", *client, "cd /"] if client else []),
-        *image.run,
-        *(training.run if training else ()),
+        *map(one_command, (*image.run, *(training.run if training else ()))),
         # One layer is all there is: what is not removed here stays.
         f"rm -rf {_WHEELS} {_CLIENT} /var/lib/apt/lists /root/.cache",
     ]

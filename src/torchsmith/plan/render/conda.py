@@ -24,6 +24,7 @@ from torchsmith.plan.magma import (
 from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.plan.patching import patch_files
+from torchsmith.plan.shell import export_unless_set
 from torchsmith.plan.torch import build_env
 from torchsmith.resolve.models import MagmaChoice, Resolution
 
@@ -135,7 +136,7 @@ def source_build_script(resolution: Resolution) -> str:
         if name == "CUDA_HOME" and value.startswith("@/"):
             exports.append('export CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"')
         elif name in ("CC", "CXX", "CUDAHOSTCXX"):
-            exports.append(f'export {name}="${{{name}:-{value.rsplit("/", 1)[-1]}}}"')
+            exports.append(export_unless_set(name, value.rsplit("/", 1)[-1]))
         elif name in ("LDSHARED", "LDCXXSHARED"):
             # Conda's compilers bring their own words for linking; the paths are set below.
             continue

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from torchsmith.plan.shell import one_command
+
 PIP_MOUNT = "--mount=type=cache,target=/root/.cache/pip"
 CCACHE_MOUNT = "--mount=type=cache,target=/root/.cache/ccache"
 
@@ -17,7 +19,7 @@ def run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
     """One RUN, one command a line; the first failure ends it."""
     head = " \\\n    ".join(["RUN", *mounts]) if mounts else "RUN"
     separator = " \\\n    " if mounts else " "
-    return [f"{head}{separator}" + "; \\\n    ".join(["set -eu", *commands])]
+    return [f"{head}{separator}" + "; \\\n    ".join(["set -eu", *map(one_command, commands)])]
 
 
 class Pin(Struct, frozen=True):

@@ -1,0 +1,132 @@
+"""Who may sign what: a file that says which keys are believed for which artifacts.
+
+    [[allow]]
+    artifact = "torch-*"                           # names of files, with * and ?
+    keys = ["0123…"]                               # ids, as `torchsmith key list` shows them
+    sources = ["git+https://github.com/pytorch/*"] # optional: every source must be one of these
+    report = true                                  # optional: a signed report that it passed
+
+An artifact that no entry names is refused; of several that name it, one must hold.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from torchsmith.errors import UsageError
+from torchsmith.package.envelope import SignatureError, Signed, check
+from torchsmith.package.keys import PublicKey
+from torchsmith.package.reports import report_signer
+from torchsmith.sources.tree import file_hash
+from torchsmith.verify.report import beside, from_json
+
+_MOST_BYTES = 1 << 20
+
+
+class Allowed(Struct, frozen=True, forbid_unknown_fields=True):
+    """Keys that may sign artifacts of certain names."""
+
+    artifact: Annotated[str, Meta(min_length=1, max_length=200)]
+    keys: Annotated[tuple[Annotated[str, Meta(pattern="^[0-9a-f]{64}$")], ...], Meta(min_length=1)]
+    sources: tuple[str, ...] = ()
+    report: bool = False
+
+
+class Policy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Every entry of a file."""
+
+    allow: Annotated[tuple[Allowed, ...], Meta(min_length=1)]
+
+
+def read_policy(path: Path) -> Policy:
+    """Read a policy; a mistake in it is an error, never a permission."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES).decode()
+        return msgspec.convert(tomllib.loads(text), Policy)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, msgspec.ValidationError) as error:
+        raise UsageError(
+            f"{path} is not a policy: {error}", "docs/provenance.md shows one."
+        ) from None
+
+
+class _Material(Struct, frozen=True):
+    uri: str = ""
+    annotations: dict[str, str] = {}
+
+
+class _Definition(Struct, frozen=True, rename="camel"):
+    resolved_dependencies: tuple[_Material, ...] = ()
+
+
+class _Predicate(Struct, frozen=True, rename="camel"):
+    build_definition: _Definition = _Definition()
+
+
+def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> Signed:
+    """The statement about an artifact that an entry of the policy allows."""
+    entries = [entry for entry in policy.allow if fnmatchcase(artifact.name, entry.artifact)]
+    if not entries:
+        raise SignatureError(
+            "not allowed",
+            f"the policy names nobody who may sign {artifact.name}",
+            "Add an [[allow]] entry for it if you know whose it is.",
+        )
+    digest = file_hash(artifact) if artifact.is_file() else ""
+    problem: SignatureError | None = None
+    for entry in entries:
+        mine = [key for key in keys if key.id in entry.keys]
+        try:
+            signed = check(artifact, mine, digest)
+            _sources(artifact, entry, signed)
+            _report(artifact, entry, mine, digest, signed)
+        except SignatureError as error:
+            problem = error
+            continue
+        return signed
+    assert problem is not None
+    raise problem
+
+
+def _sources(artifact: Path, entry: Allowed, signed: Signed) -> None:
+    if not entry.sources:
+        return
+    try:
+        said = msgspec.convert(signed.claim.predicate, _Predicate)
+    except msgspec.ValidationError:
+        said = _Predicate()
+    items = said.build_definition.resolved_dependencies
+    sources = [item.uri for item in items if "tree-sha256" in item.annotations]
+    strange = [uri for uri in sources if not any(fnmatchcase(uri, one) for one in entry.sources)]
+    if strange or not sources:
+        raise SignatureError(
+            "not allowed",
+            f"{artifact.name} was made of {', '.join(strange) or 'no source that is named'}",
+            "The policy allows other sources only.",
+        )
+
+
+def _report(
+    artifact: Path, entry: Allowed, keys: Sequence[PublicKey], digest: str, signed: Signed
+) -> None:
+    if not entry.report:
+        return
+    try:
+        rating = from_json(beside(artifact).read_bytes()).rating
+    except (OSError, msgspec.MsgspecError):
+        rating = "fail"
+    if rating == "fail" or not report_signer(artifact, keys, digest, signed):
+        raise SignatureError(
+            "not allowed",
+            f"no signed report beside {artifact.name} says that it passed",
+            "`torchsmith verify --save` with the wheel writes and signs one.",
+        )
