@@ -43,6 +43,9 @@ def fresh_venv(creator: str, folder: str, python: str) -> list[str]:
     return commands
 
 
+_BELOW = "import sys; print('import site; site.addsitedir(%r)' % sys.argv[1])"
+
+
 def layered_venv(below: str, folder: str, python: str) -> list[str]:
     """An environment on top of another, which stays as it is."""
     return [
@@ -50,7 +53,8 @@ def layered_venv(below: str, folder: str, python: str) -> list[str]:
         # Without pip: the one below serves, and no second setuptools hides the pinned one.
         sh(f"{below}/bin/python", "-m", "venv", "--without-pip", folder),
         # addsitedir reads the .pth files there: the one below may lie on another itself.
-        f"""echo "import site; site.addsitedir('$WORK/{site_packages(below, python)}')" > """
+        # Python writes the path as Python reads it, whatever is in it.
+        f"{sh(f'{below}/bin/python', '-c', _BELOW)} {in_work(site_packages(below, python))} > "
         f"{sh(site_packages(folder, python) + '/below.pth')}",
     ]
 

@@ -2,9 +2,8 @@
 
     python -m torchsmith.ship < SHIPMENT
 
-The engine writes this line into a publish step's script instead of the step's own commands,
-which do what can be done without torchsmith. It runs in the plan's work folder; $PROJECT is the
-recipe's folder, where the index and the channel are.
+It runs in the plan's work folder; $PROJECT is the recipe's folder, where the index and the channel
+are.
 """
 
 from __future__ import annotations

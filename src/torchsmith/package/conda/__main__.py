@@ -2,8 +2,7 @@
 
     python -m torchsmith.package.conda < SPEC
 
-The engine writes this line into the script of a step that packs for conda instead of the step's
-own commands, which need rattler-build and a channel. It runs in the plan's work folder.
+It runs in the plan's work folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Finish a wheel of a plan, in its work folder: python -m torchsmith.package.finish < FINISHING
-
-The engine writes this line into the step's script instead of the step's own commands, which have
-auditwheel repair the wheel.
-"""
+"""Finish a wheel of a plan, in its work folder: python -m torchsmith.package.finish < FINISHING"""
 
 from __future__ import annotations
 
