@@ -11,6 +11,8 @@ from torchsmith.errors import RecipeError
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import releases
 from torchsmith.host.models import Compiler, Host, InstalledGpu, Python, Toolkit
+from torchsmith.plan.render.stages import environment_commands
+from torchsmith.plan.torch import environment
 from torchsmith.recipe.compose import compose
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand
@@ -255,6 +257,16 @@ def test_a_wheel_of_another_cuda_than_pypi_s_comes_from_that_cuda_s_index() -> N
     assert made.version == "2.13.0+cu126"
     own = resolved(torch={"release": "2.13.0", "use": "wheel"}, cuda="13.0", python="3.12")
     assert (own.wheel_index, own.version) == ("", "2.13.0")
+
+
+def test_the_environment_and_the_image_install_the_wheel_of_that_cuda() -> None:
+    wish = {"torch": {"release": "2.13.0", "use": "wheel"}, "cuda": "12.6", "python": "3.12"}
+    made = resolved(**wish)
+    wanted = "--index-url https://download.pytorch.org/whl/cu126 torch==2.13.0+cu126"
+    assert any(wanted in line for line in environment(made).commands)
+    assert any(wanted in line for line in environment_commands(made, ""))
+    threaded = environment(resolved(**{**wish, "python": "3.14t"})).commands
+    assert any("--python 3.14t" in line for line in threaded)
 
 
 def test_pypi_s_own_wheel_for_arm_had_no_cuda_before_2_11() -> None:

@@ -69,14 +69,15 @@ class Wanted:
 
 
 class RefusedError(ConflictError):
-    """Variants that cannot exist; `refusals` say why."""
+    """Variants that are refused; `refusals` say why."""
 
     def __init__(self, refusals: tuple[Refusal, ...], count: int) -> None:
-        subject = (
-            "this cannot exist"
-            if count == 1
-            else f"{len(refusals)} of {count} variants cannot exist"
-        )
+        # What only is not known to work, or fails, is not thereby impossible.
+        hard = any(item.standing == "impossible" for item in refusals)
+        verdict = "cannot exist" if hard else "would not build"
+        subject = f"this {verdict}"
+        if count > 1:
+            subject = f"{len(refusals)} of {count} variants {verdict}"
         super().__init__(subject, "Change the recipe as said above; nothing was written.")
         self.refusals = refusals
 

@@ -82,10 +82,8 @@ def about_gpu(facts: Facts, name: str | None) -> Answer:
             facts.gpus.gpu, key=lambda gpu: release(gpu.arch.rstrip("af")), reverse=True
         )
         lines = [AnswerLine(gpu.name, f"{gpu.arch}  {gpu.kind}") for gpu in ordered]
-        every: dict[str, object] = {
-            "gpus": [{"name": gpu.name, "arch": gpu.arch} for gpu in ordered]
-        }
-        return Answer(f"{len(lines)} GPUs", tuple(lines), data=every)
+        data: dict[str, Any] = {"gpus": [{"name": gpu.name, "arch": gpu.arch} for gpu in ordered]}
+        return Answer(f"{len(lines)} GPUs", tuple(lines), data=data)
     gpu = find_gpu(facts, name)
     if gpu is None and (other := other_cards(facts, name)) is not None:
         raise UsageError(f"{name!r} is {other.vendor}: {other.exists}", addresses(table, other))
@@ -123,7 +121,7 @@ def about_gpu(facts: Facts, name: str | None) -> Answer:
         short += f"; CUDA {version_range(arch.cuda)}"
     if knowing:
         short += f"; torch {knowing[0]} to {knowing[-1]}"
-    data = {
+    data: dict[str, Any] = {
         "name": gpu.name,
         "arch": gpu.arch,
         "kind": gpu.kind,
@@ -141,8 +139,8 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
             AnswerLine(item.version, f"Python {', '.join(item.pythons)}")
             for item in reversed(releases(facts))
         ]
-        every: dict[str, object] = {"torch": [item.version for item in releases(facts)]}
-        return Answer(f"{len(lines)} releases of PyTorch", tuple(lines), data=every)
+        data: dict[str, Any] = {"torch": [item.version for item in releases(facts)]}
+        return Answer(f"{len(lines)} releases of PyTorch", tuple(lines), data=data)
     found = find_release(facts, _checked("torch", version))
     if found is None:
         raise _unknown("torch", version, [item.version for item in releases(facts)])
@@ -213,7 +211,7 @@ def _torch_in_short(facts: Facts, found: TorchRelease) -> tuple[str, dict[str, A
     }
     span = entry_for(facts.torch.cuda, torch)
     archs = entry_for(facts.torch.archs, torch)
-    data = {
+    data: dict[str, Any] = {
         "torch": torch,
         "tag": found.tag,
         "commit": found.commit,
@@ -246,8 +244,8 @@ def about_cuda(facts: Facts, version: str | None) -> Answer:
             AnswerLine(item.version, f"driver {item.driver} or newer")
             for item in reversed(toolkits(facts))
         ]
-        every: dict[str, object] = {"cuda": [item.version for item in toolkits(facts)]}
-        return Answer(f"{len(lines)} CUDA toolkits", tuple(lines), data=every)
+        data: dict[str, Any] = {"cuda": [item.version for item in toolkits(facts)]}
+        return Answer(f"{len(lines)} CUDA toolkits", tuple(lines), data=data)
     toolkit = find_toolkit(facts, _checked("cuda", version))
     if toolkit is None:
         raise _unknown("cuda", version, [item.version for item in toolkits(facts)])
@@ -287,7 +285,7 @@ def about_cuda(facts: Facts, version: str | None) -> Answer:
     if toolkit.note:
         lines.append(AnswerLine("note", toolkit.note))
     gcc = host_compiler(facts, cuda, "gcc")
-    data = {
+    data: dict[str, Any] = {
         "cuda": cuda,
         "builds": toolkit.builds,
         "driver": toolkit.driver,
