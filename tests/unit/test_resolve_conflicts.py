@@ -179,7 +179,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "CUDA 13.0 with a published torch 2.6, which no patch of ours is in": (
         {"torch": {"release": "2.6.0", "use": "wheel"}, "cuda": "13.0", "python": "3.11"},
-        ["cuda-torch"],
+        ["cuda-torch", "wheel-cuda"],
         "torch 2.6.0, Python 3.11, CUDA 12.6",
     ),
     "CUDA 13.1 with torch 2.6, for which nobody tried the patches": (
@@ -681,7 +681,10 @@ def test_a_machine_that_is_no_debian_has_no_cuda_of_debian_s() -> None:
         torch="2.6.0", python="3.11", gpus=["8.6"], cuda={"version": "12.4", "toolkit": "debian"}
     )
     assert kinds(refusal) == ["toolkit-debian"]
-    assert "system = 'debian-13'" in refusal.conflicts[0].cure
+    assert "Debian packages CUDA 11.8 in debian-12, 12.4 in debian-13" in str(
+        refusal.conflicts[0].second
+    )
+    assert refusal.conflicts[0].cure == "leave cuda.toolkit out"
 
 
 def test_a_deleted_image_cannot_be_asked_for() -> None:

@@ -121,7 +121,7 @@ def about_gpu(facts: Facts, name: str | None) -> Answer:
         short += f"; CUDA {version_range(arch.cuda)}"
     if knowing:
         short += f"; torch {knowing[0]} to {knowing[-1]}"
-    data: dict[str, Any] = {
+    data = {
         "name": gpu.name,
         "arch": gpu.arch,
         "kind": gpu.kind,
@@ -285,7 +285,7 @@ def about_cuda(facts: Facts, version: str | None) -> Answer:
     if toolkit.note:
         lines.append(AnswerLine("note", toolkit.note))
     gcc = host_compiler(facts, cuda, "gcc")
-    data: dict[str, Any] = {
+    data = {
         "cuda": cuda,
         "builds": toolkit.builds,
         "driver": toolkit.driver,

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from torchsmith.facts.conditions import ANYWHERE, Place
 from torchsmith.facts.cuda import (
+    brings_toolkit,
     debian_toolkit,
     find_toolkit,
     has_image,
@@ -170,18 +171,19 @@ def default_system(
         if toolkit
         else []
     )
-    # Without an image of that CUDA, or wheels of it, a distribution is of no use.
-    if not names or (toolkit is not None and toolkit.wheels):
-        names += [
-            "debian-12",
-            "ubuntu-22.04",
-            "ubuntu-20.04",
-            "debian-10",
-            "ubuntu-18.04",
-            "ubuntu-16.04",
-        ]
+    names += [
+        "debian-12",
+        "ubuntu-22.04",
+        "ubuntu-20.04",
+        "debian-10",
+        "ubuntu-18.04",
+        "ubuntu-16.04",
+    ]
+    platform = place.platform or "linux-x86_64"
     for name in names:
         system = find_system(facts, name)
+        if toolkit and not brings_toolkit(facts, toolkit.version, name, platform):
+            continue
         if system is None or not (python == "" or from_uv(python) or python == system.python):
             continue
         there = on_system(place, system)
