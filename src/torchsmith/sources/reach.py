@@ -11,7 +11,7 @@ from torchsmith.facts.torch import entry_for, find_release
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.sources import TORCH_REPOSITORY, debian_source
 
-_SECONDS = 20
+_SECONDS = 10
 
 
 def answers(url: str) -> bool:
