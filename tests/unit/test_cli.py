@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import tomllib
 from pathlib import Path
 
@@ -221,3 +222,40 @@ def test_every_problem_of_a_recipe_is_told_at_once(run: Run, tmp_path: Path) -> 
 def test_an_unknown_command_or_flag_ends_with_2(run: Run) -> None:
     assert run("plan", "--no-such-flag")[0] == 2
     assert run("bild")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "/store/x"), "/store/x: No space left on device"),
+        (PermissionError(13, "Permission denied", "/x"), "/x: Permission denied"),
+        (OSError(30, "Read-only file system"), "Read-only file system"),
+        (MemoryError(), "not enough memory"),
+        (RecursionError(), "nested too deep"),
+        (sqlite3.OperationalError("attempt to write a readonly database"), "readonly database"),
+        (sqlite3.DatabaseError("file is not a database"), "file is not a database"),
+    ],
+)
+def test_what_the_machine_refuses_is_a_sentence(
+    error: Exception, said: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("torchsmith.recipe.schema.schema_text", lambda _: refuse())
+    code, _, complaint = run("schema")
+    assert code == 1
+    assert said in complaint
+    assert "Traceback" not in complaint
+
+
+def test_a_store_that_is_no_database_is_a_sentence(run: Run, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    for name in ("journal.db", "jobs.db"):
+        (store / name).write_bytes(b"no database at all" * 100)
+    for words in (("log", "--store", str(store)), ("job", "list", "--store", str(store))):
+        code, _, said = run(*words)
+        assert code != 0
+        assert "Traceback" not in said
+        assert said.startswith("error: ")

@@ -104,6 +104,12 @@ def test_a_variable_that_only_sounds_alike_is_no_secret(name: str) -> None:
     assert not is_secret_name(name)
 
 
+@pytest.mark.parametrize("char", ["\\u0000", "\\u001b", "\\u009b", "\\u202e"])
+def test_a_parameter_holds_no_control_characters(tmp_path: Path, char: str) -> None:
+    said = problems(tmp_path, f'{HEAD}parameters = {{ x = "a{char}b" }}\n{ROLE}')
+    assert "control characters" in said
+
+
 def test_lengths_of_time_add_up() -> None:
     assert seconds("1d12h30m5s") == 86400 + 12 * 3600 + 30 * 60 + 5
 

@@ -158,6 +158,30 @@ def test_a_name_that_leads_out_is_refused(tmp_path: Path) -> None:
         read_contents(libtorch(tmp_path, "/etc/passwd"))
 
 
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_file_without_a_name_is_refused(tmp_path: Path, name: str) -> None:
+    path = wheel(tmp_path)
+    with zipfile.ZipFile(path, "a") as archive:
+        info = zipfile.ZipInfo("x")
+        info.filename = name
+        archive.writestr(info, "x")
+    with pytest.raises(VerificationError):
+        read_contents(path)
+
+
+def test_a_description_nested_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tiny-1.0-py311_0.tar.bz2"
+    deep = b"[" * 500_000
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        info = tarfile.TarInfo("info/index.json")
+        info.size = len(deep)
+        archive.addfile(info, io.BytesIO(deep))
+    path.write_bytes(bz2.compress(tar.getvalue()))
+    with pytest.raises(VerificationError, match="does not describe itself"):
+        read_contents(path)
+
+
 def test_a_hostile_library_is_called_damaged_and_writes_to_no_terminal(
     tmp_path: Path, run: Run
 ) -> None:
@@ -184,11 +208,14 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny-1.0-0.tar.bz2", "tiny-1.0-0.conda"])
-def test_a_packed_header_that_unfolds_too_far_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_packed_header_that_unfolds_too_far_is_refused(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchsmith.sources.unfolding._FREE_BYTES", 1 << 16)
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as archive:
         # Before its content, tarfile reads a member's long name into memory.
-        archive.addfile(tarfile.TarInfo("a" * (300 << 20)))
+        archive.addfile(tarfile.TarInfo("a" * (1 << 20)))
     path = tmp_path / name
     if name.endswith(".conda"):
         with zipfile.ZipFile(path, "w") as outer:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +16,7 @@ from tests.tiny_packages import conda, wheel
 from torchsmith.errors import HostError
 from torchsmith.ship.index_pages import HTML_TYPE, JSON_TYPE
 from torchsmith.ship.publish import Places, publish
-from torchsmith.ship.serve import Server, accepted, usage
+from torchsmith.ship.serve import Server, _Handler, accepted, usage
 
 pytestmark = pytest.mark.unit
 
@@ -206,3 +210,92 @@ def test_a_port_that_is_taken_is_said_to_be(places: Places) -> None:
             f"uv pip install --index-url http://127.0.0.1:{port}/simple/ NAME",
             f"conda install --channel http://127.0.0.1:{port}/channel NAME",
         ]
+
+
+@pytest.fixture
+def server(places: Places) -> Iterator[tuple[Server, list[str]]]:
+    said: list[str] = []
+    with Server(places, "127.0.0.1", 0, said.append) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server, said
+        server.shutdown()
+        thread.join()
+
+
+def connected(server: Server) -> socket.socket:
+    return socket.create_connection(server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+
+
+def test_a_body_is_not_taken_for_the_next_request(server: tuple[Server, list[str]]) -> None:
+    with connected(server[0]) as line:
+        hidden = b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        line.sendall(
+            b"GET /none HTTP/1.1\r\nHost: localhost\r\n"
+            + f"Content-Length: {len(hidden)}\r\n\r\n".encode()
+            + hidden
+        )
+        said = b""
+        with contextlib.suppress(ConnectionError):
+            while chunk := line.recv(65536):
+                said += chunk
+    assert said.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example.org", "127.0.0.1.example.org", "[::1", "localhost.example.org:80"]
+)
+def test_a_name_that_only_leads_here_is_refused(host: str, client: Client) -> None:
+    assert client.get("/simple/", Host=host).status == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8080", "127.0.0.1", "[::1]:80"])
+def test_this_machines_own_names_are_taken(host: str, client: Client) -> None:
+    assert client.get("/simple/", Host=host).status == 200
+
+
+def test_a_slow_request_is_cut_off(
+    server: tuple[Server, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Handler, "request_seconds", 0.3)
+    begin = time.monotonic()
+    with connected(server[0]) as line, contextlib.suppress(ConnectionError):
+        for byte in b"GET / HTTP/1.1\r\n" + b"X: " + b"a" * 1000:
+            line.sendall(bytes([byte]))
+            time.sleep(0.05)
+            if time.monotonic() - begin > 8:
+                break
+    assert time.monotonic() - begin < 8
+
+
+def test_connections_beyond_the_most_wait_their_turn(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Server, "most_connections", 2)
+    monkeypatch.setattr(_Handler, "timeout", 0.5)
+    with Server(places, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        idle = [connected(server) for _ in range(5)]
+        before = threading.active_count()
+        client = Client(server)
+        assert client.get("/simple/").status == 200
+        assert threading.active_count() <= before + 2
+        client.close()
+        for line in idle:
+            line.close()
+        server.shutdown()
+        thread.join()
+
+
+def test_a_client_that_resets_is_no_error(
+    server: tuple[Server, list[str]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(5):
+        line = connected(server[0])
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.sendall(b"GET /simple/ HTTP/1.1\r\nHost: local")
+        line.close()
+    time.sleep(0.3)
+    assert "Traceback" not in capfd.readouterr().err
+    assert not [text for text in server[1] if "could not be answered" in text]

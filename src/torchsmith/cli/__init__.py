@@ -40,6 +40,18 @@ def main() -> None:
         # `torchsmith … | head`: the reader has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
+    except (OSError, MemoryError, RecursionError) as error:
+        _complain(f"error: {_of_the_machine(error)}", "With --debug, the traceback is shown.")
+        _end(error, debug)
+    except Exception as error:
+        # SQLite is imported by few commands: known by its name.
+        if type(error).__module__ != "sqlite3":
+            raise
+        _complain(
+            f"error: a database of the store cannot be used: {error}",
+            "Check the room left and the rights on the store; `TORCHSMITH_STORE` names another.",
+        )
+        _end(error, debug)
     except KeyboardInterrupt:
         _complain("interrupted")
         raise SystemExit(130) from None
@@ -52,6 +64,17 @@ def _complain(message: str, hint: str = "") -> None:
     print(message, file=sys.stderr)
     if hint:
         print(f"  {hint}", file=sys.stderr)
+
+
+def _of_the_machine(error: BaseException) -> str:
+    """What the machine would not do: a full disk, a folder that is read-only, no more memory."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
+    if isinstance(error, RecursionError):
+        return "what was given is nested too deep"
+    named = getattr(error, "filename", None)
+    said = getattr(error, "strerror", None) or str(error)
+    return f"{named}: {said}" if named else said
 
 
 def _say_what_is_known(error: BaseException) -> None:

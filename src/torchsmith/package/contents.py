@@ -105,9 +105,9 @@ def read_contents(path: Path) -> Contents:
             seen.add(name, stream, claimed)
     except OSError as error:
         raise _damaged(path, error.strerror or str(error)) from None
-    except (*_BROKEN, ValueError) as error:
+    except (*_BROKEN, ValueError, RecursionError) as error:
         raise _damaged(path, str(error) or type(error).__name__) from None
-    with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
+    with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError, RecursionError):
         described = {"wheel": _wheel, "conda package": _conda}.get(kind, _libtorch)(path, seen)
         return Contents(
             path=path,
@@ -155,6 +155,8 @@ class _Seen:
         """Take in one file."""
         if name.startswith("/") or ".." in name.split("/") or "\\" in name or "\0" in name:
             raise ValueError(f"it holds a file that leads out of it, {name!r}")
+        if not name.strip("/."):
+            raise ValueError("it holds a file without a name")
         if claimed + self.bytes > self._most:
             raise BombError
         self.files += 1
@@ -198,6 +200,9 @@ def _zipped(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
     with zipfile.ZipFile(path) as archive:
         check_zip(archive, path.stat().st_size)
         for info in archive.infolist():
+            # zipfile asks for the last letter of a name.
+            if not info.filename:
+                raise ValueError("it holds a file without a name")
             if not info.is_dir():
                 with archive.open(info) as stream:
                     yield info.filename, stream, info.file_size

@@ -243,7 +243,7 @@ class Job(Section):
     after: list[Name] = Field(
         default_factory=list, description="Jobs of this file that have to succeed first."
     )
-    parameters: dict[Identifier, str | int | float | bool] = Field(
+    parameters: dict[Identifier, Script | int | float | bool] = Field(
         default_factory=dict, description="Filled in where a command says `<% $parameters.x %>`."
     )
     slurm: Slurm = Field(default_factory=Slurm, description="What only Slurm knows.")

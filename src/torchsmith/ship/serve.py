@@ -7,15 +7,20 @@ JSON by what the client accepts. Nothing outside the two folders is reached, no 
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import os
 import re
 import socket
+import sys
+import threading
 from email.utils import formatdate, parsedate_to_datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BufferedReader
 from pathlib import Path
 from socketserver import TCPServer
-from typing import BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from msgspec import Struct
@@ -166,8 +171,58 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
     # A client that stops reading must not hold its thread for ever.
     timeout = 60
+    # A request is some lines; a client that sends them byte by byte is cut off.
+    request_seconds = 20.0
     places: ClassVar[Places]
     say: ClassVar[Say]
+
+    def handle_one_request(self) -> None:
+        """One request, whose lines must come in time."""
+        timer = threading.Timer(self.request_seconds, self._cut)
+        timer.daemon = True
+        self._timer = timer
+        try:
+            # Between requests a connection may be idle for as long as `timeout` says.
+            if cast(BufferedReader, self.rfile).peek(1):
+                timer.start()
+            super().handle_one_request()
+        except (BrokenPipeError, ConnectionError, TimeoutError):
+            self.close_connection = True
+        finally:
+            timer.cancel()
+
+    def _cut(self) -> None:
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+    def parse_request(self) -> bool:
+        """Read a request. A body is not read, and ends the connection."""
+        well = super().parse_request()
+        self._timer.cancel()
+        if not well:
+            return False
+        if self.headers.get("Content-Length", "0") != "0" or self.headers.get("Transfer-Encoding"):
+            self.close_connection = True
+        if not self._is_ours(self.headers.get("Host", "")):
+            self.close_connection = True
+            self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
+            return False
+        return True
+
+    def _is_ours(self, host: str) -> bool:
+        """Whether a request names this machine.
+
+        A page in a browser here can have any name lead to 127.0.0.1 (DNS rebinding), and would
+        read what is served to this machine alone. A server for others is known by any name.
+        """
+        bound = str(self.connection.getsockname()[0])
+        if not is_loopback(bound):
+            return True
+        try:
+            name = urlsplit(f"//{host}").hostname if host else "localhost"
+        except ValueError:
+            return False
+        return name is not None and is_loopback(name)
 
     def do_GET(self) -> None:
         self._answer(body=True)
@@ -264,6 +319,8 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
     places: Places
+    # More at once than any pip or conda opens; who comes later waits for a place.
+    most_connections = 128
 
     def __init__(self, places: Places, host: str, port: int, say: Say = lambda _: None) -> None:
         if places.index is not None:
@@ -271,6 +328,8 @@ class Server(ThreadingHTTPServer):
         if places.channel is not None:
             check_folder(places.channel, "channel", exists=True)
         self.places = places
+        self._say = say
+        self._places_left = threading.BoundedSemaphore(self.most_connections)
         if ":" in host:
             self.address_family = socket.AF_INET6
         handler = type("Handler", (_Handler,), {"places": places, "say": staticmethod(say)})
@@ -281,6 +340,28 @@ class Server(ThreadingHTTPServer):
                 f"{host}:{port} cannot be listened on: {error.strerror}",
                 "Name another --port; --port 0 takes one that is free.",
             ) from None
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, when there is room for one more."""
+        self._places_left.acquire()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places_left.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The same, in that thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places_left.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error; anything else is said in a line."""
+        error = sys.exception()
+        if not isinstance(error, ConnectionError | TimeoutError):
+            self._say(f"{client_address[0]} could not be answered: {error!r}")
 
     def server_bind(self) -> None:
         """Without asking what this address is called: that can take half a minute."""
@@ -309,4 +390,8 @@ def usage(places: Places, address: str) -> list[str]:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        # Not by its beginning: 127.0.0.1.example.org may lead anywhere.
+        return host == "localhost"

@@ -279,11 +279,12 @@ def _record(text: str, seen: Mapping[str, _Member], folder: str) -> Check:
         if name in free or name not in seen:
             continue
         kind, _, digest = (row[0] if row else "").partition("=")
-        if kind == "sha256":
-            if digest != seen[name].digest:
-                wrong.append(f"{name}: another sha256")
-        elif kind not in ("sha384", "sha512"):
-            wrong.append(f"{name}: {kind or 'no hash'}")
+        # PEP 427 allows stronger ones, which nobody writes: a hash that is not compared proves
+        # nothing, and weaker ones (md5, sha1) prove little.
+        if kind != "sha256":
+            wrong.append(f"{name}: {kind or 'no hash'} instead of sha256")
+        elif digest.rstrip("=") != seen[name].digest:
+            wrong.append(f"{name}: another sha256")
         if len(row) > 1 and row[1] and row[1] != str(seen[name].size):
             wrong.append(f"{name}: another size")
     return holds(
