@@ -358,6 +358,12 @@ def test_an_image_nvidia_may_delete_is_used_and_the_way_out_is_said() -> None:
     assert "cuda-libraries-dev-11-0" in assembled.apt
 
 
+def test_a_distribution_to_build_on_is_one_that_the_cuda_can_be_brought_to() -> None:
+    made = resolved(torch="1.5.1", python="3.6", cuda="9.2", image={"name": "old"})
+    assert made.system == "ubuntu-16.04"
+    assert "cuda-minimal-build-9-2" in made.apt
+
+
 def test_an_image_the_recipe_names_and_nvidia_deleted_is_said() -> None:
     base = "nvidia/cuda:10.2-cudnn7-devel-ubuntu18.04"
     made = resolved(

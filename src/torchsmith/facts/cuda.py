@@ -74,6 +74,17 @@ def debian_toolkit(facts: Facts, system: str) -> DebianToolkit | None:
     return next((item for item in facts.cuda.debian if item.system == system), None)
 
 
+def brings_toolkit(facts: Facts, cuda: str, system: str, platform: str) -> bool:
+    """Whether anything brings a toolkit to an image of a distribution."""
+    toolkit, own = find_toolkit(facts, cuda), debian_toolkit(facts, system)
+    return (
+        has_image(facts, cuda, system)
+        or bool(repositories(facts, cuda, system, platform))
+        or (own is not None and own.cuda == cuda)
+        or (toolkit is not None and toolkit.wheels)
+    )
+
+
 def driver_standing(toolkit: Toolkit, driver: str) -> Literal["enough", "minor", "older"]:
     """Whether a driver runs what a toolkit makes; `minor`: machine code, and no PTX."""
     have = release(driver)

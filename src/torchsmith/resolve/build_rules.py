@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from torchsmith.facts.cuda import (
+    brings_toolkit,
     debian_toolkit,
     find_toolkit,
     has_image,
@@ -213,7 +214,8 @@ def _toolkit(facts: Facts, asked: Combination) -> Iterator[Clash]:
     elif (
         not asked.toolkit
         and asked.system
-        and not (imaged or packaged or debian or toolkit.wheels or asked.own_base)
+        and not asked.own_base
+        and not brings_toolkit(facts, cuda, asked.system, asked.platform)
     ):
         systems = _repository_systems(facts, cuda, asked.platform)
         conflict = Conflict(

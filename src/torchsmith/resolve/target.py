@@ -48,7 +48,7 @@ def settle_system(
     """An image with CUDA needs a distribution: where the recipe names none, one that fits."""
     if not cuda or target.system or recipe.image is None:
         return
-    target.system = default_system(facts, cuda, torch)
+    target.system = default_system(facts, cuda, torch, target.platform)
     target.container = True
     decided.choices.append(
         Choice(

@@ -7,6 +7,7 @@ import re
 from msgspec import Struct
 
 from torchsmith.facts.cuda import (
+    brings_toolkit,
     debian_toolkit,
     find_toolkit,
     has_image,
@@ -148,7 +149,7 @@ def image_tag(toolkit: Toolkit, distribution: str, cudnn: str) -> str:
     return f"docker.io/nvidia/cuda:{toolkit.image or toolkit.version}-{part}-devel-{distribution}"
 
 
-def default_system(facts: Facts, cuda: str, torch: str) -> str:
+def default_system(facts: Facts, cuda: str, torch: str, platform: str = "linux-x86_64") -> str:
     """The distribution to build an image on when the recipe names none."""
     toolkit = find_toolkit(facts, cuda) if cuda else None
     names = (
@@ -165,6 +166,8 @@ def default_system(facts: Facts, cuda: str, torch: str) -> str:
         "ubuntu-16.04",
     ]:
         system = find_system(facts, name)
+        if toolkit and not brings_toolkit(facts, toolkit.version, name, platform):
+            continue
         if system and any(
             allows_compiler(facts, torch, cuda, "gcc", version) for version in gccs_of(system)
         ):
@@ -220,7 +223,7 @@ def decide_toolkit(
         return "debian"
     decided.choices.append(Choice("CUDA toolkit", "system", "it is not on PyPI"))
     if system is None:
-        place = default_system(facts, cuda, torch)
+        place = default_system(facts, cuda, torch, platform)
         decided.cautions.append(
             Caution(
                 f"CUDA {cuda} is not installed on this machine, and PyPI does not have it",
