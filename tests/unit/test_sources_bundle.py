@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.engine.door import Wanted, plan_recipe
+from torchsmith.engine.store import Store
+from torchsmith.host.models import Host
+from torchsmith.recipe.load import parse_recipe
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources import (
     SourceError,
@@ -166,3 +170,37 @@ def test_a_bundle_that_cannot_be_written_leaves_nothing(
     with pytest.raises(SourceError, match="name"):
         write_bundle({"../x": trees["vision-0.21.0"]}, {}, tmp_path / "new.tar.gz")
     assert not [path for path in tmp_path.iterdir() if "new.tar.gz" in path.name]
+
+
+RECIPE = """
+name = "near"
+torch = { release = "2.13.0", use = "wheel" }
+python = "3.11"
+[[companions.extension]]
+name = "near"
+git = { url = "https://example.org/near.git", ref = "main" }
+"""
+
+
+def test_what_is_made_of_an_unproven_bundle_passes_for_nothing_else(tmp_path: Path) -> None:
+    loaded = parse_recipe(RECIPE, "test", None)
+    host = Host(platform="linux-x86_64", system="debian-12")
+    store = Store(tmp_path / "store")
+
+    def keys(content: str | None) -> dict[str, str]:
+        bundle = None
+        if content is not None:
+            tree = tmp_path / content
+            tree.mkdir(exist_ok=True)
+            (tree / "setup.py").write_text(content)
+            bundle = tmp_path / f"{content}.bundle"
+            write_bundle({"extension-near": tree}, {}, bundle, plan="near")
+        wanted = Wanted(elsewhere=True, bundle=bundle)
+        return {step.id: step.key for step in plan_recipe(loaded, host, store, wanted).steps}
+
+    plain, first, other = keys(None), keys("first"), keys("other")
+    made_of_it = {"fetch-extension-near", "compile-near-near", "verify-near-near", "attest-near"}
+    for step, key in plain.items():
+        assert (first[step] == key) == (step not in made_of_it), step
+        assert (first[step] == other[step]) == (step not in made_of_it), step
+    assert keys("first") == first

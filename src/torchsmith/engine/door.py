@@ -29,12 +29,12 @@ from torchsmith.plan import subset
 from torchsmith.plan.build import make_plan, with_keys
 from torchsmith.plan.images import asked_of_engine
 from torchsmith.plan.in_place import in_place
-from torchsmith.plan.models import Cost, Fetch, Plan, Step, Task
+from torchsmith.plan.models import Cost, Fetch, Plan, Step, Task, digest
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand, named
-from torchsmith.resolve.models import Refusal, Resolution, SourceChoice
+from torchsmith.resolve.models import Refusal, Resolution
 from torchsmith.resolve.resolve import resolve
-from torchsmith.sources.bundle import read_manifest
+from torchsmith.sources.bundle import bundled, content_key, read_manifest
 from torchsmith.sources.reach import answers, with_reachable_source
 from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.accel import SAME, SWITCH
@@ -218,21 +218,30 @@ def tree_name(step: Step) -> str:
 
 
 def from_bundle(plan: Plan, bundle: Path) -> Plan:
-    """The plan with every source taken out of a bundle; its keys stay as they are."""
+    """The plan with every source taken out of a bundle.
+
+    Keys stay where the bundle proves that a source is the commit the recipe pins. Any other is
+    whatever somebody put into the file: what is made of it has keys of its own.
+    """
     if not bundle.is_file():
         raise UsageError(f"{bundle} is not there", "`torchsmith bundle` writes one.")
-    held = read_manifest(bundle).trees
+    manifest = read_manifest(bundle)
     steps: list[Step] = []
+    changed: dict[str, str] = {}
     for step in plan.steps:
-        if step.source is None:
-            steps.append(step)
-            continue
-        name = tree_name(step)
-        if name not in held:
-            raise UsageError(
-                f"{bundle} does not hold {name}", f"It holds {', '.join(sorted(held))}."
-            )
-        source = SourceChoice("bundle", path=str(bundle.absolute()), package=name)
-        fetch = Fetch(source, step.outputs[0])
-        steps.append(replace(step, task=Task("fetch", fetch)))
+        told = [changed[need] for need in step.needs if need in changed]
+        if step.source is not None:
+            name = tree_name(step)
+            if name not in manifest.trees:
+                raise UsageError(
+                    f"{bundle} does not hold {name}",
+                    f"It holds {', '.join(sorted(manifest.trees))}.",
+                )
+            told += filter(None, [content_key(step.source, manifest, name)])
+            source = bundled(step.source, bundle, manifest, name)
+            step = replace(step, task=Task("fetch", Fetch(source, step.outputs[0])))
+        if told:
+            changed[step.id] = digest("\n".join([step.key, *sorted(told)]).encode())
+            step = replace(step, key=changed[step.id])
+        steps.append(step)
     return replace(plan, steps=tuple(steps))
