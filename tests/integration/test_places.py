@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ from tests.containers import EngineHere
 from tests.lab import Torchsmith, in_folder
 
 from torchsmith.engine.door import Wanted, plan_recipe
+from torchsmith.engine.kit import make_kit
 from torchsmith.engine.store import Store
 from torchsmith.host import read_host
 from torchsmith.plan.models import as_json
@@ -180,3 +182,18 @@ def test_an_image_that_does_not_answer_is_said_in_one_sentence(built: Torchsmith
     assert told.returncode != 0
     assert "docker.io/library/debian:11" in told.stderr
     assert "Traceback" not in told.stderr
+
+
+def test_torchsmiths_python_runs_where_there_is_nothing_else(tmp_path: Path) -> None:
+    kit = make_kit(tmp_path / "store")
+    root = tmp_path / "root"
+    # No C library, no loader, no Python: as old as a distribution can be.
+    shutil.copytree(kit.folder, root / kit.folder.relative_to("/"))
+    wanted = "ssl, sqlite3, msgspec, pydantic, torchsmith.verify.verify, torchsmith.package.attest"
+    program = f"import {wanted}, sys; print(sys.executable)"
+    done = subprocess.run(
+        ["chroot", root, kit.python, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() == str(kit.python)
+    assert make_kit(tmp_path / "store") == kit

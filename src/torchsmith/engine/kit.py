@@ -31,12 +31,14 @@ import torchsmith
 from torchsmith.engine.disk import room
 from torchsmith.engine.trees import remove
 from torchsmith.errors import HostError
+from torchsmith.host.probe import ask
 from torchsmith.package.patchelf import patchelf_program
 from torchsmith.package.programs import change
 
 # To be raised when a kit is laid out in another way.
-_FORM = 1
+_FORM = 2
 _DAYS_KEPT = 7
+_HINT = "Build on this machine itself instead: --here."
 # Of the standard library, what no program of ours imports.
 _LEFT_OUT = {
     *("test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "pydoc_data"),
@@ -175,8 +177,17 @@ def _assemble(draft: Path, final: Path) -> None:
     loader = _copy_libraries([python, *modules], libraries)
     there = final / "lib" / "system"
     words = [str(patchelf_program()), "--set-interpreter", str(there / loader)]
-    # DT_RPATH of the program holds for everything it loads.
-    change([*words, "--force-rpath", "--set-rpath", str(there)], python, "Build with --here.")
+    # DT_RPATH of the program holds for everything it loads, unless that has a path of its own.
+    change([*words, "--force-rpath", "--set-rpath", str(there)], python, _HINT)
+    dynload = draft / "lib" / version / "lib-dynload"
+    for library in (*libraries.iterdir(), *dynload.glob("*.so")):
+        if _search_path(library):
+            change([str(patchelf_program()), "--remove-rpath"], library, _HINT)
+
+
+def _search_path(library: Path) -> str:
+    answer = ask([str(patchelf_program()), "--print-rpath", str(library)])
+    return answer.out.strip() if answer is not None and answer.code == 0 else ""
 
 
 def _copy_distribution(item: importlib.metadata.Distribution, site: Path) -> None:
@@ -214,6 +225,6 @@ def _copy_libraries(programs: list[Path], into: Path) -> str:
     if not loader:
         raise HostError(
             f"{_interpreter()} cannot be taken into a container: it names no loader",
-            "Build here instead: --here.",
+            _HINT,
         )
     return loader
