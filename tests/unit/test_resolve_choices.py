@@ -454,3 +454,9 @@ def test_nccl_of_the_wheels_needs_no_package() -> None:
         features={"nccl": "system"},
     )
     assert not [name for name in made.apt if "nccl" in name]
+
+
+def test_what_no_variable_decides_is_not_looked_for_in_cmakes_cache() -> None:
+    made = resolved(torch="2.6.0", python="3.11", cuda="12.6", gpus=["8.6"], profile="minimal")
+    assert dict(made.features)["cupti"] == "off"
+    assert "USE_CUPTI_SO" not in dict(made.expected_cache)

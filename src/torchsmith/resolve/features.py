@@ -279,7 +279,8 @@ def _switch(
     told = explicit or mode != _upstream(feature, place.platform)
     if switch is not None and told:
         made.env.update(getattr(switch, mode))
-    if feature.cache and told:
+    # What no variable decides is not looked for: CUPTI goes with kineto, whatever its option says.
+    if feature.cache and told and (switch is None or getattr(switch, mode)):
         made.cache[feature.cache] = mode != "off"
     if mode == "system":
         made.apt.extend(feature.apt)
