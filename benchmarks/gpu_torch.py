@@ -62,6 +62,7 @@ toolkit = "system"
 cudnn = "on"
 distributed = "on"
 nccl = "system"
+tensorpipe = "off"
 
 [source]
 kind = "debian"

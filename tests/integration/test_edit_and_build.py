@@ -9,6 +9,7 @@ import pytest
 
 from torchsmith.engine import Store
 from torchsmith.engine.build import build
+from torchsmith.engine.door import keyed
 from torchsmith.errors import StepFailed
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
@@ -105,7 +106,8 @@ class Bench:
                 compiled.append("unit" if "torchsmith-batches" in event.file else name)
 
         store = Store(self.folder / "store")
-        done = build(PLAN, store, project=self.folder, jobs=1, fresh=fresh, on_memory=told)
+        plan = keyed(PLAN, self.folder)
+        done = build(plan, store, project=self.folder, jobs=1, fresh=fresh, on_memory=told)
         (program,) = done.artifacts["compile-torch-one"]
         return sorted(compiled), int(subprocess.check_output([program]))
 

@@ -40,6 +40,7 @@ CUDA = """
 name = "gpu"
 torch = { release = "2.6.0", use = "wheel" }
 python = "3.12"
+platform = "linux-x86_64"
 cuda = "12.6"
 [image]
 name = "gpu"

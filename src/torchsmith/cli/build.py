@@ -215,6 +215,6 @@ def build(
     made = [path for paths in result.artifacts.values() for path in paths]
     # Beside a recipe of one's own; those that are shipped lie where nobody looks.
     own = project if Path(loaded.path).is_file() and preset is None else Path()
-    for path in deliver(made, output or own / "dist"):
+    for path in deliver(made, (output or own / "dist").absolute()):
         if not json:
             print(path)

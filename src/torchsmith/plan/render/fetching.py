@@ -156,7 +156,7 @@ def sdist_commands(folder: str, project: str, sha256: str, *, wheel: bool = Fals
         unless('test -n "$url"', f"the index has no file of {project} with the sha256 {sha256}"),
         # A link may be relative: to the index's host, or to the page.
         'case "$url" in *://*) ;; '
-        '/*) url="$(echo "$page" | sed "s|\\(://[^/]*\\).*|\\1|")$url" ;; '
+        '/*) url="$(echo "$page" | cut -d/ -f1-3)$url" ;; '
         '*) url="$page$url" ;; esac',
         f'{curl} --output {file} "$url"',
         unless(

@@ -14,8 +14,9 @@ from torchsmith.plan.render.twins import twin
 from torchsmith.plan.shell import in_project, in_work
 
 _PREAMBLE = r"""
-# Every step is a function in a subshell: what it exports and where it goes stays in it.
-# shellcheck disable=SC2030,SC2031
+# Every step is a function in a subshell: what it exports and where it goes stays in it. $ORIGIN is
+# the loader's word, not the shell's.
+# shellcheck disable=SC2016,SC2030,SC2031
 set -euo pipefail
 
 usage() {
