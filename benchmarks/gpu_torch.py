@@ -62,7 +62,6 @@ toolkit = "system"
 cudnn = "on"
 distributed = "on"
 nccl = "system"
-tensorpipe = "off"
 
 [source]
 kind = "debian"
@@ -248,11 +247,14 @@ def build(torchsmith: Path, folder: Path, work: Path, log: Path, seconds: float)
         )
         # As a person would: it then ends its compilers, and writes down how far it came.
         timer = threading.Timer(seconds, lambda: os.killpg(process.pid, signal.SIGINT))
+        # Whatever goes wrong before is told at once, not when the time is over.
+        timer.daemon = True
         timer.start()
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
-            event = json.loads(line) if line.startswith("{") else {}
+            # A refusal is a document of many lines, and no event.
+            event = json.loads(line) if line.startswith('{"') else {}
             if event.get("event") == "step-finished":
                 took[event["title"][:60]] = round(event["seconds"], 1)
                 print(f"  ok {event['title'][:100]} ({event['seconds']:.1f} s)", flush=True)
