@@ -35,14 +35,20 @@ def holds(
         return False
     if fact.cuda is not None and not (cuda and cuda in version_range(fact.cuda)):
         return False
-    if fact.gcc is not None and not (
-        kind == "gcc" and version and version_range(fact.gcc).touches(version)
-    ):
+    if fact.gcc is not None and not (kind == "gcc" and version and _meets(fact.gcc, version)):
         return False
     for span, have in ((fact.glibc, place.glibc), (fact.kernel, place.kernel)):
         if span is not None and not (have in version_range(span) if have else unknown):
             return False
     return True
+
+
+def _meets(span: str, version: str) -> bool:
+    """Whether a compiler is in a range; a bare major only where that takes in the whole of it."""
+    wanted = version_range(span)
+    if "." in version:
+        return version in wanted
+    return (wanted.low is None or len(wanted.low) == 1) and wanted.touches(version)
 
 
 @cache
