@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Earliest first; rooms of one line stand side by side.
 RANKS = (
-    ("errors", "owners", "printable", "redact", "secret_names"),
+    ("errors", "owners", "printable", "temporary", "redact", "secret_names"),
     ("facts",),
     ("recipe",),
     ("host",),

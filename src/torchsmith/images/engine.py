@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from torchsmith.images.process import (
     follow,
     interrupt,
 )
+from torchsmith.temporary import temporary_folder
 
 # What podman and buildah say of a container they could not remove after a build.
 _LEFT = re.compile(r'deleting build container "([0-9a-f]+)"')
@@ -126,8 +126,8 @@ class Engine(ABC):
 
     def build(self, wanted: Build, on_line: OnLine | None = None) -> str:
         """Build an image and return its id; the name is given to it when it is whole."""
-        with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
-            note = Path(folder) / "id"
+        with temporary_folder("image") as folder:
+            note = folder / "id"
             words = ["build", *self.build_options(wanted), "--iidfile", str(note)]
             # Always followed: whoever stops it must find nothing left of it.
             said = self._build([*words, str(wanted.context)], on_line or (lambda _: None))

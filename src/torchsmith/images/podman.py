@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from torchsmith.images.engine import Build, Engine
 from torchsmith.images.process import OnLine, interrupt
+from torchsmith.temporary import temporary_folder
 
 
 class Podman(Engine):
@@ -33,8 +31,8 @@ def push_with_digest_file(
     engine: Engine, name: str, on_line: OnLine | None, *, insecure: bool
 ) -> str:
     """What podman and buildah have in common: the digest is written to a file."""
-    with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
-        note = Path(folder) / "digest"
+    with temporary_folder("push") as folder:
+        note = folder / "digest"
         words = [*engine.trust_words(insecure), "--digestfile", str(note), name]
         engine.ask("push", *words, on_line=on_line, ending=interrupt)
         return note.read_text().strip()

@@ -6,13 +6,13 @@ import gzip
 import lzma
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.sources.errors import SourceError
 from torchsmith.sources.programs import call
+from torchsmith.temporary import temporary_folder
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # OpenPGP's numbers of SHA-256, 384, 512 and 224: a signature over a weaker hash proves nothing.
@@ -69,8 +69,8 @@ def verified(signed: bytes, keyring: Path, what: str) -> tuple[str, str]:
             f"the keys of Debian's archive are not at {keyring}",
             "apt-get install debian-archive-keyring",
         )
-    with tempfile.TemporaryDirectory(prefix="torchsmith-gpgv-") as name:
-        folder = Path(name)
+    with temporary_folder("gpgv") as folder:
+        name = str(folder)
         (folder / "signed").write_bytes(signed)
         argv = ["gpgv", "--status-fd", "1", "--keyring", str(keyring.resolve())]
         argv += ["--output", str(folder / "text"), str(folder / "signed")]

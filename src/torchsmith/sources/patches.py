@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +12,7 @@ from torchsmith.resolve.models import PatchChoice
 from torchsmith.sources.errors import SourceError
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.programs import Said, call
+from torchsmith.temporary import temporary_folder
 
 _HEADER = re.compile(rb"(?:---|\+\+\+|Index:|rename (?:from|to)|copy (?:from|to)) (.+)")
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -162,8 +162,7 @@ def apply_patches(
     those before it. Returns remarks on hunks that fit only loosely.
     """
     remarks: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="torchsmith-patch-") as name:
-        scratch = Path(name)
+    with temporary_folder("patch") as scratch:
         for patch in patches:
             for path in touched(patch):
                 _check_no_links(tree, path, patch)

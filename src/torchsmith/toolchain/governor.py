@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from types import FrameType, TracebackType
 from torchsmith.errors import HostError
 from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.host.probe import ask
+from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.admission import Admission
 from torchsmith.toolchain.admission_server import AdmissionServer, Options, no_options
 from torchsmith.toolchain.collection import ROOM_FOR_LATE_COLLECTION, collect_late
@@ -98,8 +98,8 @@ class Governor:
     def __enter__(self) -> Governor:
         with contextlib.ExitStack() as stack:
             stack.enter_context(_signals_unwind())
-            folder = Path(_private_folder())
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            folder = _private_folder()
+            stack.callback(remove_temporary, folder)
             jobserver = stack.enter_context(Jobserver(folder / "jobs", self.cores))
             self._makeflags = jobserver.makeflags
             self._place = folder / "governor"
@@ -168,9 +168,9 @@ class Governor:
             raise HostError(failure.cause, failure.cure)
 
 
-def _private_folder() -> str:
+def _private_folder() -> Path:
     base = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="torchsmith-", dir=base if len(base) < _LONGEST else "/tmp")
+    return make_temporary("jobs", Path(base if len(base) < _LONGEST else "/tmp"))
 
 
 def _make_is_old() -> bool:

@@ -6,13 +6,13 @@ import contextlib
 import json
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from torchsmith.temporary import temporary_folder
 from torchsmith.verify.buildconfig import BuildConfig, archs_of, parse_config
 from torchsmith.verify.checks import Check
 from torchsmith.verify.probe import script
@@ -125,7 +125,7 @@ def probe(
         wishes["loading"] = msgspec.to_builtins(loading)
     argv.append(json.dumps(wishes))
     # Away from where we stand: `import torch` must find the installed one.
-    with tempfile.TemporaryDirectory(prefix="torchsmith-probe-") as folder:
+    with temporary_folder("probe") as folder:
         process = subprocess.Popen(
             argv,
             cwd=folder,

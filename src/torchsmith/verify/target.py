@@ -25,6 +25,7 @@ from torchsmith.host.models import Python
 from torchsmith.host.probe import Programs
 from torchsmith.host.system import read_platform, read_pythons
 from torchsmith.plan.torch import fresh_venv, site_packages
+from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.verify.wheelfile import Wheel
 
 _ASK = (
@@ -196,8 +197,10 @@ def fresh_environment(
     It is removed at the end, however that comes, unless it is to be kept.
     """
     creator = choose_python(wheels, options.python, read_pythons(Programs(os.environ)))
-    if options.folder is None:
+    if options.folder is None and options.keep:
         folder = Path(tempfile.mkdtemp(prefix="torchsmith-verify-"))
+    elif options.folder is None:
+        folder = make_temporary("verify")
     else:
         folder = options.folder.absolute()
         # What a killed attempt left is of no use.
@@ -212,7 +215,7 @@ def fresh_environment(
         if options.keep:
             say(f"kept: {folder / 'env'}")
         else:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_temporary(folder)
 
 
 def _install(
