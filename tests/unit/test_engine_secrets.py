@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from torchsmith.engine import Event, Journal, Store, run_plan
 from torchsmith.engine.secrets import LineReader, Redactor
+from torchsmith.engine.shell import step_environment
 from torchsmith.errors import StepFailed, UsageError
-from torchsmith.plan.models import Plan, Step, step_key
+from torchsmith.plan.models import Kind, Plan, Step, step_key
 
 pytestmark = pytest.mark.unit
 
@@ -115,3 +116,13 @@ def test_a_secret_in_a_line_without_end_is_found() -> None:
 def test_a_secret_inside_another_leaves_no_rest() -> None:
     assert Redactor(["abc", "abcdef"]).clean(b"abcdef abc") == b"*** ***"
     assert Redactor([""]).clean(b"nothing") == b"nothing"
+
+
+@pytest.mark.parametrize("kind", ["environment", "configure", "compile", "verify"])
+def test_what_a_project_runs_sees_none_of_the_callers_secrets(kind: Kind, tmp_path: Path) -> None:
+    base = {"GITHUB_TOKEN": "a", "TWINE_PASSWORD": "b", "HOME": "/home/ann", "CC": "gcc"}
+    seen = step_environment(Step("a", kind, "A"), tmp_path, base, frozenset(), resume=False)
+    assert {"GITHUB_TOKEN", "TWINE_PASSWORD"}.isdisjoint(seen)
+    assert seen["HOME"] == "/home/ann"
+    asked = Step("a", kind, "A", secrets=("GITHUB_TOKEN",))
+    assert step_environment(asked, tmp_path, base, frozenset(), resume=False)["GITHUB_TOKEN"] == "a"

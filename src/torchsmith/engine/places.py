@@ -214,7 +214,7 @@ def _trust(own: Path) -> dict[str, str]:
 
 def _pip_settings(caller: Mapping[str, str]) -> dict[str, str]:
     """This machine's settings of pip, as variables."""
-    answer = ask([sys.executable, "-m", "pip", "config", "list"], dict(caller), timeout=30)
+    answer = ask([sys.executable, "-P", "-m", "pip", "config", "list"], dict(caller), timeout=30)
     found: dict[str, str] = {}
     for line in answer.out.splitlines() if answer and answer.code == 0 else ():
         key, _, text = line.partition("=")

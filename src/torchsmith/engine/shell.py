@@ -12,6 +12,7 @@ from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.package import UNCOMPRESSED
 from torchsmith.plan.models import Step
 from torchsmith.plan.shell import OURS
+from torchsmith.secret_names import is_secret_name
 from torchsmith.toolchain.build_paths import Knows, setuptools_flags, understands
 
 # A C++ file of PyTorch takes up to this much to compile.
@@ -37,6 +38,10 @@ _LEAKS = frozenset(
 )
 # PyTorch's setup.py hands every variable with one of these beginnings to CMake.
 _LEAKING = ("BUILD_", "CMAKE_", "USE_", "PYTORCH_", "TORCH_")
+
+
+# Steps that run a project's own code, which has no business with the caller's passwords.
+_STRANGERS = frozenset({"environment", "configure", "compile", "verify"})
 
 
 def inherited_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -72,7 +77,12 @@ def step_environment(
     With `date`, what it makes has the same bytes whenever it is made, and its wheels are left
     to be compressed.
     """
-    env = {name: value for name, value in base.items() if name not in secrets - set(step.secrets)}
+    kept = set(step.secrets)
+    env = {name: value for name, value in base.items() if name not in secrets - kept}
+    if step.kind in _STRANGERS:
+        env = {
+            name: value for name, value in env.items() if name in kept or not is_secret_name(name)
+        }
     for name in ("TORCHSMITH_FRESH", "TORCHSMITH_RESUME"):
         env.pop(name, None)
     env["WORK"] = str(work)
