@@ -87,6 +87,8 @@ def built(
         project,
         *("build", "--reproducible", "--quiet", "--jobs", str(jobs)),
         *("--step", "package-conda-tiny-tiny"),
+        # Each where the other's results are not.
+        *("--output", str(project / f"out-{jobs}")),
         store=store,
         before=("bash", "-c", f'{before}; exec "$@"', "bash"),
         env=env,

@@ -25,6 +25,7 @@ import pytest
 from torchsmith.facts.files import DATA, Facts
 from torchsmith.facts.ranges import version_range
 from torchsmith.resolve.models import SourceChoice
+from torchsmith.sources.errors import NotServedError
 from torchsmith.sources.fetch import fetch
 
 pytestmark = pytest.mark.integration
@@ -304,7 +305,11 @@ def test_magmas_patches_apply_to_the_release_as_debian_has_it(tmp_path: Path) ->
         "debian", suite="trixie", package="magma", ref="2.9.0", upstream_alone=True
     )
     tree = tmp_path / "tree"
-    fetch(source, tree, cache=tmp_path / "cache")
+    try:
+        fetch(source, tree, cache=tmp_path / "cache")
+    except NotServedError as missing:
+        # Some mirrors list this release and have no file of it: then nothing can be tried here.
+        pytest.xfail(missing.message)
     names = [
         patch.file
         for patch in Facts().patches.patch

@@ -291,7 +291,9 @@ assert sys.argv[1] == "fs"
 asyncio.run(index_fs(Path(sys.argv[2])))
 """
     for name, text in (("rattler-build", build), ("rattler-index", listing)):
-        (programs / name).write_text(f"#!{sys.executable}\n{text}")
+        # Their threads may outlive Python's own end, and abort it.
+        ending = "import os, sys\nsys.stdout.flush()\nos._exit(0)\n"
+        (programs / name).write_text(f"#!{sys.executable}\n{text}{ending}")
         (programs / name).chmod(0o755)
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     return {"PATH": path, "RATTLER_CACHE_DIR": str(tmp_path / "cache")}
