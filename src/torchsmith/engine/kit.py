@@ -3,7 +3,7 @@
 The memory governor's launcher, the batches and the proofs are Python programs that run beside the
 compilers, where they run. A distribution's own Python may be as old as 3.5, and this machine's may
 need a newer C library than the container has. So the interpreter is copied with every library it
-loads, the loader among them, and with torchsmith and what that imports: 60 to 90 MB in the store,
+loads, the loader among them, and with torchsmith and what that imports: about 180 MB in the store,
 made once for each torchsmith and each Python.
 """
 

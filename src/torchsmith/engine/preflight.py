@@ -82,7 +82,7 @@ def ensure_platform(plan: Plan, host: Host) -> str:
                 "Register an emulator: apt-get install qemu-user-static binfmt-support. "
                 "Or build on such a machine.",
             )
-        return f"{item.platform} is emulated here: compiling takes about ten times as long"
+        return f"{item.platform} is emulated here: compiling takes many times as long"
     return ""
 
 
