@@ -25,7 +25,7 @@ from torchsmith.recipe.load import load_recipe
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
 
-# It notes where it is compiled, and takes its time if it is told to.
+# It notes where it is compiled and whom it could reach, and takes its time if it is told to.
 SETUP = """
 import os, time
 from setuptools import setup
@@ -33,8 +33,10 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 inside = os.path.exists("/run/.containerenv") or os.path.exists("/.dockerenv")
 with open("/etc/os-release") as file:
     system = [line.split("=")[1].strip().strip('"') for line in file if line.startswith("ID=")][0]
+with open("/proc/net/dev") as file:
+    links = [line.split(":")[0].strip() for line in file if ":" in line]
 with open("near_where.py", "w") as file:
-    file.write("inside = %r\\nsystem = %r\\n" % (inside, system))
+    file.write("inside = %r\\nsystem = %r\\nlinks = %r\\n" % (inside, system, links))
 if os.path.exists(os.path.join(os.environ["PROJECT"], "slow")):
     open(os.path.join(os.environ["WORK"], "begun"), "w").close()
     time.sleep(600)
@@ -50,7 +52,7 @@ torch = { release = "2.13.0", use = "wheel" }
 [[companions.extension]]
 name = "near"
 folder = "near"
-check = "import near, near_where; assert near_where.inside; assert near.answer() == 42"
+check = 'import near, near_where as it; assert it.inside; assert it.links == ["lo"]; near.answer()'
 """
 
 

@@ -168,3 +168,19 @@ def test_which_program_makes_images_is_in_no_key(tmp_path: Path) -> None:
     text = in_debian(12) + '[image]\nname = "lab"\n'
     asked = planned(text, tmp_path, tool="docker", network="host", layers=False)
     assert keys(asked) == keys(planned(text, tmp_path))
+
+
+def test_torch_that_clones_nccl_itself_has_a_network_and_says_why(tmp_path: Path) -> None:
+    text = (
+        'torch = "2.8.0"\npython = "3.11"\ngpus = ["8.0"]\ncuda = "12.8"\n'
+        '[source]\nkind = "git"\n[features]\nnccl = "on"\n'
+    )
+
+    def networks(text: str, **wanted: object) -> set[str]:
+        steps = planned(text, tmp_path, **wanted).steps
+        return {step.network for step in steps if step.kind in ("configure", "compile")}
+
+    (why,) = networks(text)
+    assert "clones NCCL" in why
+    assert networks(text.replace('"on"', '"system"')) == {""}
+    assert networks(TORCH, online=True) == {"asked for: --online"}

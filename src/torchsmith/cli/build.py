@@ -63,6 +63,7 @@ def build(
     stay: wishes.Here = False,
     engine: EngineName = "",
     network: NetworkName = "",
+    online: wishes.Online = False,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     variant: Annotated[
         str, typer.Option("--variant", help="Only this one of the recipe's matrix.")
@@ -138,6 +139,7 @@ def build(
         bundle=bundle,
         tool=engine,
         network=network,
+        online=online,
     )
     plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
     ensure = partial(ensure_packages, install=install_deps)
@@ -162,6 +164,7 @@ def build(
         words = wishes.as_arguments(given) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
+        words += ["--online"] * online
         cluster = farm.Cluster(on, partition, time_limit, image, claim, detach)
         size = farm.Size(jobs or recipes.jobs, budget)
         built = farm.run(

@@ -30,6 +30,7 @@ def build(
     store: StoreFolder = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     stay: wishes.Here = False,
+    online: wishes.Online = False,
 ) -> None:
     """Build the container images of a recipe, after what goes into them.
 
@@ -59,7 +60,14 @@ def build(
     here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     project = Path(loaded.path).parent
     root = Store(store or default_root())
-    asked = Wanted(variant=variant, here=stay, tool=engine, network=network, layers=not no_cache)
+    asked = Wanted(
+        variant=variant,
+        here=stay,
+        online=online,
+        tool=engine,
+        network=network,
+        layers=not no_cache,
+    )
     whole = planning.make(loaded, here, json=json, store=root, wanted=asked)
     images = image_steps(whole, variant, only or ())
     wanted = [step.id for step in images]

@@ -32,6 +32,7 @@ def plan(
         Path | None, typer.Option("--output", "-o", help="File (script) or folder to write.")
     ] = None,
     stay: wishes.Here = False,
+    online: wishes.Online = False,
     *,
     given: dict[str, object],
 ) -> None:
@@ -47,7 +48,7 @@ def plan(
         here = wishes.with_torches(here, loaded)
     from torchsmith.engine.door import Wanted
 
-    wanted = Wanted(here=stay, elsewhere=host is not None, must=False)
+    wanted = Wanted(here=stay, online=online, elsewhere=host is not None, must=False)
     made = planning.make(loaded, here, json=json, wanted=wanted)
     if render is not None:
         _render(made, loaded, render, output)

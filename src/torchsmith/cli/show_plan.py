@@ -66,6 +66,10 @@ def _add_steps(branch: Branch, steps: Sequence[Step], *, explain: bool) -> None:
         node = branch.add(_step_line(step), "bold")
         if step.why:
             node.add(step.why, "dim")
+        if step.network:
+            node.add(f"with a network: {step.network}", "dim")
+        elif explain and step.offline:
+            node.add("without a network", "dim")
         for name, value in step.details:
             node.add(f"{name}: {value}")
         # Compiling happens in the environment of configuring: said once.

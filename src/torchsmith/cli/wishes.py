@@ -28,6 +28,10 @@ Here = Annotated[
     bool,
     typer.Option("--here", help="Build on this machine itself, not in the recipe's distribution."),
 ]
+Online = Annotated[
+    bool,
+    typer.Option("--online", help="Let compile steps use the network; without it they have none."),
+]
 DEFAULT_RECIPE = Path("recipe.toml")
 DEFAULT_PRESET = "quickstart"
 MAX_HOST_BYTES = 1 << 20

@@ -50,8 +50,8 @@ class Wanted:
     `here` builds on this machine itself whatever distribution the recipe names. With `some`, the
     variants that can exist are enough. `elsewhere` says that another machine will run it: its
     network and files cannot be looked at from here. Unless it `must` run, files that the recipe
-    names may be missing. `tool`, `network` and `layers` are for the
-    program that makes images.
+    names may be missing. With `online`, steps may use the network that would have none. `tool`,
+    `network` and `layers` are for the program that makes images.
     """
 
     variant: str = ""
@@ -63,6 +63,7 @@ class Wanted:
     build_only: bool = False
     bundle: Path | None = None
     must: bool = True
+    online: bool = False
     tool: str = ""
     network: str = ""
     layers: bool = True
@@ -118,6 +119,8 @@ def plan_recipe(
     )
     if wanted.build_only:
         plan = subset.build_only(plan)
+    if wanted.online:
+        plan = with_network(plan)
     if not wanted.elsewhere and lacks_cache(plan):
         plan = without_cache(plan)
     if not wanted.accel:
@@ -157,6 +160,15 @@ def _remembering(store: Store) -> Callable[[str], bool]:
         return answered
 
     return ask
+
+
+def with_network(plan: Plan) -> Plan:
+    """The plan with a network for every step; its results have keys of their own."""
+    steps = tuple(
+        replace(step, network="asked for: --online") if step.offline else step
+        for step in plan.steps
+    )
+    return with_keys(replace(plan, steps=steps), {})
 
 
 def without_acceleration(plan: Plan) -> Plan:

@@ -68,6 +68,8 @@ class StepStarted(Event):
     kind: str
     log: str
     resumed: bool
+    # "none", "open", or "not closed": it should have had none, and that cannot be had here.
+    network: str = "open"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_roo
 from torchsmith.engine.history import history
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
+from torchsmith.engine.offline import can_be_had, without_network
 from torchsmith.engine.places import Containers, Vessel, explain_start, in_container
 from torchsmith.engine.process import GRACE_S, Guard, Outcome, Stop, run_script
 from torchsmith.engine.proof import Proof, read_proof
@@ -35,6 +36,9 @@ from torchsmith.plan.attest import HISTORY, is_attestation
 from torchsmith.plan.models import Step
 from torchsmith.sources.cache import DOWNLOADS
 from torchsmith.toolchain.build_paths import Knows, understands
+
+# The first line of a log, by which a download that failed there is understood.
+NO_NETWORK = "this step has no network: what it needs was fetched before it"
 
 # A container engine that is stopped may have to finish a layer before it can put things away.
 _ENGINE_GRACE_S = 60.0
@@ -81,6 +85,7 @@ class Executor:
         self._fetches = fetches
         self._steps = steps
         self._logs = store.root / "logs" / recorder.run
+        self._told_of_network = False
 
     def entry(self, step: Step) -> Entry | None:
         """The result of a step, if it is there and can be used here."""
@@ -161,7 +166,12 @@ class Executor:
         self._recorder.note(step, "running", log=log)
         self._recorder.emit(
             events.StepStarted(
-                step=step.id, title=step.title, kind=step.kind, log=str(log), resumed=resume
+                step=step.id,
+                title=step.title,
+                kind=step.kind,
+                log=str(log),
+                resumed=resume,
+                network=self._network(step),
             )
         )
         outcome = self._run_commands(step, log, resume=resume)
@@ -203,6 +213,19 @@ class Executor:
             )
         )
 
+    def _network(self, step: Step) -> str:
+        if not step.offline:
+            return "open"
+        if step.place.inside or can_be_had():
+            return "none"
+        if not self._told_of_network:
+            self._told_of_network = True
+            self._recorder.warn(
+                "this machine lets no program be cut off from the network: what a build downloads "
+                "unasked goes unnoticed (a container, or root, can be)"
+            )
+        return "not closed"
+
     def _run_commands(self, step: Step, log: Path, *, resume: bool) -> Outcome:
         if not step.commands and step.task is None:
             # Its files are the plan's own, and written.
@@ -243,9 +266,14 @@ class Executor:
             date=date,
             knows=knows,
         )
+        command = ["bash", "-euo", "pipefail", str(script)]
+        if self._network(step) == "none":
+            command = without_network(command)
+            with room(self._logs), log.open("a") as file:
+                file.write(f"{NO_NETWORK}\n")
         with self._vessel(step, script, folder, env) as vessel:
             return run_script(
-                vessel.command if vessel else ["bash", "-euo", "pipefail", str(script)],
+                vessel.command if vessel else command,
                 folder,
                 vessel.environment if vessel else env,
                 log,
@@ -275,7 +303,15 @@ class Executor:
         name = plain_name(step.id).lower()
         keys = keys_folder() if is_attestation(step) else None
         with in_container(
-            self.containers, image, script, folder, env, own, name=name, keys=keys
+            self.containers,
+            image,
+            script,
+            folder,
+            env,
+            own,
+            name=name,
+            keys=keys,
+            network=not step.offline,
         ) as vessel:
             yield vessel
 

@@ -21,4 +21,4 @@ def _made(step: Step, recorder: Recorder) -> Made:
     done = recorder.done(step)
     if done is None:
         return Made(step.key)
-    return Made(step.key, done.run, done.started, done.ended)
+    return Made(step.key, done.run, done.started, done.ended, recorder.network(done))

@@ -103,10 +103,12 @@ def in_container(
     *,
     name: str,
     keys: Path | None = None,
+    network: bool = True,
 ) -> Iterator[Vessel]:
     """A container that runs a script once it is started; gone when this is left.
 
-    `keys` is the folder of this machine's signing keys, for what signs.
+    `keys` is the folder of this machine's signing keys, for what signs. Without `network` it
+    reaches nobody.
     """
     program = shutil.which(image.engine, path=containers.caller.get("PATH"))
     if program is None:
@@ -134,7 +136,7 @@ def in_container(
     }
     variables["TORCHSMITH_PYTHON"] = str(kit.python)
     words = [program, "run", "--rm", "--interactive", "--name", f"torchsmith-{name}-{_tag()}"]
-    words += _options(image.engine, program)
+    words += [f"--network={'host' if network else 'none'}", *_options(image.engine, program)]
     folders = containers.folders
     if keys is not None:
         keys.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -173,9 +175,8 @@ def _tag() -> str:
 
 
 def _options(tool: str, program: str) -> list[str]:
-    """How a container is started: our user's files, this machine's network, no log of its own."""
+    """How a container is started: our user's files, and no log of its own."""
     words = [
-        "--network=host",
         "--log-driver=none",
         # SELinux would have every file relabelled before it may be read.
         "--security-opt=label=disable",

@@ -67,6 +67,13 @@ class Recorder:
         same = [record for record in found if record.key == step.key]
         return Known(same, [record for record in found if record.key != step.key])
 
+    def network(self, record: StepRecord) -> str:
+        """The network that a step had; empty where nobody wrote it down."""
+        for event in self._journal.events(record.run):
+            if event.get("event") == "step-started" and event.get("step") == record.step:
+                return str(event.get("network", ""))
+        return ""
+
     def done(self, step: Step) -> StepRecord | None:
         """The last time just this was done, in this run or before."""
         found = self._journal.earlier("", "", step.key)

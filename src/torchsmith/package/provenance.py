@@ -50,6 +50,7 @@ def statement(materials: Materials, history: History, byproducts: Mapping[str, s
                 "metadata": {
                     "invocationId": made.run or history.run,
                     **_times(made),
+                    **({"torchsmith_network": made.network} if made.network else {}),
                     "torchsmith_system": materials.system,
                 },
                 "byproducts": [

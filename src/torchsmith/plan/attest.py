@@ -90,12 +90,13 @@ class Attest(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """When a step was done, and in which run; times in seconds since 1970."""
+    """When a step was done, in which run, and with what network; times in seconds since 1970."""
 
     key: str = ""
     run: str = ""
     started: float | None = None
     ended: float | None = None
+    network: str = ""
 
 
 class History(Struct, frozen=True):

@@ -190,6 +190,16 @@ def module_of(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
+# Projects whose setup takes a wheel from their releases instead of compiling, unless it is told to
+# compile. Others copied the way and call the variable by their own name.
+_OWN_WAY = {"flash_attn": "FLASH_ATTENTION", "mamba_ssm": "MAMBA"}
+
+
+def _compiled_here(module: str) -> tuple[str, str]:
+    """The variable that has a project compiled, not downloaded."""
+    return f"{_OWN_WAY.get(module, module.upper())}_FORCE_BUILD", "TRUE"
+
+
 def extension_steps(
     facts: Facts,
     resolution: Resolution,
@@ -203,10 +213,10 @@ def extension_steps(
     env = _env(resolution)
     if resolution.cuda is not None:
         env["FORCE_CUDA"] = "1"
-    env.update(extension.env)
     fetch = _fetch_extension(extension)
     # As wheels are named: by the project, whatever the plan calls it.
     module = module_of(extension.sdist.partition("==")[0] or extension.name)
+    env.update([_compiled_here(module), *extension.env])
     prefix = f"{module}-"
     build = f"build/{variant}/{extension.name}"
     compile_step = Step(

@@ -27,6 +27,10 @@ Kind = Literal[
 ]
 
 
+# After everything was brought: these steps have no network, unless their `network` says why.
+_OFFLINE = frozenset({"patch", "configure", "compile"})
+
+
 class Cost(Struct, frozen=True):
     """What a step is expected to take: an estimate, its origin beside it.
 
@@ -124,7 +128,8 @@ class Step(Struct, frozen=True):
     whose outputs it reads. In `env`, a value that starts with `@/` is a path in the work folder;
     an output that starts with `$PROJECT/` lies in the recipe's. `secrets` names variables that
     must be set when it runs and whose values appear nowhere. `pip` names what its commands ask
-    pip for, so that it can be had beforehand where there is no network later.
+    pip for, so that it can be had beforehand where there is no network later. `network` says why a
+    step may use the network that would have none.
     """
 
     id: str
@@ -145,6 +150,7 @@ class Step(Struct, frozen=True):
     outputs: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
+    network: str = ""
     cost: Cost = Cost()
     details: tuple[tuple[str, str], ...] = ()
     key: str = ""
@@ -152,6 +158,11 @@ class Step(Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.commands and self.task is not None:
             raise ValueError(f"{self.id} has two actions: commands and a task")
+
+    @property
+    def offline(self) -> bool:
+        """Whether it runs without a network."""
+        return self.kind in _OFFLINE and not self.network
 
     @property
     def source(self) -> SourceChoice | None:
@@ -224,6 +235,9 @@ def step_key(
     }
     if step.place.inside:
         subject["place"] = step.place.image
+    if step.network:
+        # It may have brought anything.
+        subject["network"] = True
     if step.task is not None:
         subject["task"] = [step.task.name, TASKS[step.task.name].form, _arguments(step)]
     return digest(json.encode(subject, order="sorted"))

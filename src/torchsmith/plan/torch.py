@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from torchsmith.facts.files import Facts
+from torchsmith.facts.ranges import release
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.expects import expected
 from torchsmith.plan.models import Cost, Step, Task
@@ -235,6 +236,7 @@ def torch_steps(
     copy = [fresh_copy(source.outputs[0], folder), f"cd {folder}"]
     extra = [sh("cmake", *(f"-D{name}={value}" for name, value in resolution.cmake), "build")]
     checks = _cache_checks(resolution)
+    network = _reaches_out(resolution)
     steps: list[Step] = []
     tools = (environ.id, *(step.id for step in (toolkit_step(resolution), magma) if step))
     needs = (source.id, *tools)
@@ -259,6 +261,7 @@ def torch_steps(
                 *checks,
             ),
             outputs=(folder,),
+            network=network,
             cost=Cost(core_seconds=120, disk_mb=3000, basis="CMake's own checks"),
         )
         steps.append(configure)
@@ -288,10 +291,21 @@ def torch_steps(
             compressed(wheel),
         ),
         outputs=(wheel,),
+        network=network,
         cost=cost,
     )
     steps += [compile_step, verify_step(resolution, compile_step, environ)]
     return steps
+
+
+def _reaches_out(resolution: Resolution) -> str:
+    """Why torch's own build uses the network, if it does."""
+    nccl = dict(resolution.features).get("nccl", "off")
+    newer = release(resolution.torch)[:2]
+    cloned = nccl == "on" or (newer == (2, 7) and nccl != "system")
+    if resolution.cuda is None or resolution.source.kind != "git" or newer < (2, 7) or not cloned:
+        return ""
+    return 'from 2.7 on torch\'s build clones NCCL itself; nccl = "system" takes an installed one'
 
 
 def _summary(resolution: Resolution) -> str:
