@@ -81,6 +81,13 @@ class EngineHere:
         external = ["--external"] if self.engine.name == "podman" else []
         return self("ps", "--all", *external, "--quiet").split()
 
+    def left(self) -> list[str]:
+        """What is there when the engine has had time: nobody waits for it to put things away."""
+        end = time.monotonic() + 60
+        while (here := self.containers()) and time.monotonic() < end:
+            time.sleep(0.5)
+        return here
+
 
 class _Folders(SimpleHTTPRequestHandler):
     """/NUMBER/… is a file of the folder of that number."""

@@ -157,7 +157,7 @@ def test_wheels_come_out_of_an_image_as_they_went_in(
     (built,) = lab.store.glob("work/lab/dist/lab/near-*.whl")
     assert wheel.name == built.name
     assert wheel.read_bytes() == built.read_bytes()
-    assert podman.containers() == []
+    assert podman.left() == []
 
 
 def test_buildah_makes_the_same_image_of_the_same_layers(
@@ -188,7 +188,7 @@ def test_docker_builds_everything_inside(
     assert [path.name.split("-")[0] for path in out.iterdir()] == ["near"]
     again = json.loads(here("image", "build", "--network", "host", "--json"))
     assert [image["id"] for image in again] == [image["id"] for image in built]
-    assert docker.containers() == []
+    assert docker.left() == []
 
 
 PLAIN = """
@@ -216,7 +216,7 @@ def test_a_base_image_that_does_not_exist_is_named(engine: EngineHere, tmp_path:
         "the base image 127.0.0.1:9/no/such:1 is not here and could not be brought" in done.stderr
     )
     assert f"{engine.engine.name} pull 127.0.0.1:9/no/such:1" in done.stderr
-    assert engine.containers() == []
+    assert engine.left() == []
 
 
 def test_ctrl_c_leaves_no_container_and_no_image(engine: EngineHere, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_ctrl_c_leaves_no_container_and_no_image(engine: EngineHere, tmp_path: P
     rest = process.stderr.read()
     assert process.wait(90) == 130, rest
     assert "stopped" in rest
-    assert engine.containers() == []
+    assert engine.left() == []
     assert engine.engine.find("stopped:latest") is None
 
 
@@ -275,7 +275,7 @@ def test_a_full_disk_is_a_full_disk(podman: EngineHere, base_archive: Path, tmp_
         assert done.returncode == 7, done.stderr
         assert "no room left in the container engine's store" in done.stderr
         assert "prune" in done.stderr
-        assert own.containers() == []
+        assert own.left() == []
         own("system", "reset", "--force")
     finally:
         subprocess.run(["umount", "--lazy", small], check=True)

@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,7 +81,7 @@ def test_workers_that_fill_a_small_shm_are_explained_and_have_enough_by_default(
     assert "note: 2 workers may fill 735 MiB of /dev/shm" in small.stderr
     assert "known: DataLoader workers ran out of shared memory" in small.stderr
     assert "/dev/shm had 1 MiB here" in small.stderr
-    assert podman.containers() == []
+    assert podman.left() == []
 
     # What an older torch dies of: it writes beyond the end of /dev/shm without a word.
     bus = (
@@ -97,7 +96,7 @@ def test_workers_that_fill_a_small_shm_are_explained_and_have_enough_by_default(
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["total", str(float(1024 * 256 * sum(range(64))))]
     assert "known:" not in done.stderr
-    assert podman.containers() == []
+    assert podman.left() == []
 
 
 def test_an_image_from_a_registry_is_proven_inside_an_empty_store(
@@ -127,7 +126,7 @@ def test_an_image_from_a_registry_is_proven_inside_an_empty_store(
     checks = {check["name"]: check["status"] for check in report["checks"]}
     assert checks["data loader"] == "pass"
     assert checks["version"] == "pass"
-    assert there.containers() == []
+    assert there.left() == []
 
     other = RECIPE.replace("2.13.0", "2.6.0")
     (tmp_path / "other.toml").write_text(other)
@@ -167,7 +166,7 @@ def test_a_program_sees_what_was_asked_for_and_its_exit_code_is_passed_on(
     # A base without tzdata knows only the name it was told.
     assert zone in ("KST", "Asia")
     assert first != "sh"
-    assert here.containers() == []
+    assert here.left() == []
 
 
 def test_what_is_piped_in_reaches_the_program(podman: EngineHere) -> None:
@@ -237,14 +236,8 @@ def test_no_container_is_left_however_we_are_ended(
 ) -> None:
     os.kill(running.process.pid, number)
     code = running.process.wait(60)
-    if number == signal.SIGKILL:
-        assert code == -signal.SIGKILL
-        until = time.monotonic() + 30
-        while podman.containers() and time.monotonic() < until:
-            time.sleep(0.1)
-    else:
-        assert code == 128 + number
-    assert podman.containers() == []
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    assert podman.left() == []
 
 
 def test_bad_wishes_are_explained_and_nothing_is_started(podman: EngineHere) -> None:
@@ -263,7 +256,7 @@ def test_bad_wishes_are_explained_and_nothing_is_started(podman: EngineHere) -> 
     ):
         done = torchsmith(podman, "run", *words)
         assert (done.returncode, said in done.stderr) == (code, True), done.stderr
-    assert podman.containers() == []
+    assert podman.left() == []
 
 
 def test_an_image_without_python_is_no_side_of_a_comparison(podman: EngineHere) -> None:
@@ -271,4 +264,4 @@ def test_an_image_without_python_is_no_side_of_a_comparison(podman: EngineHere) 
     assert done.returncode == 4
     assert "a: " in done.stderr
     assert "there is no Python in the image" in done.stderr
-    assert podman.containers() == []
+    assert podman.left() == []

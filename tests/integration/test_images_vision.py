@@ -83,4 +83,4 @@ def test_an_image_has_the_torchvision_that_was_built_here(
         *("1204", "1304", "JST", "0.21.0"),
         "[0, 2] (3, 8, 8) 2016.0\n",
     ]
-    assert second_podman.containers() == []
+    assert second_podman.left() == []

@@ -67,4 +67,4 @@ def test_the_image_has_torch_and_the_person_it_is_for(
     with pytest.raises(EngineError) as caught:
         podman.engine.build(replace(other, args={"UID": "0"}))
     assert any("UID is 0" in line for line in caught.value.said)
-    assert podman.containers() == []
+    assert podman.left() == []

@@ -65,6 +65,8 @@ class Containers:
 class Vessel:
     """One container, from before it starts until nothing of it runs."""
 
+    tool: str
+    name: str
     command: list[str]
     environment: dict[str, str]
     folder: Path
@@ -75,13 +77,18 @@ class Vessel:
         """The file that is locked while anything runs in it."""
         return self.folder / "alive"
 
-    def close(self) -> None:
-        """End whatever still runs in it, and wait until it has."""
+    def close(self, *, remove: bool = False) -> None:
+        """End whatever still runs in it, and wait until it has.
+
+        `remove` it where what should have done so was killed.
+        """
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
         with contextlib.suppress(OSError), self.alive.open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+        if remove:
+            ask([self.tool, "rm", "--force", self.name], self.environment, timeout=60)
 
     def used(self) -> tuple[float, int] | None:
         """CPU seconds and the largest process; None if it was ended before it could say."""
@@ -130,12 +137,11 @@ def in_container(
         "PIP_CACHE_DIR": str(containers.store / "pip-cache"),
     }
     kit = containers.kit
-    variables = {
-        name: kit.inside(value)
-        for name, value in {**_pip_settings(containers.caller), **variables}.items()
-    }
+    given = {**_pip_settings(containers.caller), **variables}
+    variables = {variable: kit.inside(value) for variable, value in given.items()}
     variables["TORCHSMITH_PYTHON"] = str(kit.python)
-    words = [program, "run", "--rm", "--interactive", "--name", f"torchsmith-{name}-{_tag()}"]
+    name = f"torchsmith-{name}-{_tag()}"
+    words = [program, "run", "--rm", "--interactive", "--name", name]
     words += [f"--network={'host' if network else 'none'}", *_options(image.engine, program)]
     folders = containers.folders
     if keys is not None:
@@ -156,8 +162,8 @@ def in_container(
             words += ["--env", variable]
     words += ["--entrypoint", str(kit.python), image.id]
     words += ["-I", "-S", str(kit.package / "engine" / "inside.py"), str(script), str(own)]
-    outside = {name: value for name, value in variables.items() if name not in _ITS_OWN}
-    vessel = Vessel(words, {**containers.caller, **outside}, own, lifeline)
+    outside = {key: value for key, value in variables.items() if key not in _ITS_OWN}
+    vessel = Vessel(program, name, words, {**containers.caller, **outside}, own, lifeline)
     try:
         yield vessel
     finally:

@@ -41,17 +41,20 @@ lives() {
   return 1
 }
 trap '' INT TERM HUP
-declare -A groups alive
-while read -r sign group file; do
-  if [ "$sign" = + ]; then groups[$group]=1; alive[$group]=$file
-  else unset "groups[$group]" "alive[$group]"; fi
+declare -A groups tools names
+while read -r sign group tool name file; do
+  if [ "$sign" = + ]; then groups[$group]=$file; tools[$group]=$tool; names[$group]=$name
+  else unset "groups[$group]"; fi
 done
 for group in "${!groups[@]}"; do kill -TERM -- "-$group"; done
 for group in "${!groups[@]}"; do
-  for _ in {1..40}; do lives "$group" || break; sleep 0.05; done
+  tries=40
+  # A container ends by itself, and lets go of this when it has. What started it then puts it away,
+  # and would leave half of it if it were killed meanwhile.
+  if [ -n "${groups[$group]}" ]; then flock "${groups[$group]}" true; tries=600; fi
+  while [ $((tries--)) -gt 0 ] && lives "$group"; do sleep 0.05; done
   kill -KILL -- "-$group"
-  # A container ends by itself, and lets go of this when it has.
-  if [ -n "${alive[$group]}" ]; then flock "${alive[$group]}" true; fi
+  if [ -n "${groups[$group]}" ]; then "${tools[$group]}" rm --force "${names[$group]}"; fi
 done
 """
 
@@ -103,9 +106,10 @@ class Guard:
                 self._process.stdin.write(line.encode())
 
     @contextlib.contextmanager
-    def over(self, group: int, alive: Path | None = None) -> Iterator[None]:
-        """Watch over a process group; `alive` is locked while its container lives."""
-        self._say(f"+ {group} {alive or ''}\n")
+    def over(self, group: int, vessel: Vessel | None = None) -> Iterator[None]:
+        """Watch over a process group, and over the container that it started."""
+        about = f"{Path(vessel.tool).name} {vessel.name} {vessel.alive}" if vessel else "- -"
+        self._say(f"+ {group} {about}\n")
         try:
             yield
         finally:
@@ -138,6 +142,7 @@ class _Script:
         self.stop = stop
         self.grace = grace
         self.deadline: float | None = None
+        self.insisted = False
 
     def send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -151,6 +156,7 @@ class _Script:
             self.deadline = time.monotonic() + self.grace
             self.send(self.stop.signal)
         elif self.stop.at_once or time.monotonic() > self.deadline:
+            self.insisted = True
             self.send(signal.SIGKILL)
 
     def ended(self) -> bool:
@@ -200,8 +206,7 @@ def run_script(
         assert process.stdin is not None
         assert process.stdout is not None
         running = _Script(process, stop, grace)
-        alive = vessel.alive if vessel else None
-        with process.stdin, process.stdout, guard.over(process.pid, alive):
+        with process.stdin, process.stdout, guard.over(process.pid, vessel):
             try:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.write(b"\n")
@@ -210,7 +215,7 @@ def run_script(
             finally:
                 status, cpu, peak = running.reap()
                 if vessel is not None:
-                    vessel.close()
+                    vessel.close(remove=running.insisted)
                     used = vessel.used()
                     lost = used is None
                     cpu, peak = used or (cpu, peak)
