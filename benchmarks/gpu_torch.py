@@ -61,6 +61,7 @@ toolkit = "system"
 [features]
 cudnn = "on"
 distributed = "on"
+gloo = "on"
 nccl = "system"
 
 [source]
