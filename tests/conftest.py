@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from tests.side_by_side import made_once
 from tests.side_by_side import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.side_by_side import pytest_runtest_protocol as pytest_runtest_protocol
 from tests.side_by_side import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from tests.slurm_cluster import Cluster, running_cluster
+
+# A busy machine is slow, and no test is about time.
+settings.register_profile("any-machine", deadline=None)
+settings.load_profile("any-machine")
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and programs pass that on:
 # tests that interrupt one would wait for ever.

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchsmith.engine import Journal, Stop, Store, events, run_plan
+from torchsmith.engine.execute import NO_NETWORK
 from torchsmith.errors import InterruptedRunError, StepFailed
 from torchsmith.plan.models import Kind, Plan, Step, step_key
 
@@ -79,7 +80,8 @@ def test_a_failure_is_told_with_the_compilers_words_and_its_log(bench: Bench) ->
         bench.run(plan_of(step("compile", says, kind="compile", outputs=["x"])))
     assert error.value.excerpt == ("a.cpp:3:5: error: nothing works",)
     assert error.value.exit_code == 6
-    assert Path(error.value.log).read_text() == "[1/3] Building\na.cpp:3:5: error: nothing works\n"
+    logged = Path(error.value.log).read_text().splitlines()
+    assert logged == [NO_NETWORK, "[1/3] Building", "a.cpp:3:5: error: nothing works"]
     assert "same command" in error.value.hint
     record = bench.journal.steps(bench.journal.runs()[0].id)[0]
     assert record.status == "failed"

@@ -31,7 +31,6 @@ pytestmark = pytest.mark.unit
 HOST = Host(platform="linux-x86_64")
 FACTS = shipped()
 QUICK = settings(
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

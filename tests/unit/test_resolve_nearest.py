@@ -51,7 +51,7 @@ def combinations(draw: st.DrawFn) -> Combination:
     )
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(combinations())
 def test_the_nearest_combination_breaks_no_rule(asked: Combination) -> None:
     near = nearest_working(FACTS, asked)
@@ -66,7 +66,7 @@ def test_the_nearest_combination_breaks_no_rule(asked: Combination) -> None:
         assert changes_between(asked, near)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(combinations())
 def test_every_cure_removes_its_clash_and_causes_no_other(asked: Combination) -> None:
     before = {clash.identity for clash in clashes(FACTS, asked)}
@@ -79,7 +79,7 @@ def test_every_cure_removes_its_clash_and_causes_no_other(asked: Combination) ->
             assert cure.text == described(asked, cure.combination)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(combinations())
 def test_where_one_thing_is_wrong_every_cure_is_a_whole_one(asked: Combination) -> None:
     broken = clashes(FACTS, asked)
