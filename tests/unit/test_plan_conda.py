@@ -11,6 +11,7 @@ from torchsmith.host.models import Host
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.conda import CondaSpec, cuda_requirements, python_requirements
 from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.render.conda import render_conda
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.resolve.models import Resolution
@@ -122,3 +123,23 @@ def test_the_record_of_a_package_has_its_choices_and_patches() -> None:
     table = msgspec.json.decode(record["torchsmith.json"])
     assert (table["python"], table["cuda"]) == ("3.11", None)
     assert table["source"]["kind"]
+
+
+def test_the_rendered_recipe_names_its_blas() -> None:
+    def table(text: str) -> str:
+        return render_conda(planned(text))["pytorch/recipe.yaml"].decode()
+
+    assert '- "mkl-devel"' in table(RECIPE)
+    assert '- "mkl"' in table(RECIPE)
+    asked = table(RECIPE + '[build.env]\nBLAS = "OpenBLAS"\n')
+    assert '- "libopenblas"' in asked
+    assert "mkl" not in asked
+
+
+def test_rattler_build_tries_a_cuda_package_where_there_is_no_driver() -> None:
+    plan = planned(CUDA)
+    step, _ = packing(plan)["pytorch"]
+    lines = shell_lines(plan, step)
+    assert "export CONDA_OVERRIDE_CUDA=12.0" in lines
+    plain = planned(RECIPE)
+    assert "CONDA_OVERRIDE" not in "".join(shell_lines(plain, packing(plain)["pytorch"][0]))

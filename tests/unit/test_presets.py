@@ -205,6 +205,8 @@ def test_gemfield_sets_the_rpaths_the_document_lists() -> None:
     assert "--set-rpath '$ORIGIN:$ORIGIN/lib:$ORIGIN/../../..' " in script
     assert "--set-rpath '$ORIGIN:$ORIGIN/../../../..' " in script
     assert "--force-rpath" in script
+    # What MAGMA is built with comes from conda, too.
+    assert '- "cmake"' in files["magma-cuda110/recipe.yaml"].decode()
 
 
 def test_gemfield_makes_a_wheel_too_and_uploads_without_writing_the_token() -> None:

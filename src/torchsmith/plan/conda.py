@@ -113,6 +113,18 @@ def torch_depends(resolution: Resolution) -> tuple[str, ...]:
     return tuple(found)
 
 
+def blas_packages(resolution: Resolution) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The BLAS that torch's build finds in conda's environment, and what it needs of it later."""
+    mkl = dict(resolution.features).get("mkl", "off")
+    if mkl == "static":
+        return ("mkl-static", "mkl-include"), ()
+    # Without a word on it the first that is found is taken, and on x86-64 that is MKL in conda.
+    named = dict((*resolution.env, *resolution.feature_env)).get("BLAS", "")
+    if mkl == "on" or (resolution.platform == "linux-x86_64" and named in ("", "MKL")):
+        return ("mkl-devel", "mkl-include"), ("mkl",)
+    return ("openblas",), ("libopenblas",)
+
+
 def exact_torch(resolution: Resolution) -> str:
     """The one torch that what was compiled against it works with; another's build has any name."""
     if resolution.use != "source":

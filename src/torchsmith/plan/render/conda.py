@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from torchsmith.plan.conda import (
+    blas_packages,
     conda_requirements,
     cuda_requirements,
     exact_torch,
@@ -71,6 +72,10 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
     else:
         host += [text for name, text in sorted(needs.items()) if name not in _BUILD_TOOLS]
     run: list[Yaml] = [python, *torch_depends(resolution)]
+    if not wheel:
+        found, needed = blas_packages(resolution)
+        host += found
+        run += needed
     cuda = resolution.cuda
     constraints: list[Yaml] = list(torch_constraints(resolution.torch, cuda=cuda is not None))
     if cuda is not None and resolution.magma is not None:
@@ -156,8 +161,11 @@ def source_build_script(resolution: Resolution) -> str:
     )
 
 
-def magma_recipe(magma: MagmaChoice, cuda: str, source: list[Yaml]) -> str:
-    """The recipe of magma-cudaXYZ."""
+def magma_recipe(
+    magma: MagmaChoice, cuda: str, source: list[Yaml], tools: tuple[str, ...] = ()
+) -> str:
+    """The recipe of magma-cudaXYZ, and what it is built with."""
+    required: dict[str, Yaml] = {"build": tools} if tools else {}
     table: dict[str, Yaml] = {
         "package": {"name": magma.package, "version": magma.version},
         "source": source,
@@ -167,7 +175,7 @@ def magma_recipe(magma: MagmaChoice, cuda: str, source: list[Yaml]) -> str:
             "script": "build.sh",
             "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
         },
-        "requirements": {"run_constraints": [cuda_requirements(cuda)[0]]},
+        "requirements": {**required, "run_constraints": [cuda_requirements(cuda)[0]]},
         "about": {
             "homepage": "https://icl.utk.edu/magma/",
             "license": "BSD-3-Clause",
@@ -299,7 +307,8 @@ def render_conda(plan: Plan) -> dict[str, bytes]:
             source: dict[str, Yaml] = {"url": magma.url, "sha256": magma.sha256}
             if changes := _patches(files, f"{top}{magma.package}", resolution, "magma"):
                 source["patches"] = list(changes)
-            text = magma_recipe(magma, resolution.cuda.version, [source])
+            tools = ("cmake", "make")
+            text = magma_recipe(magma, resolution.cuda.version, [source], tools)
             files[f"{top}{magma.package}/recipe.yaml"] = text.encode()
             files[f"{top}{magma.package}/build.sh"] = magma_source_script(magma).encode()
     return files

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from torchsmith.plan.attest import Attest
-from torchsmith.plan.conda import CondaSpec
+from torchsmith.plan.conda import CondaSpec, cuda_requirements
 from torchsmith.plan.expects import Expects
 from torchsmith.plan.finishing import Finishing
 from torchsmith.plan.images import ImageTask
@@ -239,6 +239,10 @@ def _conda(step: Step, spec: CondaSpec, resolution: Resolution) -> Twin:
             "export WHEEL_VERSION",
         ]
     commands.append(needs_program("rattler-build", "see https://rattler.build"))
+    if resolution.cuda is not None:
+        # It tries the package out, which a machine without a driver would else refuse to install.
+        _, driver = cuda_requirements(resolution.cuda.version)
+        commands.append(f"export CONDA_OVERRIDE_CUDA={driver.partition('>=')[2]}")
     for archive in spec.formats:
         words = ["rattler-build", "build", "--recipe", f"{recipe}/recipe.yaml"]
         words += ["--output-dir", spec.output, "--package-format", archive.replace(".", "-")]
