@@ -290,6 +290,11 @@ class _Anaconda(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         self.do_POST()
 
+    def do_DELETE(self) -> None:
+        self._heard()
+        del self.files["/".join(self.path.strip("/").split("/")[4:]).replace("%2F", "/")]
+        self._json({})
+
 
 @pytest.fixture
 def anaconda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type]]:
@@ -325,3 +330,9 @@ def test_the_anaconda_client_uploads_once_and_other_bytes_are_refused(
     other = conda(tmp_path / "other", "tiny", "1.0", files={"share/tiny": b"other"})
     with pytest.raises(OutputError, match="with other bytes"):
         upload_packages([other], "alice", "ANACONDA_TOKEN", lambda _: None, api=api)
+    (change,) = upload_packages(
+        [other], "alice", "ANACONDA_TOKEN", lambda _: None, force=True, api=api
+    )
+    assert change.action == "replaced"
+    md5 = hashlib.md5(other.read_bytes(), usedforsecurity=False).hexdigest()
+    assert server.files["noarch/tiny-1.0-0.conda"]["md5"] == md5

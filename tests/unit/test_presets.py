@@ -218,7 +218,7 @@ def test_gemfield_makes_a_wheel_too_and_uploads_without_writing_the_token() -> N
     assert upload.secrets == ("ANACONDA_TOKEN",)
     assert arguments(upload, Shipment).accounts.anaconda_user == "gemfield"
     lines = shell_lines(plan, upload)
-    assert any("anaconda upload --user gemfield" in command for command in lines)
+    assert any("anaconda upload --user gemfield --force" in command for command in lines)
     assert any("ANACONDA_TOKEN:?is unset" in command for command in lines)
 
 

@@ -17,6 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 _SAID = {
     "added": "added",
+    "replaced": "replaced",
     "same": "already there",
     "yanked": "yanked",
     "restored": "given again",

@@ -32,6 +32,9 @@ def publish(
     bucket: Annotated[
         str | None, typer.Option("--bucket", help="s3://BUCKET/FOLDER, a copy of the folders.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace packages that anaconda.org has already.")
+    ] = False,
     store: StoreFolder = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the recipe was built.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be added.")] = False,
@@ -58,6 +61,7 @@ def publish(
         repository=repository,
         user=user,
         bucket=bucket,
+        force=force,
         store=store,
         work=work,
     )

@@ -19,6 +19,7 @@ class Accounts(Struct, frozen=True, omit_defaults=True):
 
     repository: str = "https://upload.pypi.org/legacy/"
     anaconda_user: str = ""
+    anaconda_force: bool = False
     token_env: str = "ANACONDA_TOKEN"
     bucket: str = ""
 
@@ -72,7 +73,12 @@ def publish_steps(
     if publish.bucket is not None and folders:
         steps.append(_bucket(variant, publish, publish.bucket, folders))
     if publish.anaconda_user is not None and conda:
-        steps.append(_anaconda(variant, publish.anaconda_user, publish.token_env, conda))
+        account = Accounts(
+            anaconda_user=publish.anaconda_user,
+            anaconda_force=publish.anaconda_force,
+            token_env=publish.token_env,
+        )
+        steps.append(_anaconda(variant, account, conda))
     if publish.repository is not None and wheels:
         steps.append(_repository(variant, publish.repository, made, wheels))
     if publish.registry is not None and images:
@@ -138,7 +144,8 @@ def _bucket(variant: str, publish: Publish, bucket: str, needs: tuple[str, ...])
     )
 
 
-def _anaconda(variant: str, user: str, token: str, conda: tuple[Step, ...]) -> Step:
+def _anaconda(variant: str, account: Accounts, conda: tuple[Step, ...]) -> Step:
+    user = account.anaconda_user
     return Step(
         id=f"publish-anaconda-{variant}",
         kind="publish",
@@ -146,15 +153,8 @@ def _anaconda(variant: str, user: str, token: str, conda: tuple[Step, ...]) -> S
         why=f"conda install pytorch -c {user}",
         variant=variant,
         needs=tuple(step.id for step in conda),
-        secrets=(token,),
-        task=Task(
-            "ship",
-            Shipment(
-                _packages(variant),
-                to=("anaconda",),
-                accounts=Accounts(anaconda_user=user, token_env=token),
-            ),
-        ),
+        secrets=(account.token_env,),
+        task=Task("ship", Shipment(_packages(variant), to=("anaconda",), accounts=account)),
     )
 
 

@@ -163,6 +163,9 @@ class Publish(_Section):
     index: ProjectPath | None = Field(None, description="Folder of a static pip index.")
     channel: ProjectPath | None = Field(None, description="Folder of a conda channel.")
     anaconda_user: Name | None = Field(None, description="Upload to this user on anaconda.org.")
+    anaconda_force: bool = Field(
+        False, description="Replace packages of the same name there, as its --force does."
+    )
     token_env: EnvName = Field("ANACONDA_TOKEN", description="Variable that holds the token.")
     repository: Url | None = Field(None, description="A PyPI-like upload URL.")
     bucket: Bucket | None = Field(

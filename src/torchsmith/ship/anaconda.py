@@ -21,12 +21,13 @@ def upload_packages(
     variable: str,
     say: Say,
     *,
+    force: bool = False,
     dry_run: bool = False,
     api: str = API,
 ) -> list[Change]:
     """Upload packages; one that is there with the same bytes is fine, with other bytes refused.
 
-    `variable` holds the token.
+    `variable` holds the token. With `force`, other bytes take the place of those that are there.
     """
     made: list[Change] = []
     new: list[Path] = []
@@ -34,19 +35,21 @@ def upload_packages(
         record = read_record(path)
         place = f"{record['subdir']}/{path.name}"
         known = read_page(f"{api}/dist/{user}/{record['name']}/{record['version']}/{place}")
-        if known is not None and not _same(known, str(record["md5"])):
+        same = known is not None and _same(known, str(record["md5"]))
+        if known is not None and not same and not force:
             raise OutputError(
                 f"{place} is in the channel of {user} already, with other bytes",
-                "Give the new build another version or build number.",
+                "Give the new build another version or build number; or replace it: --force.",
             )
-        made.append(Change("same" if known is not None else "added", place, str(record["sha256"])))
-        if known is None:
+        action = "same" if same else "added" if known is None else "replaced"
+        made.append(Change(action, place, str(record["sha256"])))
+        if not same:
             new.append(path)
     if new and not dry_run:
         token = secret(variable, API, user)
         say(f"uploading {', '.join(path.name for path in new)} to the channel of {user}")
         run_client(
-            ["anaconda", "upload", "--user", user, *map(str, new)],
+            ["anaconda", "upload", "--user", user, *["--force"] * force, *map(str, new)],
             "pip install anaconda-client",
             {"ANACONDA_API_TOKEN": token},
         )

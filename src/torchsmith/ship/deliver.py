@@ -52,6 +52,7 @@ def deliver(
                 accounts.anaconda_user,
                 accounts.token_env,
                 say,
+                force=accounts.anaconda_force,
                 dry_run=dry_run,
             )
         else:

@@ -45,6 +45,7 @@ def wished(
     repository: str | None,
     user: str | None,
     bucket: str | None,
+    force: bool,
     store: Path | None,
     work: Path | None,
 ) -> Wish:
@@ -70,6 +71,7 @@ def wished(
         Accounts(
             repository=repository or said.repository or Accounts().repository,
             anaconda_user=user or said.anaconda_user or "",
+            anaconda_force=force or said.anaconda_force,
             token_env=said.token_env,
             bucket=bucket or said.bucket or "",
         ),

@@ -313,7 +313,8 @@ def _ship(given: Shipment) -> tuple[str, ...]:
             'test -e "$package" || continue; '
             # Through the environment: a token among the arguments is there for all to see.
             f'ANACONDA_API_TOKEN="${token}" anaconda upload '
-            f'--user {sh(accounts.anaconda_user)} "$package"; done',
+            f"--user {sh(accounts.anaconda_user)} {'--force ' * accounts.anaconda_force}"
+            '"$package"; done',
         ]
     if "pypi" in given.to:
         commands += [
