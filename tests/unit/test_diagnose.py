@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from benchmarks.diagnosis import overlaps
 
 from torchsmith.diagnose.diagnose import Diagnosis, diagnose, explained
 from torchsmith.diagnose.knowledge import shipped, texts_of
@@ -137,6 +138,16 @@ def test_no_held_out_log_is_named_wrongly() -> None:
         if found and found[0] != log["expects"]:
             wrong.append((log["url"], log["expects"], found))
     assert wrong == []
+
+
+def test_no_entry_claims_what_is_anothers_and_noise_changes_no_name() -> None:
+    assert overlaps([(item.id, item.excerpt) for item in FAILURES]) == []
+
+
+def test_what_a_symptom_is_says_so() -> None:
+    line = "ImportError: x/_crop.so: undefined symbol: state"
+    assert diagnose([line]).named[0].standing == "symptom"
+    assert diagnose([KILLED]).named[0].standing == "cause"
 
 
 def test_of_a_cascade_the_cause_comes_first() -> None:
