@@ -76,9 +76,7 @@ def test_xnnpack_of_1_8_and_1_9_is_not_compiled_with_gcc_11_on_x86(torch: str) -
     for part, source in parts.items():
         (one,) = [item for item in asked.conflicts if f"features.{part} = 'off'" in item.cure]
         assert source in one.second.source
-    without = resolved(
-        **ubuntu, build={"compiler": "gcc-11"}, features=dict.fromkeys(parts, "off")
-    )
+    without = resolved(**ubuntu, build={"compiler": "gcc-11"}, features=dict.fromkeys(parts, "off"))
     assert without.compiler.version == "11.4.0"
     assert resolved(**ubuntu, platform="linux-aarch64").compiler.version == "11.4.0"
 
