@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from benchmarks.diagnosis import overlaps
 
 from torchsmith.diagnose.diagnose import Diagnosis, diagnose, explained
 from torchsmith.diagnose.knowledge import shipped, texts_of
@@ -130,13 +131,42 @@ def test_a_build_that_succeeds_has_no_failure() -> None:
 
 def test_no_held_out_log_is_named_wrongly() -> None:
     logs = tomllib.loads(HELD_OUT.read_text(encoding="utf-8"))["log"]
-    assert len(logs) >= 117
+    assert len(logs) >= 349
     wrong = []
     for log in logs:
         found = ids(diagnose(log["text"].splitlines()))
         if found and found[0] != log["expects"]:
             wrong.append((log["url"], log["expects"], found))
     assert wrong == []
+
+
+def test_no_entry_claims_what_is_anothers_and_noise_changes_no_name() -> None:
+    assert overlaps([(item.id, item.excerpt) for item in FAILURES]) == []
+
+
+def test_what_a_symptom_is_says_so() -> None:
+    line = "ImportError: x/_crop.so: undefined symbol: state"
+    assert diagnose([line]).named[0].standing == "symptom"
+    assert diagnose([KILLED]).named[0].standing == "cause"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ninja: error: 'CUDA_X_LIB-NOTFOUND', needed by 'libx.so', missing and no known rule",
+        "make: *** No rule to make target 'CUDA_X_LIB-NOTFOUND', needed by 'libx.so'.  Stop.",
+    ],
+)
+def test_a_library_cmake_did_not_find_is_no_missing_file(line: str) -> None:
+    (named,) = diagnose([line]).named
+    assert named.id == "cmake-variable-not-found"
+    assert "CUDA_X_LIB" in named.title
+
+
+def test_the_name_of_a_source_file_in_a_command_is_no_failure() -> None:
+    command = "c++ -c torch/csrc/generic/StorageSharing.cpp -o StorageSharing.cpp.o"
+    assert diagnose([command, KILLED]).named[0].id == "compiler-killed"
+    assert len(diagnose([command, KILLED]).named) == 1
 
 
 def test_of_a_cascade_the_cause_comes_first() -> None:

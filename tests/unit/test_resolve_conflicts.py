@@ -120,7 +120,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "gcc 13 with CUDA 12.2": (
         {"torch": "2.1.0", "cuda": "12.2", "python": "3.11", "build": {"compiler": "gcc-13"}},
         ["compiler-cuda"],
-        "torch 2.1.0, Python 3.11, CUDA 12.2, gcc 12",
+        "torch 2.1.0, Python 3.11, CUDA 12.2, gcc 11",
     ),
     "clang 19 with CUDA 12.4": (
         {"torch": "2.6.0", "cuda": "12.4", **J22, "build": {"compiler": "clang-19"}},
@@ -446,7 +446,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "the distribution's own gcc, too new for CUDA": (
         {"torch": "2.6.0", "cuda": "11.8", **J22, "build": {"compiler": "gcc-12"}},
-        ["compiler-cuda"],
+        ["compiler-cuda", "compiler-place"],
         "CUDA 11.8, gcc 11",
     ),
     "Python 2": ({"torch": "1.4.0", "python": "2.7"}, ["python-torch"], "Python 3.8"),
@@ -670,8 +670,8 @@ def test_debian_s_own_cuda_is_one_release_and_the_nearest_is_offered() -> None:
         gpus=["8.6"],
         cuda={"version": "12.6", "toolkit": "debian"},
     )
-    assert kinds(refusal) == ["toolkit-debian"]
-    (conflict,) = refusal.conflicts
+    assert kinds(refusal) == ["place-torch", "toolkit-debian"]
+    _, conflict = refusal.conflicts
     assert "11.8 in debian-12, 12.4 in debian-13" in conflict.second.statement
     assert "CUDA 12.4" in conflict.cure
 

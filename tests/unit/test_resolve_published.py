@@ -39,7 +39,7 @@ def published(torch: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def outcome(torch: str, python: str, cuda: str, platform: str, gpus: list[str], use: str) -> object:
-    place = Place(platform, bundled=("xnnpack", "gloo"))
+    place = Place(platform, bundled=("xnnpack", "gloo", "fbgemm", "mkldnn"))
     recipe = Recipe.model_validate(
         {
             "torch": {"release": torch, "use": use},

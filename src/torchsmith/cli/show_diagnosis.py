@@ -48,6 +48,8 @@ def _tree(named: Named, mark: str = "x") -> Branch:
     root = Branch(f"{mark}  {named.title}", "bold")
     for line in named.lines:
         root.add(f"line {line.number}: {line.text}", "dim")
+    if named.standing == "symptom":
+        root.add("a symptom: these lines do not say what caused it")
     root.add(f"means: {named.meaning}")
     for cause in named.causes:
         word = "because" if cause.certain else "perhaps"

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torchsmith.diagnose.conditions import holds
 from torchsmith.diagnose.knowledge import Knowledge, shipped
-from torchsmith.diagnose.models import Cause, Failure, Fix
+from torchsmith.diagnose.models import Cause, Failure, Fix, Standing
 from torchsmith.diagnose.scan import Hit, Line, Seen, scan_lines
 from torchsmith.engine.failure import explain
 from torchsmith.facts.cuda import find_arch
@@ -41,7 +41,8 @@ class NamedCause:
 class Named:
     """A failure that is known, with the names of this case filled in.
 
-    `after` is the failure it only follows from; empty if it stands for itself.
+    `after` is the failure it only follows from; empty if it stands for itself. A symptom says what
+    the log shows, and not why.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Named:
     source: str
     after: str
     fix: Fix | None
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,7 @@ def _named(
         failure.source,
         above.get(failure.id, ""),
         fix,
+        failure.standing,
     )
 
 
