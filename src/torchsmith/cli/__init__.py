@@ -20,6 +20,8 @@ def main() -> None:
 
     guard_streams()
 
+    if sys.argv[1:2] == ["help"]:
+        sys.argv[1:] = [*sys.argv[2:], "--help"]
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")

@@ -79,7 +79,7 @@ def bench(
         bool, typer.Option("--cases", help="Only list the cases; measure nothing.")
     ] = False,
 ) -> None:
-    """Compare torch installations on this machine: which is quicker, where, by how much, why.
+    """Compare the speed of torch installations: which, where, how much.
 
     The first is yours, the others what it is held against.
     """

@@ -92,7 +92,7 @@ def build(
     *,
     given: dict[str, object],
 ) -> None:
-    """Build what a recipe asks for; a stopped build goes on where it was.
+    """Build what a recipe asks for; a stopped build goes on.
 
     What was built before with the same inputs is taken from the store.
     """

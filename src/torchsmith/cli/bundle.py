@@ -27,7 +27,7 @@ def bundle(
     *,
     given: dict[str, object],
 ) -> None:
-    """Write one file with all a recipe needs from elsewhere, for a machine with no network.
+    """Write all sources of a recipe into one file, for use without network.
 
     Sources, patches, and the Python packages of the build, the published torch among them.
 

@@ -28,7 +28,7 @@ def diagnose(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Name the failure in a log: what it means, why it happened, what cures it.
+    """Name the failure in a log: its meaning, its cause, its cure.
 
     Ends with 0 if it is known or the log tells of none, with 10 if it is not known.
     """

@@ -40,7 +40,7 @@ def finish(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Make wheels that run on other machines: libraries, search paths, tag, version label.
+    """Make wheels that run on other machines: libraries, paths, tag, label.
 
     The wheels that are given stay as they are.
     """

@@ -21,7 +21,7 @@ def init(
     *,
     given: dict[str, object],
 ) -> None:
-    """Write a commented recipe: from answers, from flags, or from a preset."""
+    """Write a commented recipe: from answers, flags or a preset."""
     import sys
 
     from torchsmith.cli.output import print_content, write_file

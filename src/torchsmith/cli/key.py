@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Keys for signing artifacts.", no_args_is_help=True, rich_markup_mode=None)
+from torchsmith.cli.help import App
+
+app = App("Keys that sign artifacts, and keys that are trusted.")
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 

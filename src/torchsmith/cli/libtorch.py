@@ -18,9 +18,9 @@ def libtorch(
         bool, typer.Option("--dry-run", help="Say what it would hold; write nothing.")
     ] = False,
 ) -> None:
-    """Make a libtorch archive for C++ programs of a torch wheel: no Python in it.
+    """Make a libtorch archive, for C++ programs, of a torch wheel.
 
-    It may be unpacked anywhere. The same wheel gives the same bytes.
+    It holds no Python, and may be unpacked anywhere. The same wheel gives the same bytes.
     """
     from msgspec import to_builtins
 

@@ -15,7 +15,7 @@ def log(
     store: StoreFolder = None,
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Show past builds: all of them, one with its steps, or the log of a step."""
+    """Show past builds, the steps of one, or the log of a step."""
     from dataclasses import asdict
 
     from torchsmith.cli.output import duration, print_json

@@ -43,7 +43,7 @@ def parity(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="The whole result, for scripts.")] = False,
 ) -> None:
-    """Give two torch installations the same inputs, and list the operators that disagree.
+    """List the operators in which two torch installations disagree.
 
     Ends with 9 if one differs by more than rounding explains.
     """

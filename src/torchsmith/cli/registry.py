@@ -32,13 +32,15 @@ def push(
     replace: Annotated[
         bool, typer.Option("--replace", help="Also where the tag is another image's now.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask the registry, push not.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the registry; push nothing.")
+    ] = False,
     engine: EngineName = "",
     insecure: Insecure = False,
     store: StoreFolder = None,
     json: Json = False,
 ) -> None:
-    """Push an image and prove that the registry has it; its digest goes into the journal.
+    """Push an image and check that it arrived; the journal keeps its digest.
 
     Logins are the engine's own: podman login, docker login.
     """
@@ -81,7 +83,7 @@ def pull(
     store: StoreFolder = None,
     json: Json = False,
 ) -> None:
-    """Pull an image by tag or digest; with --verify, use its torch and hold it against a recipe."""
+    """Pull an image by tag or digest; --verify compares it with a recipe."""
     from torchsmith.cli.output import print_json
     from torchsmith.images.find import find_engine
     from torchsmith.images.pull import pull_recorded

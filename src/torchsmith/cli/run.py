@@ -49,7 +49,7 @@ def run(
     engine: Annotated[str, typer.Option("--engine", help="podman or docker.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command only.")] = False,
 ) -> None:
-    """Run an image with what PyTorch needs: shared memory, GPUs, limits, your folders.
+    """Run an image with what PyTorch needs: shared memory, GPUs, folders.
 
     Ends with the exit code of the program in it; nothing of the container is left.
     """

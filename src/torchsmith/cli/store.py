@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli.build import StoreFolder
+from torchsmith.cli.help import App
 
-app = typer.Typer(help="Look at what was built.", no_args_is_help=True, rich_markup_mode=None)
+app = App("Look at what was built, check it, and free its disk space.")
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 

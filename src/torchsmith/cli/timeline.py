@@ -23,7 +23,7 @@ def timeline(
     store: StoreFolder = None,
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Show where the time of a build went: cores, critical path, slowest files, headers."""
+    """Show where the time of a build went: cores, slowest files, headers."""
     from dataclasses import asdict
 
     from torchsmith.bench.timeline import lay_out

@@ -61,7 +61,7 @@ def verify(
         typer.Option("--policy", help="Only check signatures: this file says who may sign what."),
     ] = None,
 ) -> None:
-    """Prove that a wheel or an environment is a torch that works, and the one asked for.
+    """Prove that a wheel or an environment holds the torch asked for.
 
     Ends with 0 if every check passed, 9 if one failed.
     """

@@ -19,7 +19,22 @@ RecipeArgument = Annotated[
     Path | None,
     typer.Argument(help="The recipe file; default: ./recipe.toml, or the embedded one."),
 ]
-Preset = Annotated[str | None, typer.Option("--preset", help="Start from a shipped recipe.")]
+
+
+def _preset_names(incomplete: str) -> list[str]:
+    from torchsmith.recipe.presets import presets
+
+    return [item.name for item in presets() if item.name.startswith(incomplete)]
+
+
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="Start from a shipped recipe (`torchsmith init --list`).",
+        autocompletion=_preset_names,
+    ),
+]
 HostFile = Annotated[
     Path | None,
     typer.Option("--host", help="Plan for the machine this file describes (doctor --json)."),
