@@ -78,6 +78,16 @@ class OutputError(TorchsmithError):
     exit_code = 5
 
 
+class StoreError(OutputError):
+    """The place where results are kept cannot be written, or is something else."""
+
+    def __init__(self, root: object, reason: object) -> None:
+        super().__init__(
+            f"the store {root} cannot be used: {reason}",
+            "Name another place: --store FOLDER, or TORCHSMITH_STORE.",
+        )
+
+
 class StepFailed(TorchsmithError):  # noqa: N818 - the event, said as one
     """A step of a plan ended badly; what its program said is in `excerpt`, all of it in `log`."""
 
@@ -130,8 +140,8 @@ class DiskFullError(TorchsmithError):
         )
         super().__init__(
             f"no room left in {where}" + (f": {amounts}" if amounts else ""),
-            "Free some space there (`torchsmith gc` drops what no recipe needs), then run the "
-            "same command again: it goes on from here.",
+            "Free some space there (`torchsmith store gc` drops what was not used for a while), "
+            "then run the same command again: it goes on from here.",
         )
 
 

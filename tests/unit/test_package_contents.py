@@ -109,7 +109,7 @@ def test_each_kind_is_described_for_scripts(tmp_path: Path, run: Run) -> None:
     ):
         code, out, _ = run("inspect", "--json", str(path))
         assert code == 0
-        told = json.loads(out)
+        told = json.loads(out)["artifact"]
         assert told["python"] == python
         assert told["signature"]["state"] == "unsigned"
         assert told["libraries"]["count"] == 0

@@ -349,7 +349,7 @@ def test_the_command_says_what_it_did(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("publish", str(path), "--index", "idx")
     assert (code, out.splitlines()[-1]) == (0, "nothing changed")
     code, out, _ = run("publish", str(path), "--index", "idx", "--json")
-    assert json.loads(out)[0]["action"] == "same"
+    assert json.loads(out)["changes"][0]["action"] == "same"
     code, out, _ = run("yank", "tiny-lib==1.0", "--index", "idx")
     assert (code, out) == (0, f"yanked         simple/tiny-lib/{NAME}\n")
     code, out, _ = run("remove", NAME, "--index", "idx")

@@ -184,8 +184,18 @@ def build(
     asked = choose(plan, step)
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
+        from torchsmith.engine.outlook import outlook
 
-        show_dry_run(asked, waiting(plan, root, work), here.cores)
+        ahead = outlook(
+            plan,
+            root,
+            project=project,
+            work=work,
+            only=step,
+            cores=jobs or recipes.jobs,
+            fresh=fresh,
+        )
+        show_dry_run(ahead, json=json)
         return
     # Known before hours of compiling, not after them.
     if emulated := ensure_platform(plan, here):

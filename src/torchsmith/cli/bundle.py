@@ -34,6 +34,7 @@ def bundle(
     There: torchsmith build RECIPE --bundle FILE.
     """
     from torchsmith.cli import planning
+    from torchsmith.cli.output import counted
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import bundle as write
     from torchsmith.engine.door import Wanted
@@ -57,4 +58,5 @@ def bundle(
             on_event=shown.event,
         )
     size = output.stat().st_size / (1 << 20)
-    print(f"{output}: {', '.join(sorted(held.trees))} and {len(held.files)} files, {size:.1f} MiB")
+    files = counted(len(held.files), "file")
+    print(f"{output}: {', '.join(sorted(held.trees))} and {files}, {size:.1f} MiB")

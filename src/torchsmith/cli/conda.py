@@ -72,16 +72,15 @@ def conda(
         for path in wheel
     ]
     if json:
-        print_json(
-            [
-                {
-                    **asdict(item.described),
-                    "files": [str(file) for file in item.files],
-                    "written": not dry_run,
-                }
-                for item in made
-            ]
-        )
+        packages = [
+            {
+                **asdict(item.described),
+                "files": [str(file) for file in item.files],
+                "written": not dry_run,
+            }
+            for item in made
+        ]
+        print_json({"packages": packages})
         return
     for item in made:
         for file in item.files:
@@ -110,7 +109,7 @@ def _explain(source: Path, channels: list[Path], *, json: bool) -> None:
         ) from error
     found = explain(text, read_channels(channels))
     if json:
-        print_json([asdict(item) for item in found])
+        print_json({"missing": [asdict(item) for item in found]})
         return
     for item in found:
         wanted = f", which {item.wanted_by} needs" if item.wanted_by else ""

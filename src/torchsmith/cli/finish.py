@@ -65,7 +65,7 @@ def finish(
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     if json:
-        print_json([to_builtins(item) for item in made])
+        print_json({"wheels": [to_builtins(item) for item in made]})
         return
     for item in made:
         print("\n".join(lines(item)))

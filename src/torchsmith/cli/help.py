@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 # How typer names the kinds of values, and how a person would.
 _KINDS = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH", "file": "PATH"}
 _TYPE = re.compile(r" ?<(?:list\[)?([^<>\]]+)\]?>")
@@ -28,6 +29,19 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """Commands in the sections that `rich_help_panel` names, none of them cut short."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; a command line that cannot be read is told in JSON too, if asked for."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # typer carries a copy of click: its errors are known by what they can do.
+            if ctx.parent is None and hasattr(error, "format_message"):
+                from torchsmith.cli.output import print_json_error
+
+                hint = f"`{ctx.command_path} help` explains the commands."
+                print_json_error(error.format_message(), hint, 2)
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options, then the commands."""
@@ -58,7 +72,7 @@ class App(typer.Typer):
             cls=Group, help=help, no_args_is_help=True, rich_markup_mode=None, **options
         )
 
-    def command(self, name: str | None = None, **options: Any) -> Any:
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
         """Register a command."""
         return super().command(name, **{"cls": Command, **options})
 

@@ -66,9 +66,11 @@ def build(
     plan = replace(whole, steps=tuple(choose(whole, wanted)))
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
+        from torchsmith.engine.outlook import outlook
 
         find_engine(engine)
-        show_dry_run(plan.steps, waiting(plan, root, work), here.cores)
+        ahead = outlook(plan, root, project=project, work=work, only=wanted)
+        show_dry_run(ahead, json=json)
         return
     ensure_images(images)
     ensure_containers(plan.steps, waiting(plan, root, work), engine)
@@ -88,7 +90,7 @@ def build(
         )
     made = [image for step in images if (image := made_image(step, result.work)) is not None]
     if json:
-        print_json([to_builtins(image) for image in made])
+        print_json({"images": [to_builtins(image) for image in made]})
         return
     for image in made:
         print(f"{image.name}  {image.id[:12]}")

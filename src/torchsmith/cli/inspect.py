@@ -21,6 +21,6 @@ def inspect(
 
     found = look(file)
     if json:
-        print_json(msgspec.to_builtins(found))
+        print_json({"artifact": msgspec.to_builtins(found)})
     else:
         print("\n".join(lines(found)))

@@ -98,18 +98,17 @@ def list_(json: Json = False) -> None:
 
     keys = trusted_keys()
     if json:
-        print_json(
-            [
-                {
-                    "id": key.id,
-                    "own": key.own,
-                    "file": str(key.path),
-                    "until": key.until,
-                    "problem": key.problem,
-                }
-                for key in keys
-            ]
-        )
+        shown = [
+            {
+                "id": key.id,
+                "own": key.own,
+                "file": str(key.path),
+                "until": key.until,
+                "problem": key.problem,
+            }
+            for key in keys
+        ]
+        print_json({"keys": shown})
         return
     for key in keys:
         state = key.problem or ("own" if key.own else "trusted")

@@ -33,7 +33,8 @@ def libtorch(
     else:
         made, target = pack_libtorch(wheel, output)
     if json:
-        print_json({"archive": str(target), "written": not dry_run, **to_builtins(made)})
+        contents = to_builtins(made)
+        print_json({"archive": str(target), "written": not dry_run, "contents": contents})
         return
     print(readme(made))
     print(f"would be {target}" if dry_run else target)

@@ -47,11 +47,17 @@ def parity(
 
     Ends with 9 if one differs by more than rounding explains.
     """
+    from json import loads
+
     from torchsmith.bench.parity import ParityError, as_json, choose, read_parity
-    from torchsmith.cli.output import print_json_text, write_file
+    from torchsmith.cli.output import print_json, write_file
 
     if operators:
-        for name, kind in choose(operator or (), dtype or ()):
+        chosen = choose(operator or (), dtype or ())
+        if json:
+            print_json({"operators": [{"name": name, "dtype": kind} for name, kind in chosen]})
+            return
+        for name, kind in chosen:
             print(f"{kind:<9} {name}")
         return
     if read is not None:
@@ -75,7 +81,7 @@ def parity(
     if output is not None:
         write_file(output, as_json(found))
     if json:
-        print_json_text(as_json(found).decode())
+        print_json(loads(as_json(found)))
     else:
         from torchsmith.cli.show_bench import show_parity
 

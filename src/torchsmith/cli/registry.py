@@ -63,7 +63,7 @@ def push(
         on_line=_to_errors,
     )
     if json:
-        print_json([{**asdict(item), "pinned": item.pinned} for item in done])
+        print_json({"images": [{**asdict(item), "pinned": item.pinned} for item in done]})
         return
     for item in done:
         said = {"same": "already there", "pushed": "pushed", "would push": "would be pushed"}
@@ -101,9 +101,11 @@ def pull(
 
 
 def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> None:
+    from json import loads
+
     from torchsmith.cli import planning
     from torchsmith.cli.known import known_of_lines
-    from torchsmith.cli.output import print_json_text
+    from torchsmith.cli.output import print_json
     from torchsmith.images.inside import verify_image
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
@@ -114,7 +116,7 @@ def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> No
     asked = [expected(item) for item in planning.resolutions(loaded, here)]
     made = verify_image(engine, str(image), asked)
     if json:
-        print_json_text(as_json(made).decode())
+        print_json(loads(as_json(made)))
     else:
         print("\n".join(lines(made)))
     if made.rating == "fail":
