@@ -27,13 +27,22 @@ class UsageError(TorchsmithError):
 
 
 class RecipeError(TorchsmithError):
-    """The recipe file cannot be read as one; every problem found is listed."""
+    """The recipe file cannot be read as one; every problem found is listed.
+
+    `unread` says why a file could not be read at all.
+    """
 
     exit_code = 2
 
-    def __init__(self, path: str, problems: Sequence[RecipeProblem]) -> None:
+    def __init__(self, path: str, problems: Sequence[RecipeProblem], unread: str = "") -> None:
         self.path = path
         self.problems = tuple(problems)
+        if unread:
+            # No line of it is to blame.
+            super().__init__(
+                f"{path} {unread}", "Name a recipe file; `torchsmith init FILE` writes one."
+            )
+            return
         count = len(self.problems)
         noun = "problem" if count == 1 else "problems"
         super().__init__(
@@ -101,11 +110,10 @@ class StepFailed(TorchsmithError):  # noqa: N818 - the event, said as one
         self.reason = reason
         self.excerpt = tuple(excerpt)
         self.log = log
-        said = "".join(f"\n  {line}" for line in self.excerpt)
-        where = f"The whole log is {log}. " if log else ""
+        # The display has shown the excerpt and named the log.
         super().__init__(
-            f"{title}: {reason}{said}",
-            f"{where}Run the same command again: it goes on from here.",
+            f"{title}: {reason}",
+            "Mend the cause, then run the same command again: it goes on from here.",
         )
 
 

@@ -259,7 +259,7 @@ def test_a_registry_or_an_image_that_is_not_there_is_said_so(
     make(podman, "lonely:1")
     nowhere = f"127.0.0.1:{free_port()}"
     gone = torchsmith(podman, tmp_path, "image", "push", "lonely:1", "--to", f"{nowhere}/a/b:1")
-    assert gone.returncode == 5
+    assert gone.returncode == 8
     assert f"the registry {nowhere} cannot be reached" in gone.stderr
     absent = torchsmith(podman, tmp_path, "image", "pull", f"{registry.address}/lab/never:1")
     assert absent.returncode == 5

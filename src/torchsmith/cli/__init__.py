@@ -94,8 +94,12 @@ def _say_what_is_known(error: BaseException) -> None:
 
 
 def _end(error: BaseException, debug: bool, message: str, hint: str) -> None:
-    from torchsmith.cli.output import print_json_error
+    from torchsmith.cli.output import json_wanted, print_json_error
 
+    if json_wanted():
+        # Nobody has shown them yet.
+        for line in getattr(error, "excerpt", ()):
+            _complain(f"  {line}")
     _complain(f"error: {message}", hint)
     _say_what_is_known(error)
     code = getattr(error, "exit_code", 1)

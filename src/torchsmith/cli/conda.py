@@ -98,15 +98,12 @@ def _explain(source: Path, channels: list[Path], *, json: bool) -> None:
     from dataclasses import asdict
 
     from torchsmith.cli.output import print_json
-    from torchsmith.errors import UsageError
+    from torchsmith.inputs import check_file
     from torchsmith.package.conda.explain import explain, read_channels
 
-    try:
-        text = sys.stdin.read() if str(source) == "-" else source.read_text(errors="replace")
-    except OSError as error:
-        raise UsageError(
-            f"{source} cannot be read: {error.strerror}", "Give a file, or '-' for standard input."
-        ) from error
+    if str(source) != "-":
+        check_file(source, "Name a file, or - for standard input.")
+    text = sys.stdin.read() if str(source) == "-" else source.read_text(errors="replace")
     found = explain(text, read_channels(channels))
     if json:
         print_json({"missing": [asdict(item) for item in found]})

@@ -15,6 +15,8 @@ from torchsmith.recipe.load import LoadedRecipe, meaning_problems, parse_recipe
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.problems import problems_of
 
+# What problems of flags are said to be in, instead of a file.
+COMMAND_LINE = "the command line"
 _PLAIN = ("torch", "platform", "board", "system", "cuda", "cpu", "profile")
 _LISTS = ("python", "gpus")
 
@@ -123,7 +125,7 @@ def overridden(
     base = loaded.recipe.model_dump(by_alias=True, exclude_unset=True)
     # Only the keys the flags name are taken from the composed recipe.
     text = compose({"torch": base["torch"]["release"], **wishes})
-    flags = parse_recipe(text, "the command line", None).recipe
+    flags = parse_recipe(text, COMMAND_LINE, None).recipe
     update = flags.model_dump(by_alias=True, exclude_unset=True)
     if "torch" not in wishes:
         update.pop("torch")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -24,6 +25,7 @@ from torchsmith.recipe.values import (
     BuildVariables,
     Commit,
     CpuText,
+    CudaVersion,
     FeatureMode,
     Line,
     Lines,
@@ -99,7 +101,7 @@ TorchWish = Annotated[
 class Cuda(Section):
     """Which CUDA. `cuda = "12.6"` is short for a table with only `version`."""
 
-    version: VersionText | Literal["none", "host"] = Field(
+    version: CudaVersion | Literal["none", "host"] = Field(
         description="A toolkit release such as 12.6; 'none' for CPU only; 'host' for the newest "
         "toolkit this machine has."
     )
@@ -121,9 +123,12 @@ class Cuda(Section):
 
 
 def _short_cuda(value: Any) -> Any:
+    """A release as it is, or as wheels are labelled: cu126."""
     if value is False:
         return {"version": "none"}
-    return {"version": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"version": re.sub(r"\Acu([0-9]{1,2})([0-9])\Z", r"\1.\2", value)}
+    return value
 
 
 CudaWish = Annotated[

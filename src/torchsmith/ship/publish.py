@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from torchsmith.errors import UsageError
+from torchsmith.inputs import check_file
 from torchsmith.ship.channel import (
     publish_packages,
     remove_package,
@@ -50,6 +51,8 @@ class Sorted(Struct, frozen=True):
 
 def sort_files(files: Sequence[Path]) -> Sorted:
     """Tell wheels, conda packages and libtorch archives apart by their names."""
+    for path in files:
+        check_file(path, "Name files that were built.")
     wheels = tuple(path for path in files if path.suffix == ".whl")
     archives = tuple(path for path in files if is_libtorch(path.name))
     packages = tuple(path for path in files if path.name.endswith(ENDINGS) and path not in archives)
