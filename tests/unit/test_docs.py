@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 import tomllib
 import typing
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -16,8 +18,13 @@ import pytest
 from pydantic import BaseModel, TypeAdapter
 
 from torchsmith.errors import RecipeError
+from torchsmith.facts.files import shipped
+from torchsmith.host.models import Host
 from torchsmith.recipe.load import parse_recipe
+from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.presets import presets
+from torchsmith.resolve.models import Refusal
+from torchsmith.resolve.resolve import resolve
 
 pytestmark = pytest.mark.unit
 
@@ -130,6 +137,22 @@ def test_every_recipe_on_a_page_loads(page: Path, block: Any) -> None:
     table = tomllib.loads(block.body)
     text = block.body if "torch" in table else f'torch = "2.6.0"\n{block.body}'
     parse_recipe(text, page.name, None)
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), RECIPES, ids=[f"{page.name}:{block.start}" for page, block in RECIPES]
+)
+def test_every_recipe_on_a_page_can_be_built(page: Path, block: Any) -> None:
+    table = tomllib.loads(block.body)
+    text = block.body if "torch" in table else f'torch = "2.6.0"\n{block.body}'
+    loaded = parse_recipe(text, page.name, None)
+    host = json.loads((TOOL.EXAMPLES / "workstation.json").read_text(encoding="utf-8"))
+    here = Host.model_validate(host.get("host", host))
+    if loaded.recipe.torch.use == "installed":
+        return
+    for variant in islice(expand(loaded.recipe), 4):
+        outcome = resolve(variant, shipped(), here, loaded.files)
+        assert not isinstance(outcome, Refusal), outcome
 
 
 def test_the_wrong_recipe_is_wrong_and_shown_as_it_is() -> None:

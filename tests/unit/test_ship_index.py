@@ -242,7 +242,7 @@ def test_a_file_with_no_wheels_name_is_refused(name: str, index: Path, made: Pat
 
 
 def test_a_file_that_is_not_there_is_said_to_be(index: Path) -> None:
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         publish_wheels(index, [Path(NAME)])
 
 

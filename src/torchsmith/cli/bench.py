@@ -87,7 +87,12 @@ def bench(
 
     from torchsmith.bench.result import as_json, read_result
     from torchsmith.cli.output import print_json, write_file
+    from torchsmith.errors import UsageError
 
+    if html is not None and html.suffix not in (".html", ".svg"):
+        raise UsageError(
+            f"{html}: a result is drawn as .html or .svg", "Name the file so: --html bench.html."
+        )
     if cases:
         _list(suite.value, device.value, group or (), skip or (), json=json)
         return

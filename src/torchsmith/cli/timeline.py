@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchsmith.cli.build import StoreFolder
+
+if TYPE_CHECKING:
+    from torchsmith.engine.journal import StepRecord
 
 
 def timeline(
@@ -54,10 +58,14 @@ def timeline(
         if found is not None:
             break
     else:
-        raise UsageError(
-            f"run {names[0]} compiled nothing" if run else "nothing was compiled yet",
-            "`torchsmith log` lists the runs.",
-        )
+        steps = [item for item in journal.steps(names[0]) if item.ended] if journal else []
+        if not any(item.started for item in steps) or output is not None:
+            raise UsageError(
+                f"no compile was recorded in run {names[0]}" if names else "nothing was built yet",
+                "Compiles of CMake and ninja are; `torchsmith log` lists the runs.",
+            )
+        _show_steps(names[0], steps, json=json)
+        return
     if output is not None:
         drawn = (
             picture(found) if output.suffix == ".svg" else page(found, f"torchsmith build {name}")
@@ -72,7 +80,7 @@ def timeline(
         f"the time; partly idle for the last {clock(found.tail)}"
     )
     for bar in found.slowest(slowest):
-        print(f"{bar.cpu_seconds:8.1f} s {bar.peak / (1 << 20):7.0f} MiB  {short(bar.file)}")
+        print(f"{bar.cpu_seconds:8.1f} s {bar.peak / (1 << 20):7.0f} MiB  {job_name(bar)}")
     for chain in found.chains:
         jobs = f"jobs that each wait for the one before, {len(chain.links):,} in all"
         print(f"critical path {clock(chain.seconds)}: {jobs}")
@@ -92,3 +100,17 @@ def timeline(
             )
     if output is not None:
         print(f"drawn: {output}")
+
+
+def _show_steps(run: str, steps: Sequence[StepRecord], *, json: bool) -> None:
+    """Say what the steps of a run took whose compiles were not recorded."""
+    from torchsmith.cli.output import duration, print_json
+
+    took = {item.step: (item.ended or 0.0) - item.started for item in steps if item.started}
+    if json:
+        shown = [{"step": step, "seconds": seconds} for step, seconds in took.items()]
+        print_json({"run": run, "bars": [], "steps": shown})
+        return
+    print(f"{run}: no compile of CMake or ninja was recorded; its steps took:")
+    for step, seconds in sorted(took.items(), key=lambda item: -item[1]):
+        print(f"{duration(seconds):>8}  {step}")

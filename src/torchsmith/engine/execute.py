@@ -320,7 +320,8 @@ class Executor:
     def _told(self, step: Step, failure: StepFailed, outcome: Outcome) -> StepFailed:
         log = Path(failure.log)
         with contextlib.suppress(DiskFullError):
-            self._recorder.note(step, "failed", log=log, error=failure.message, outcome=outcome)
+            error = "\n".join((failure.message, *failure.excerpt))
+            self._recorder.note(step, "failed", log=log, error=error, outcome=outcome)
             self._recorder.emit(
                 events.StepFailed(
                     step=step.id,

@@ -51,8 +51,6 @@ class Sorted(Struct, frozen=True):
 
 def sort_files(files: Sequence[Path]) -> Sorted:
     """Tell wheels, conda packages and libtorch archives apart by their names."""
-    for path in files:
-        check_file(path, "Name files that were built.")
     wheels = tuple(path for path in files if path.suffix == ".whl")
     archives = tuple(path for path in files if is_libtorch(path.name))
     packages = tuple(path for path in files if path.name.endswith(ENDINGS) and path not in archives)
@@ -86,6 +84,8 @@ def publish(
             raise UsageError(f"no {kind} was named for {names}", f"Say --{kind} DIR.")
         if paths and root is not None:
             wanted.append((publisher, root, paths))
+    for path in files:
+        check_file(path, "Name files that were built.")
     if not dry_run:
         # A bad one of one kind is known before anything of another is published.
         for publisher, root, paths in wanted[1:]:
