@@ -119,7 +119,7 @@ def test_every_key_has_a_meaning_and_an_example_that_loads(model: type[BaseModel
     hints = typing.get_type_hints(model, include_extras=True)
     extras = TOOL.extras()[model.__name__]
     for key, _, _, meaning, example in TOOL.rows(model):
-        assert meaning, f"{model.__name__}.{key}: a description, or `say` in {TOOL.KEYS.name}"
+        assert meaning, f"{model.__name__}.{key}: a description"
         assert example, f"{model.__name__}.{key}: an example in {TOOL.KEYS.name}"
     for field, info in model.model_fields.items():
         key = info.alias or field

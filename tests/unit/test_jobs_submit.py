@@ -78,7 +78,7 @@ def test_an_engine_that_is_not_installed_is_named(
 def test_somebody_has_to_say_where_a_job_goes(run: Run, tmp_path: Path) -> None:
     code, _, err = run("job", "submit", write(tmp_path, GOOD))
     assert code == 2
-    assert "nobody says where the job goes" in err
+    assert "no target given: use --to" in err
     code, _, err = run("job", "submit", write(tmp_path, GOOD), "--to", "moon")
     assert code == 2
     assert "Known are: local, " in err
