@@ -19,6 +19,9 @@ def build(
         str, typer.Option("--platform", help="linux-x86_64 or linux-aarch64; default: this one.")
     ] = "",
     variant: Annotated[str, typer.Option("--variant", help="Only this one's images.")] = "",
+    timezone: Annotated[
+        str, typer.Option("--timezone", help="Of the training images, such as Asia/Seoul.")
+    ] = "",
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Only these images; may be repeated.")
     ] = None,
@@ -52,10 +55,13 @@ def build(
     from torchsmith.engine.store import Store, default_root
     from torchsmith.images.find import find_engine
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
+    from torchsmith.recipe.compose import with_timezone
     from torchsmith.toolchain.packages import ensure_packages
 
     given: dict[str, object] = {"platform": platform} if platform else {}
     loaded = wishes.loaded(recipe, preset, given)
+    if timezone:
+        loaded = with_timezone(loaded, timezone)
     here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     project = Path(loaded.path).parent
     root = Store(store or default_root())

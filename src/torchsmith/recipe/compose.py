@@ -13,6 +13,7 @@ from torchsmith.facts.files import Facts, shipped
 from torchsmith.facts.torch import find_release, releases
 from torchsmith.recipe.load import LoadedRecipe, meaning_problems, parse_recipe
 from torchsmith.recipe.models import Recipe
+from torchsmith.recipe.outcome import Training
 from torchsmith.recipe.problems import problems_of
 
 # What problems of flags are said to be in, instead of a file.
@@ -113,6 +114,24 @@ def _laid_over(name: str, below: object, value: object) -> object:
     # Another torch is not at the old one's commit.
     kept = {k: v for k, v in below.items() if name != "torch" or k not in _OF_ONE_RELEASE}
     return {**kept, **value}
+
+
+def with_timezone(loaded: LoadedRecipe, timezone: str) -> LoadedRecipe:
+    """A recipe whose training images have another time zone."""
+    image = loaded.recipe.image
+    if image is None or not image.train:
+        raise UsageError("this recipe has no [[image.train]]", "Only such images have a time zone.")
+    try:
+        train = [
+            Training.model_validate({**item.model_dump(exclude_unset=True), "timezone": timezone})
+            for item in image.train
+        ]
+    except ValidationError:
+        raise UsageError(
+            f"--timezone: {timezone!r} is not a time zone", "Such as Asia/Seoul or Etc/UTC."
+        ) from None
+    recipe = loaded.recipe.model_copy(update={"image": image.model_copy(update={"train": train})})
+    return LoadedRecipe(recipe, loaded.path, loaded.files)
 
 
 _OF_ONE_RELEASE = ("ref", "commit", "version")
