@@ -8,6 +8,7 @@ import re
 import sys
 import tomllib
 import typing
+from dataclasses import fields
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -16,10 +17,13 @@ from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
+from tests.every_command import LEAVES, options
 
+from torchsmith.engine import events as build_events
 from torchsmith.errors import RecipeError
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
+from torchsmith.jobs.farm import events as farm_events
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.presets import presets
@@ -191,6 +195,28 @@ def test_every_picture_is_shown_and_says_what_it_shows() -> None:
     }
     assert set(shown) == set(TOOL.PICTURES.iterdir())
     assert all(shown.values())
+
+
+def test_every_event_and_every_command_with_json_is_documented() -> None:
+    page = (TOOL.DOCS / "json.md").read_text(encoding="utf-8")
+    events = [
+        item
+        for module in (build_events, farm_events)
+        for item in vars(module).values()
+        if isinstance(item, type)
+        and issubclass(item, build_events.Event)
+        and item is not build_events.Event
+    ]
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    for event in set(events):
+        row = rows[re.sub(r"(?<!^)(?=[A-Z])", "-", event.__name__).lower()]
+        named = set(re.findall(r"`(\w+)`", row.rpartition(" | ")[2]))
+        assert named == {field.name for field in fields(event)} - {"at"}, row
+    told = page.partition("## What each")[2].partition("## Events")[0]
+    for words in LEAVES:
+        if "--json" in options(words):
+            assert words[0] in told
+            assert len(words) == 1 or words[0] == "facts" or " ".join(words) in told
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
