@@ -133,8 +133,8 @@ def test_the_critical_path_is_framed_and_named_in_the_drawing() -> None:
     assert "Slowest" in bare
     assert "Critical path" not in bare
     assert "Headers" not in bare
-    framed = ElementTree.fromstring(picture(laid_out()))
-    assert not [bar for bar in framed if bar.get("stroke")]
+    plain = ElementTree.fromstring(picture(laid_out()))
+    assert not [bar for bar in plain if bar.get("stroke")]
 
 
 def test_what_cmake_tries_is_no_failure_of_the_build() -> None:
