@@ -109,6 +109,19 @@ def test_a_torch_on_the_command_line_is_laid_over_the_recipe_that_is_here(
     assert "recipe.toml with --torch laid over it" in err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["run @ --dry-run", "image push @ --to x.example/y --dry-run", "image build @ --dry-run"],
+)
+def test_a_recipe_without_an_image_has_none_to_run_or_push(
+    run: Run, tmp_path: Path, words: str
+) -> None:
+    (tmp_path / "lab.toml").write_text('torch = "2.6.0"\npython = "3.11"\n')
+    code, _, err = run(*words.replace("@", "lab.toml").split())
+    assert code == 2
+    assert "error: the recipe asks for no image" in err
+
+
 # A command line of each command with --json that fails, or changes nothing.
 HARMLESS = {
     "plan": "missing.toml",

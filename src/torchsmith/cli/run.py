@@ -58,9 +58,13 @@ def run(
     from torchsmith.images.attached import run_attached
     from torchsmith.images.ended import explained
     from torchsmith.images.find import find_engine
+    from torchsmith.images.names import one_image
     from torchsmith.images.starting import Wish, prepared
 
     recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    if recipe is not None:
+        # What the recipe lacks is said first: no engine on this machine would mend it.
+        one_image(recipe)
     found = find_engine(engine, runs=True)
     ready = prepared(
         found,
