@@ -139,7 +139,7 @@ def test_a_library_that_is_broken(run: Run, tmp_path: Path) -> None:
 def test_what_is_no_wheel(run: Run, tmp_path: Path) -> None:
     code, _, err = run("finish", "gone.whl")
     assert code == 2
-    assert "gone.whl is no file" in err
+    assert "gone.whl does not exist" in err
     (tmp_path / "demo.whl").write_bytes(build(tmp_path).read_bytes())
     assert "file name" in refused(run, tmp_path / "demo.whl")
 
