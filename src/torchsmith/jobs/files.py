@@ -43,7 +43,9 @@ def load_jobs(path: Path, changes: Sequence[str] = (), names: Iterable[str] = ()
     try:
         text = text_of(read_file(path, MAX_RECIPE_BYTES))
     except ValueError as error:
-        raise UsageError(f"{shown} {error}", hint) from None
+        unread = RecipeError(shown, (), str(error))
+        unread.hint = hint
+        raise unread from None
     table = parse_toml(text, shown)
     recipe = parse_recipe(text, shown, path.parent).recipe if "torch" in table else None
     listed = "job" in table and "role" not in table

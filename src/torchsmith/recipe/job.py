@@ -199,7 +199,8 @@ class Role(Section):
     def _not_more_than_there_are(self) -> Self:
         for key, count in (("min_failed", self.min_failed), ("min_succeeded", self.min_succeeded)):
             if count is not None and count > self.tasks:
-                raise ValueError(f"{key} is {count}, and role {self.name} has {self.tasks} tasks")
+                tasks = f"{self.tasks} task{'' if self.tasks == 1 else 's'}"
+                raise ValueError(f"{key} is {count}, and role {self.name} has {tasks}")
         return self
 
 
