@@ -69,7 +69,7 @@ class Jobs:
         """What is known of all jobs."""
         done = self.call("list", "--json")
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(done.stdout)["jobs"]
 
     def until(self, job: str, *states: str, seconds: float = 60) -> Status:
         """Wait until a job is in one of these states."""

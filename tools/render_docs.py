@@ -528,7 +528,7 @@ def rows(model: type[BaseModel]) -> Iterator[Sequence[str]]:
     for name, info in model.model_fields.items():
         key = info.alias or name
         said = more.get(key, {})
-        meaning = info.description or said.get("say", "")
+        meaning = info.description or ""
         yield (
             f"`{key}`",
             kind(hints[name]),

@@ -27,13 +27,22 @@ class UsageError(TorchsmithError):
 
 
 class RecipeError(TorchsmithError):
-    """The recipe file cannot be read as one; every problem found is listed."""
+    """The recipe file cannot be read as one; every problem found is listed.
+
+    `unread` says why a file could not be read at all.
+    """
 
     exit_code = 2
 
-    def __init__(self, path: str, problems: Sequence[RecipeProblem]) -> None:
+    def __init__(self, path: str, problems: Sequence[RecipeProblem], unread: str = "") -> None:
         self.path = path
         self.problems = tuple(problems)
+        if unread:
+            # No line of it is to blame.
+            super().__init__(
+                f"{path} {unread}", "Name a recipe file; `torchsmith init FILE` writes one."
+            )
+            return
         count = len(self.problems)
         noun = "problem" if count == 1 else "problems"
         super().__init__(
@@ -78,6 +87,16 @@ class OutputError(TorchsmithError):
     exit_code = 5
 
 
+class StoreError(OutputError):
+    """The place where results are kept cannot be written, or is something else."""
+
+    def __init__(self, root: object, reason: object) -> None:
+        super().__init__(
+            f"the store {root} cannot be used: {reason}",
+            "Name another place: --store FOLDER, or TORCHSMITH_STORE.",
+        )
+
+
 class StepFailed(TorchsmithError):  # noqa: N818 - the event, said as one
     """A step of a plan ended badly; what its program said is in `excerpt`, all of it in `log`."""
 
@@ -91,11 +110,10 @@ class StepFailed(TorchsmithError):  # noqa: N818 - the event, said as one
         self.reason = reason
         self.excerpt = tuple(excerpt)
         self.log = log
-        said = "".join(f"\n  {line}" for line in self.excerpt)
-        where = f"The whole log is {log}. " if log else ""
+        # The display has shown the excerpt and named the log.
         super().__init__(
-            f"{title}: {reason}{said}",
-            f"{where}Run the same command again: it goes on from here.",
+            f"{title}: {reason}",
+            "Mend the cause, then run the same command again: it goes on from here.",
         )
 
 
@@ -130,8 +148,8 @@ class DiskFullError(TorchsmithError):
         )
         super().__init__(
             f"no room left in {where}" + (f": {amounts}" if amounts else ""),
-            "Free some space there (`torchsmith gc` drops what no recipe needs), then run the "
-            "same command again: it goes on from here.",
+            "Free some space there (`torchsmith store gc` drops what was not used for a while), "
+            "then run the same command again: it goes on from here.",
         )
 
 

@@ -46,7 +46,7 @@ def test_a_build_gives_a_working_wheel_and_never_builds_twice(
     assert wheel.is_file()
     believed = torchsmith(project, "verify", "--signature", str(wheel))
     assert believed.returncode == 0, believed.stderr
-    inspected = json.loads(torchsmith(project, "inspect", "--json", str(wheel)).stdout)
+    inspected = json.loads(torchsmith(project, "inspect", "--json", str(wheel)).stdout)["artifact"]
     assert inspected["signature"]["state"] == "trusted"
     assert inspected["verification"]["fits"]
     assert inspected["made"]["sources"][0]["annotations"]["folder"] == "tiny"
@@ -65,7 +65,7 @@ def test_a_build_gives_a_working_wheel_and_never_builds_twice(
     assert planned.stdout.count("in the store") == 1
     assert planned.stdout.count("to be run") == 4
 
-    runs = json.loads(torchsmith(project, "log", "--json").stdout)
+    runs = json.loads(torchsmith(project, "log", "--json").stdout)["runs"]
     assert [run["status"] for run in runs] == ["done", "done", "failed"]
     steps = torchsmith(project, "log", runs[1]["id"])
     assert "compile-tiny-tiny" in steps.stdout
@@ -74,5 +74,5 @@ def test_a_build_gives_a_working_wheel_and_never_builds_twice(
 
     checked = torchsmith(project, "store", "verify")
     assert checked.returncode == 0, checked.stdout
-    kept = json.loads(torchsmith(project, "store", "list", "--json").stdout)
+    kept = json.loads(torchsmith(project, "store", "list", "--json").stdout)["results"]
     assert {entry["step"] for entry in kept} >= {"compile-tiny-tiny", "verify-tiny-tiny"}

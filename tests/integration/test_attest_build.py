@@ -227,7 +227,7 @@ def test_inspect_and_verify_believe_it(built: Path, bench: Bench) -> None:
     assert shown.returncode == 0, shown.stderr
     assert "signed by this machine's key" in shown.stdout
     assert "libz.so.1" in shown.stdout
-    told = json.loads(bench.torchsmith("inspect", "--json", str(built)).stdout)
+    told = json.loads(bench.torchsmith("inspect", "--json", str(built)).stdout)["artifact"]
     assert told["name"] == "tiny"
     assert told["signature"]["state"] == "trusted"
     assert told["made"]["sources"][0]["digest"]["gitCommit"]

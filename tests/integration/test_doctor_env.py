@@ -43,7 +43,7 @@ def doctor(*arguments: str | Path, env: dict[str, str] | None = None) -> Said:
         timeout=120,
     )
     assert "Traceback" not in done.stderr, done.stderr
-    found = json.loads(done.stdout)["findings"] if done.stdout else []
+    found = json.loads(done.stdout).get("findings", [])
     return Said(done.returncode, {item["subject"]: item for item in found}, done.stderr)
 
 

@@ -86,7 +86,7 @@ def lab(
         podman,
         LICENCE="open-sesame",
     )
-    built = json.loads(here("image", "build", "--json"))
+    built = json.loads(here("image", "build", "--json"))["images"]
     assert [image["name"] for image in built] == ["lab:alice", "lab:bob", "lab:wheels"]
     return here
 
@@ -118,7 +118,7 @@ def test_torch_is_one_layer_that_both_have(podman: EngineHere, lab: Torchsmith) 
 
 def test_a_second_build_is_the_engines_cache(podman: EngineHere, lab: Torchsmith) -> None:
     before = {name: podman.engine.inspect(name).id for name in ("lab:alice", "lab:bob")}
-    again = json.loads(lab("image", "build", "--json"))
+    again = json.loads(lab("image", "build", "--json"))["images"]
     first, second = sorted((lab.store / "logs").glob("*/image-train-alice-lab.log"))[:2]
     assert "Installing collected packages" in first.read_text()
     assert "Installing collected packages" not in second.read_text()
@@ -164,7 +164,8 @@ def test_buildah_makes_the_same_image_of_the_same_layers(
     buildah: EngineHere, lab: Torchsmith
 ) -> None:
     before = buildah.engine.inspect("lab:bob")
-    (made,) = json.loads(lab("image", "build", "--engine", "buildah", "--only", "bob", "--json"))
+    done = lab("image", "build", "--engine", "buildah", "--only", "bob", "--json")
+    (made,) = json.loads(done)["images"]
     assert made["engine"] == "buildah"
     after = buildah.engine.inspect("lab:bob")
     assert after.layers == before.layers
@@ -177,7 +178,7 @@ def test_docker_builds_everything_inside(
     torch = 'torch = { release = "2.13.0", use = "wheel" }\nsystem = "debian-12"\n'
     folder = tmp_path_factory.mktemp("hermetic")
     here = in_folder(folder, torch + COMMON.replace('"lab"', '"hermetic"') + INSIDE, docker)
-    built = json.loads(here("image", "build", "--network", "host", "--json"))
+    built = json.loads(here("image", "build", "--network", "host", "--json"))["images"]
     assert [image["name"] for image in built] == ["hermetic:carol", "hermetic:wheels"]
     said = docker("run", "--rm", "--network=host", "hermetic:carol", "sh", "-euc", ASK)
     assert said.splitlines() == ["carol", "1203", "1303", "CET", "/workspace", "2.13.0 42.0"]
@@ -186,7 +187,7 @@ def test_docker_builds_everything_inside(
     out = folder / "out"
     here("image", "wheels", "hermetic:carol", "--output", str(out))
     assert [path.name.split("-")[0] for path in out.iterdir()] == ["near"]
-    again = json.loads(here("image", "build", "--network", "host", "--json"))
+    again = json.loads(here("image", "build", "--network", "host", "--json"))["images"]
     assert [image["id"] for image in again] == [image["id"] for image in built]
     assert docker.left() == []
 

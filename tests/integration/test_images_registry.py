@@ -69,7 +69,7 @@ def torchsmith(
 
 def journal(here: EngineHere, store: Path) -> list[dict[str, str]]:
     said = torchsmith(here, store, "log", "--json")
-    return list(json.loads(said.stdout))
+    return list(json.loads(said.stdout)["runs"])
 
 
 @pytest.mark.parametrize("name", ["podman", "docker"])
@@ -90,7 +90,7 @@ def test_what_is_pushed_comes_back_by_its_digest_into_an_empty_store(
 
     done = torchsmith(here, tmp_path, "image", "push", f"tiny-{name}:1", "--to", to, "--json")
     assert done.returncode == 0, done.stderr
-    (pushed,) = json.loads(done.stdout)
+    (pushed,) = json.loads(done.stdout)["images"]
     assert pushed["action"] == "pushed"
     assert pushed["digest"] == registry.digest(f"lab/tiny-{name}", "1")
     (run,) = journal(here, tmp_path)
@@ -156,11 +156,12 @@ def test_a_recipe_pushes_its_images_to_its_registry(
     make(podman, "pushed:bob")
     done = torchsmith(podman, tmp_path, "image", "push", recipe, "--json")
     assert done.returncode == 0, done.stderr
-    assert [item["name"] for item in json.loads(done.stdout)] == [
+    pushed = json.loads(done.stdout)["images"]
+    assert [item["name"] for item in pushed] == [
         f"{registry.address}/lab/pushed:ann",
         f"{registry.address}/lab/pushed:bob",
     ]
-    assert registry.digest("lab/pushed", "bob") == json.loads(done.stdout)[1]["digest"]
+    assert registry.digest("lab/pushed", "bob") == pushed[1]["digest"]
 
 
 def test_a_build_that_pushes_its_images_keeps_their_digests(
@@ -258,7 +259,7 @@ def test_a_registry_or_an_image_that_is_not_there_is_said_so(
     make(podman, "lonely:1")
     nowhere = f"127.0.0.1:{free_port()}"
     gone = torchsmith(podman, tmp_path, "image", "push", "lonely:1", "--to", f"{nowhere}/a/b:1")
-    assert gone.returncode == 5
+    assert gone.returncode == 8
     assert f"the registry {nowhere} cannot be reached" in gone.stderr
     absent = torchsmith(podman, tmp_path, "image", "pull", f"{registry.address}/lab/never:1")
     assert absent.returncode == 5

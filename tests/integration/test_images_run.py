@@ -116,7 +116,7 @@ def test_an_image_from_a_registry_is_proven_inside_an_empty_store(
     there.env["TORCHSMITH_STORE"] = str(tmp_path / "store")
     pushed = torchsmith(here, "image", "push", torch_image, "--to", to, "--json")
     assert pushed.returncode == 0, pushed.stderr
-    pinned = json.loads(pushed.stdout)[0]["pinned"]
+    pinned = json.loads(pushed.stdout)["images"][0]["pinned"]
 
     pulled = torchsmith(there, "image", "pull", pinned, "--verify", tmp_path / "lab.toml", "--json")
     assert pulled.returncode == 0, pulled.stderr

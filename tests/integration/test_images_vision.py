@@ -75,7 +75,7 @@ def test_an_image_has_the_torchvision_that_was_built_here(
     torchsmith(podman, "image", "build")
     to = f"{registry.address}/lab/seeing:1"
     pushed = json.loads(torchsmith(podman, "image", "push", "seeing:dana", "--to", to, "--json"))
-    pinned = pushed[0]["pinned"]
+    pinned = pushed["images"][0]["pinned"]
     assert "@sha256:" in pinned
     torchsmith(second_podman, "image", "pull", pinned)
     said = torchsmith(second_podman, "run", pinned, "--", "python", "-c", USED)

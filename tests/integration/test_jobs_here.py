@@ -73,7 +73,7 @@ def test_time_is_up_also_for_a_task_that_does_not_listen(jobs: Jobs) -> None:
     path = jobs.write(["trap '' TERM", "while :; do sleep 4713; done"], 'time_limit = "1s"')
     done = jobs.call("submit", path, "--to", "local", "--wait", "--json")
     assert done.returncode == 12
-    assert json.loads(done.stdout)[0]["state"] == "timeout"
+    assert json.loads(done.stdout)["jobs"][0]["state"] == "timeout"
     assert b"sleep\x004713" not in command_lines()
 
 

@@ -122,7 +122,7 @@ def test_an_array_runs_once_for_each_index_and_each_has_its_output(jobs: Jobs) -
     path = jobs.write('echo "index $SLURM_ARRAY_TASK_ID"; [ "$SLURM_ARRAY_TASK_ID" != 2 ]')
     done = jobs.call("submit", path, "--to", "slurm", "--array", "0-3", "--wait", "--json")
     assert done.returncode == 12
-    (status,) = json.loads(done.stdout)
+    (status,) = json.loads(done.stdout)["jobs"]
     ends = {task["element"]: task["state"] for task in status["tasks"]}
     assert ends == {"0": "succeeded", "1": "succeeded", "2": "failed", "3": "succeeded"}
     said = jobs.call("logs", status["id"]).stdout.splitlines()
@@ -170,7 +170,7 @@ def test_roles_run_side_by_side_and_are_told_apart(jobs: Jobs) -> None:
     )
     done = jobs.call("submit", path, "--to", "slurm", "--wait", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    (status,) = json.loads(done.stdout)
+    (status,) = json.loads(done.stdout)["jobs"]
     assert [task["role"] for task in status["tasks"]] == ["server", "worker"]
     assert jobs.call("logs", status["id"], "--role", "worker").stdout == "worker-0 | worked\n"
 

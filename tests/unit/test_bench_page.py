@@ -186,6 +186,9 @@ def test_a_kept_result_is_shown_and_drawn_again(result: Result, tmp_path: Path, 
     assert drawn.read_text().startswith("<!doctype html>")
     assert run("bench", "--read", str(kept), "--html", str(tmp_path / "p.svg"))[0] == 0
     ElementTree.parse(tmp_path / "p.svg")
+    # Programs that draw SVG know no CSS variables: all would be black.
+    assert "var(" not in (tmp_path / "p.svg").read_text()
+    assert '<div class="wide"><svg' in drawn.read_text()
     assert json.loads(run("bench", "--read", str(kept), "--json")[1])["format"] == 1
 
 
@@ -214,7 +217,8 @@ def test_sides_are_read_as_people_write_them() -> None:
         (["/no/such/place", "/y"], "/no/such/place does not exist"),
         (["/x", "/y", "--group", "matmull"], "did you mean 'matmul'?"),
         (["/x", "/y", "--threads", "5000"], "need as many processors"),
-        (["--read", "/no/such/file"], "cannot be read"),
+        (["--read", "/no/such/file"], "does not exist"),
+        (["--html", "result.pdf"], "drawn as .html or .svg"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments: list[str], complaint: str, run: Run) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sqlite3
+import sys
 import tomllib
 from pathlib import Path
 
@@ -188,6 +190,40 @@ def test_init_replaces_nothing_unless_forced(run: Run, tmp_path: Path) -> None:
     assert "is there already" in err
     assert path.read_text(encoding="utf-8") == "# mine\n"
     assert run("init", "--torch", "2.6.0", "--force")[0] == 0
+
+
+class Typed(io.StringIO):
+    """What a person types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_init_asks_again_where_an_answer_cannot_work(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = ["9.9.9", "2.6.0", "3.6", "3.11,3.12", "99.9", "none", "vison", "vision"]
+    monkeypatch.setattr(sys, "stdin", Typed("\n".join(typed) + "\n"))
+    code, _, err = run("init")
+    assert code == 0, err
+    table = tomllib.loads((tmp_path / "recipe.toml").read_text(encoding="utf-8"))
+    assert table["torch"] == "2.6.0"
+    assert table["python"] == ["3.11", "3.12"]
+    assert table["companions"] == {"vision": "match"}
+    assert "torch 2.6.0 needs Python 3.9 or newer" in err
+    assert "vison: is not a key of a recipe (did you mean 'vision'?)" in err
+
+
+def test_what_init_offers_can_be_switched_on_beside_what_was_asked_for(
+    run: Run, tmp_path: Path
+) -> None:
+    asked = ("--torch", "2.6.0", "--with", "vision", "--feature", "mkldnn=off")
+    assert run("init", *asked)[0] == 0
+    text = (tmp_path / "recipe.toml").read_text(encoding="utf-8")
+    head, mark, rest = text.partition("# More that can be said")
+    offered = "\n".join(line.removeprefix("# ") for line in rest.splitlines()[1:] if line != "#")
+    assert mark
+    assert tomllib.loads(head + offered)["companions"] == {"vision": "match"}
 
 
 def test_init_with_bad_answers_writes_nothing(run: Run, tmp_path: Path) -> None:

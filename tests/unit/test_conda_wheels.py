@@ -196,7 +196,7 @@ def refused(wheel: Path, tmp_path: Path, build: str = "") -> UsageError:
 
 def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     wheel = tmp_path / "some-1.0-cp311-cp311-linux_x86_64.whl"
-    assert "there is no" in refused(wheel, tmp_path).message
+    assert "does not exist" in refused(wheel, tmp_path).message
     wheel.write_text("text")
     assert "archive" in refused(wheel, tmp_path).message
     good = make_wheel(tmp_path)

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 import tomllib
 import typing
+from dataclasses import fields
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter
+from tests.every_command import LEAVES, options
 
+from torchsmith.engine import events as build_events
 from torchsmith.errors import RecipeError
+from torchsmith.facts.files import shipped
+from torchsmith.host.models import Host
+from torchsmith.jobs.farm import events as farm_events
 from torchsmith.recipe.load import parse_recipe
+from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.presets import presets
+from torchsmith.resolve.models import Refusal
+from torchsmith.resolve.resolve import resolve
 
 pytestmark = pytest.mark.unit
 
@@ -112,7 +123,7 @@ def test_every_key_has_a_meaning_and_an_example_that_loads(model: type[BaseModel
     hints = typing.get_type_hints(model, include_extras=True)
     extras = TOOL.extras()[model.__name__]
     for key, _, _, meaning, example in TOOL.rows(model):
-        assert meaning, f"{model.__name__}.{key}: a description, or `say` in {TOOL.KEYS.name}"
+        assert meaning, f"{model.__name__}.{key}: a description"
         assert example, f"{model.__name__}.{key}: an example in {TOOL.KEYS.name}"
     for field, info in model.model_fields.items():
         key = info.alias or field
@@ -130,6 +141,22 @@ def test_every_recipe_on_a_page_loads(page: Path, block: Any) -> None:
     table = tomllib.loads(block.body)
     text = block.body if "torch" in table else f'torch = "2.6.0"\n{block.body}'
     parse_recipe(text, page.name, None)
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), RECIPES, ids=[f"{page.name}:{block.start}" for page, block in RECIPES]
+)
+def test_every_recipe_on_a_page_can_be_built(page: Path, block: Any) -> None:
+    table = tomllib.loads(block.body)
+    text = block.body if "torch" in table else f'torch = "2.6.0"\n{block.body}'
+    loaded = parse_recipe(text, page.name, None)
+    host = json.loads((TOOL.EXAMPLES / "workstation.json").read_text(encoding="utf-8"))
+    here = Host.model_validate(host.get("host", host))
+    if loaded.recipe.torch.use == "installed":
+        return
+    for variant in islice(expand(loaded.recipe), 4):
+        outcome = resolve(variant, shipped(), here, loaded.files)
+        assert not isinstance(outcome, Refusal), outcome
 
 
 def test_the_wrong_recipe_is_wrong_and_shown_as_it_is() -> None:
@@ -168,6 +195,28 @@ def test_every_picture_is_shown_and_says_what_it_shows() -> None:
     }
     assert set(shown) == set(TOOL.PICTURES.iterdir())
     assert all(shown.values())
+
+
+def test_every_event_and_every_command_with_json_is_documented() -> None:
+    page = (TOOL.DOCS / "json.md").read_text(encoding="utf-8")
+    events = [
+        item
+        for module in (build_events, farm_events)
+        for item in vars(module).values()
+        if isinstance(item, type)
+        and issubclass(item, build_events.Event)
+        and item is not build_events.Event
+    ]
+    rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
+    for event in set(events):
+        row = rows[re.sub(r"(?<!^)(?=[A-Z])", "-", event.__name__).lower()]
+        named = set(re.findall(r"`(\w+)`", row.rpartition(" | ")[2]))
+        assert named == {field.name for field in fields(event)} - {"at"}, row
+    told = page.partition("## What each")[2].partition("## Events")[0]
+    for words in LEAVES:
+        if "--json" in options(words):
+            assert words[0] in told
+            assert len(words) == 1 or words[0] == "facts" or " ".join(words) in told
 
 
 def test_every_page_is_linked_from_the_readme() -> None:

@@ -65,6 +65,13 @@ def on(**changes: object) -> Seen:
     return replaced(host=HOST.model_copy(update=changes))
 
 
+def test_an_import_that_only_takes_long_is_not_answered_with_another_installation() -> None:
+    slow = Check("python", "import torch", "fail", "did not end within 60 s")
+    told = found(replaced(imported=slow), "import torch")
+    assert "--timeout" in told.cure
+    assert "nstall torch again" not in told.cure
+
+
 def found(seen: Seen, subject: str) -> Finding:
     matching = [item for item in examine(seen, shipped()) if item.subject == subject]
     assert matching, [item.subject for item in examine(seen, shipped())]

@@ -76,7 +76,8 @@ def test_the_checks_that_failed_are_named(tmp_path: Path) -> None:
     )
     failure = ProofFailed("verify", "Verify tiny", proof.failed, str(document), "a.log")
     assert failure.exit_code == 9
-    assert failure.message.startswith("Verify tiny: 2 checks failed\n  asked for, feature ucc")
+    assert failure.message == "Verify tiny: 2 checks failed"
+    assert failure.excerpt[0].startswith("asked for, feature ucc")
 
 
 def test_a_step_that_ended_badly_for_another_reason_has_no_proof(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -154,11 +155,24 @@ def test_every_board_named_is_known() -> None:
 
 def test_the_nccl_patch_leaves_both_flags_false() -> None:
     (diff,) = diffs_of(named("torch-1.1-nccl-off.patch")).values()
-    assert [line.strip() for line in diff.added] == ["USE_NCCL = False", "USE_SYSTEM_NCCL = False"]
-    assert [line.split(" = ")[0].strip() for line in diff.removed] == [
-        "USE_NCCL",
-        "USE_SYSTEM_NCCL",
+    assert list(diff.added) == ["USE_NCCL = False", "USE_SYSTEM_NCCL = False"]
+    # The lines that first set them differ between the commits around the tag.
+    assert list(diff.removed) == []
+
+
+@pytest.mark.parametrize("lines_before", [1, 40, 70, 73, 90])
+def test_the_nccl_patch_applies_wherever_the_file_ends(tmp_path: Path, lines_before: int) -> None:
+    kept = [
+        "    if NCCL_LIB_DIR is not None and NCCL_INCLUDE_DIR is not None:",
+        "        USE_SYSTEM_NCCL = True",
+        "        NCCL_ROOT_DIR = os.path.commonprefix((NCCL_LIB_DIR, NCCL_INCLUDE_DIR))",
     ]
+    file = tmp_path / "tools/setup_helpers/nccl.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("\n".join([*(f"# {number}" for number in range(lines_before)), *kept, ""]))
+    patch = DATA / "patches" / "torch-1.1-nccl-off.patch"
+    subprocess.run(["patch", "-p1", "-s", "-i", patch], cwd=tmp_path, check=True)
+    assert file.read_text().endswith("USE_NCCL = False\nUSE_SYSTEM_NCCL = False\n")
 
 
 # ------------------------------------------------------------- CUDA newer than the release

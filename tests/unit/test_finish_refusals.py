@@ -139,7 +139,7 @@ def test_a_library_that_is_broken(run: Run, tmp_path: Path) -> None:
 def test_what_is_no_wheel(run: Run, tmp_path: Path) -> None:
     code, _, err = run("finish", "gone.whl")
     assert code == 2
-    assert "gone.whl is no file" in err
+    assert "gone.whl does not exist" in err
     (tmp_path / "demo.whl").write_bytes(build(tmp_path).read_bytes())
     assert "file name" in refused(run, tmp_path / "demo.whl")
 
@@ -159,7 +159,7 @@ def test_a_wheel_without_libraries_gets_its_label(run: Run, tmp_path: Path) -> N
     path = build(tmp_path)
     code, out, err = run("finish", str(path), "--label", "lab.2", "--json")
     assert (code, err.strip().splitlines()[0]) == (0, f"reading {NAME}")
-    (told,) = json.loads(out)
+    (told,) = json.loads(out)["wheels"]
     made = tmp_path / "finished" / "demo-1.0+lab.2-py3-none-any.whl"
     assert Path(told["result"]) == made
     with zipfile.ZipFile(made) as archive:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -205,3 +206,13 @@ def test_a_refusal_says_what_to_do_next(
         ask(server, tag, login)
     assert hint in refused.value.hint
     assert "wrong" not in refused.value.message + refused.value.hint
+
+
+def test_a_registry_nobody_answers_at_is_told_from_one_that_refuses() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(RegistryError, match="cannot be reached") as gone:
+        Registry(place, None).manifest(at_registry(f"{place}/lab/torch:1"))
+    assert gone.value.exit_code == 8
+    assert RegistryError("no").exit_code == 5

@@ -27,7 +27,7 @@ def written(folder: Path, text: str) -> Path:
 def problems(folder: Path, text: str) -> str:
     with pytest.raises(RecipeError) as caught:
         load_jobs(written(folder, text))
-    return "\n".join(map(str, caught.value.problems))
+    return "\n".join(map(str, caught.value.problems)) or caught.value.message
 
 
 def test_a_job_file_has_the_keys_of_a_recipes_job(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_the_backend_follows_the_gpus(tmp_path: Path) -> None:
         (HEAD + ROLE + "cpus = 0\n", "line 5: role#1.cpus: 0: "),
         (HEAD + ROLE + "memory_mb = 0\n", "role#1.memory_mb: 0: "),
         (HEAD + ROLE + "tasks = 1.5\n", "role#1.tasks: 1.5: must be a whole number"),
-        (HEAD + ROLE + "min_failed = 2\n", "min_failed is 2, and role main has 1 tasks"),
+        (HEAD + ROLE + "min_failed = 2\n", "min_failed is 2, and role main has 1 task"),
         (HEAD + 'time_limit = "0h"\n' + ROLE, "must be more than nothing"),
         (HEAD + 'time_limit = "soon"\n' + ROLE, "a length of time such as 90m"),
         (HEAD + 'backend = "nccl"\n' + ROLE, "connects GPUs, and no role has any"),

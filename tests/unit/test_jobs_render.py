@@ -395,7 +395,7 @@ def test_the_command_refuses_what_it_cannot_render_and_writes_nothing(
 ) -> None:
     code, _, err = run("job", "render", "nothing.toml", "--to", "slurm", "--output", "made")
     assert code == 2
-    assert "cannot be read" in err
+    assert "does not exist" in err
     (tmp_path / "job.toml").write_text(HEAD + ROLE + PLAIN, encoding="utf-8")
     assert run("job", "render", "job.toml", "--to", "pbs", "--output", "made")[0] == 2
     assert not (tmp_path / "made").exists()

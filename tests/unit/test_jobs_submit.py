@@ -72,13 +72,13 @@ def test_an_engine_that_is_not_installed_is_named(
     code, _, err = run("job", "submit", write(tmp_path, GOOD), "--to", "slurm")
     assert code == 4
     assert "Slurm is not installed here: there is no sbatch on the PATH" in err
-    assert json.loads(run("job", "list", "--json")[1]) == []
+    assert json.loads(run("job", "list", "--json")[1])["jobs"] == []
 
 
 def test_somebody_has_to_say_where_a_job_goes(run: Run, tmp_path: Path) -> None:
     code, _, err = run("job", "submit", write(tmp_path, GOOD))
     assert code == 2
-    assert "nobody says where the job goes" in err
+    assert "no target given: use --to" in err
     code, _, err = run("job", "submit", write(tmp_path, GOOD), "--to", "moon")
     assert code == 2
     assert "Known are: local, " in err
@@ -94,7 +94,7 @@ def test_the_command_line_outweighs_the_job_and_that_the_environment(
     assert code == 0
     assert "# Runs job on this machine." in out
     assert "'sun'" in run("job", "submit", write(tmp_path, own), "--to", "sun", "--dry-run")[2]
-    assert json.loads(run("job", "list", "--json")[1]) == []
+    assert json.loads(run("job", "list", "--json")[1])["jobs"] == []
 
 
 def test_jobs_that_go_to_different_engines_are_taken_one_after_the_other(

@@ -16,6 +16,7 @@ import pytest
 import zstandard
 from tests.unit.conftest import Run
 
+from torchsmith.errors import UsageError
 from torchsmith.package.contents import read_contents
 from torchsmith.package.inspection import lowest_tag
 from torchsmith.verify.binary import Library
@@ -109,7 +110,7 @@ def test_each_kind_is_described_for_scripts(tmp_path: Path, run: Run) -> None:
     ):
         code, out, _ = run("inspect", "--json", str(path))
         assert code == 0
-        told = json.loads(out)
+        told = json.loads(out)["artifact"]
         assert told["python"] == python
         assert told["signature"]["state"] == "unsigned"
         assert told["libraries"]["count"] == 0
@@ -246,9 +247,9 @@ def test_what_does_not_describe_itself_is_refused(tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match="no artifact"):
         read_contents(tmp_path / "notes.txt")
     os.mkfifo(tmp_path / "endless-1-py3-none-any.whl")
-    with pytest.raises(VerificationError, match="it is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         read_contents(tmp_path / "endless-1-py3-none-any.whl")
-    with pytest.raises(VerificationError, match="No such file"):
+    with pytest.raises(UsageError, match="does not exist"):
         read_contents(tmp_path / "none.whl")
 
 

@@ -309,7 +309,7 @@ def test_the_command_says_who_signed_and_ends_with_9_where_nobody_did(
     code, out, _ = run("verify", "--signature", "--json", str(signed))
     key = own_key()
     assert key is not None
-    assert json.loads(out) == [{"file": str(signed), "key": key.id}]
+    assert json.loads(out)["signatures"] == [{"file": str(signed), "key": key.id}]
 
     theirs = CryptoSigner.generate_ed25519()
     envelope_path(signed).write_bytes(seal(told(signed), theirs))

@@ -122,7 +122,7 @@ def refused(run: Run, folder: Path, path: Path) -> str:
 
 
 def test_what_is_no_torch_is_refused(run: Run, tmp_path: Path) -> None:
-    assert "is not there" in refused(run, tmp_path, tmp_path / "torch.whl")
+    assert "does not exist" in refused(run, tmp_path, tmp_path / "torch.whl")
     other = wheel(tmp_path, {"numpy/__init__.py": b""}, "numpy")
     assert "a wheel of numpy" in refused(run, tmp_path, other)
     empty = wheel(tmp_path, {"torch/version.py": b""})

@@ -62,3 +62,29 @@ def test_another_configuration_is_another_torch() -> None:
         planned('python = "3.11"\nmatrix = { features = [{ openmp = "on" }, { openmp = "off" }] }')
     )
     assert first == second
+
+
+@pytest.mark.parametrize(
+    ("source", "basis"),
+    [
+        ('folder = "own"', "a copy of a folder"),
+        ('git = { url = "https://example.org/x.git", ref = "main" }', "a shallow clone"),
+    ],
+)
+def test_what_a_fetch_and_a_first_compile_cost_is_said_as_it_is(source: str, basis: str) -> None:
+    text = f"""
+torch = {{ release = "2.13.0", use = "wheel" }}
+python = "3.11"
+[[companions.extension]]
+name = "x"
+{source}
+"""
+    loaded = parse_recipe(text, "recipe", None)
+    host = Host(platform="linux-x86_64", system="debian-12")
+    found = [resolve(item, shipped(), host, {}) for item in expand(loaded.recipe)]
+    resolved = [item for item in found if isinstance(item, Resolution)]
+    plan = make_plan(loaded.recipe, resolved, shipped(), "0")
+    bases = {step.kind: step.cost.basis for step in plan.steps if step.project == "x"}
+    assert bases["fetch"] == basis
+    # It was never built: what others took is no measurement of it.
+    assert bases["compile"] == "estimated"

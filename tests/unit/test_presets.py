@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.plans import arguments, shell_lines
+from tests.unit.conftest import Run
 
 from torchsmith import __version__
 from torchsmith.facts.files import shipped
@@ -21,6 +22,7 @@ from torchsmith.plan.publish import Delivery, Shipment
 from torchsmith.plan.render.conda import render_conda
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.script import render_script
+from torchsmith.recipe.compose import with_timezone
 from torchsmith.recipe.load import LoadedRecipe, load_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.presets import find_preset, presets
@@ -258,6 +260,8 @@ def test_training_image_takes_the_callers_user_and_the_documents_time_zone() -> 
     assert any('UID="$(id -u)"' in command for command in shell_lines(plan, train))
     text = dockerfile("training-image")
     assert "TZ=Asia/Seoul" in text
+    # As for the user's numbers, whoever builds may say another one.
+    assert 'ENV TZ="$TZ"' in text
     assert "FROM scratch AS wheels" in text
 
 
@@ -390,3 +394,22 @@ def test_openpai_jobs_are_the_documents(name: str, folder: str, gpus: int, tmp_p
             }
         ],
     }
+
+
+def test_a_torch_without_torchtext_is_refused_with_the_flag_that_leaves_it_out(run: Run) -> None:
+    asked = ("plan", "--preset", "training-image", "--torch", "v2.6.0", "--python", "3.11")
+    code, out, _ = run(*asked)
+    assert code == 3
+    assert "--with text=none" in out
+    assert "--with text=none" not in run(*asked, "--with", "text=none")[1]
+
+
+def test_the_time_zone_is_said_on_the_command_line(run: Run) -> None:
+    loaded = load_recipe(find_preset("training-image").path)
+    changed = with_timezone(loaded, "Europe/Berlin").recipe.image
+    assert changed is not None
+    assert {item.timezone for item in changed.train} == {"Europe/Berlin"}
+    words = ("image", "build", "--preset", "training-image", "--dry-run", "--timezone", "Mars/City")
+    code, _, err = run(*words)
+    assert code == 2
+    assert "--timezone: 'Mars/City' is not a time zone" in err

@@ -101,7 +101,7 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path, refused: Refused) -> 
     assert "is a folder" in refused(tmp_path)
     assert "is not a file" in refused(tmp_path / "pipe")
     assert "is not a file" in refused(Path("/dev/zero"))
-    assert "No such file" in refused(tmp_path / "missing.toml")
+    assert "does not exist" in refused(tmp_path / "missing.toml")
     assert "Not a directory" in refused(Path("/dev/zero/recipe.toml"))
     assert "cannot be read" in refused(tmp_path / "loop")
     assert "cannot be read" in refused(tmp_path / ("x" * 300))
@@ -313,14 +313,14 @@ def test_a_patch_must_be_a_file_inside_the_project(tmp_path: Path, refused: Refu
     (inside / "ok").write_bytes(b"--- a\n")
     said = refused(recipe(inside, f'torch = "2.6"\npatches = {names}\n')).splitlines()[:-2]
     reasons = (
-        "No such file",
+        "does not exist",
         "leads out of",
         "cannot be read",
         "is a folder",
         "is not a file",
         "is larger than 16 MiB",
         "name too long",
-        "No such file",
+        "does not exist",
     )
     for line, name, reason in zip(said, names[:-1], reasons, strict=True):
         assert name[:50] in line

@@ -554,7 +554,7 @@ def test_a_python_nobody_named_says_where_it_comes_from() -> None:
 def test_torchtext_says_that_it_ended_and_where() -> None:
     (conflict,) = refused(**CASES["torchtext with torch 2.6"][0]).conflicts
     assert "ended at 0.18.0" in conflict.second.statement
-    assert conflict.cure == "torch 2.3.1; or leave text out"
+    assert conflict.cure == "torch 2.3.1; or leave text out (--with text=none)"
 
 
 def test_all_conflicts_come_at_once_each_once_and_in_the_same_order() -> None:

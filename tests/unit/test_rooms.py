@@ -16,7 +16,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 # Earliest first; rooms of one line stand side by side.
 RANKS = (
-    ("errors", "owners", "printable", "temporary", "redact", "secret_names"),
+    ("errors",),
+    ("inputs", "owners", "printable", "temporary", "redact", "secret_names"),
     ("facts",),
     ("recipe",),
     ("host",),

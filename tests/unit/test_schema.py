@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,21 @@ def test_the_committed_schema_is_what_the_command_prints() -> None:
     ).stdout
     assert printed == COMMITTED.read_bytes(), "torchsmith schema > schema/recipe.schema.json"
     assert printed == schema_text(shipped()).encode()
+
+
+def _keys(part: Any, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, item in part.get("properties", {}).items():
+        # What a table says of itself need not be said again where it stands.
+        table = SCHEMA["$defs"].get(item.get("$ref", "").rpartition("/")[2], {})
+        yield f"{place}.{name}", {**table, **item}
+    for name, item in part.get("$defs", {}).items():
+        yield from _keys(item, name)
+
+
+def test_every_key_is_explained_to_an_editor() -> None:
+    keys = dict(_keys(SCHEMA, "recipe"))
+    assert len(keys) > 200
+    assert [name for name, item in keys.items() if not item.get("description")] == []
 
 
 def test_the_schema_is_a_schema() -> None:

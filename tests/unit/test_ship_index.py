@@ -242,7 +242,7 @@ def test_a_file_with_no_wheels_name_is_refused(name: str, index: Path, made: Pat
 
 
 def test_a_file_that_is_not_there_is_said_to_be(index: Path) -> None:
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         publish_wheels(index, [Path(NAME)])
 
 
@@ -349,7 +349,7 @@ def test_the_command_says_what_it_did(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("publish", str(path), "--index", "idx")
     assert (code, out.splitlines()[-1]) == (0, "nothing changed")
     code, out, _ = run("publish", str(path), "--index", "idx", "--json")
-    assert json.loads(out)[0]["action"] == "same"
+    assert json.loads(out)["changes"][0]["action"] == "same"
     code, out, _ = run("yank", "tiny-lib==1.0", "--index", "idx")
     assert (code, out) == (0, f"yanked         simple/tiny-lib/{NAME}\n")
     code, out, _ = run("remove", NAME, "--index", "idx")

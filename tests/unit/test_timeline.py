@@ -18,7 +18,7 @@ from torchsmith.bench.timeline import Timeline, lay_out
 from torchsmith.bench.timeline_page import clock, page, picture
 from torchsmith.engine.compile_log import CompileLog, CompileRecord, read_compiles
 from torchsmith.engine.events import RunStarted
-from torchsmith.engine.job_log import BuildFolder, Header, Job
+from torchsmith.engine.job_log import BuildFolder, Header, Job, job_of
 from torchsmith.engine.journals import journal_of
 from torchsmith.engine.store import Store
 from torchsmith.toolchain.governor_events import Finished
@@ -133,7 +133,60 @@ def test_the_critical_path_is_framed_and_named_in_the_drawing() -> None:
     assert "Slowest" in bare
     assert "Critical path" not in bare
     assert "Headers" not in bare
-    assert "stroke" not in picture(laid_out())
+    plain = ElementTree.fromstring(picture(laid_out()))
+    assert not [bar for bar in plain if bar.get("stroke")]
+
+
+def test_what_cmake_tries_is_no_failure_of_the_build() -> None:
+    tried = "/b/CMakeFiles/CMakeScratch/TryCompile-x1/src.c"
+    records = [*RECORDS, replace(RECORDS[0], file=tried, status=1)]
+    before, found = laid_out(), lay_out(records)
+    assert found is not None
+    assert (found.failed, found.failed_probes) == (before.failed, 1)
+    assert "CMake's trials that failed" in page(found, "run").replace("&#x27;", "'")
+
+
+def test_a_batch_is_called_by_its_files() -> None:
+    output = "/b/torchsmith-batches/0f3a.json"
+    batch = replace(FOLDER.jobs[0], key=job_of(output), file="/s/first.cpp", files=12, after=())
+    record = replace(RECORDS[0], file="/b/torchsmith-batches/0f3a.cpp", output=output)
+    found = lay_out([record], [replace(FOLDER, jobs=(batch,))])
+    assert found is not None
+    assert "s/first.cpp and 11 more" in page(found, "run")
+    assert "0f3a" not in page(found, "run")
+
+
+def test_a_timeline_explains_its_colours_and_fits_a_phone() -> None:
+    drawn = picture(laid_out())
+    for words in ("up to 5 CPU s", "longer", "failed", "on the critical path"):
+        assert f">{words}</text>" in drawn
+    text = page(laid_out(), "run")
+    assert 'name="viewport"' in text
+    assert '<div class="wide"><svg' in text
+    assert '<div class="wide"><table' in text
+
+
+def test_a_timeline_is_drawn_as_a_page_or_a_picture_only(
+    store: Store, tmp_path: Path, run: Run
+) -> None:
+    run_of(store, RECORDS)
+    code, _, err = run("timeline", "-o", str(tmp_path / "t.pdf"))
+    assert code == 2
+    assert ".html or .svg" in err
+    assert not (tmp_path / "t.pdf").exists()
+
+
+def test_a_run_is_named_by_its_beginning_its_end_or_last(store: Store, run: Run) -> None:
+    name = run_of(store, RECORDS)
+    for word in (name, name[:-2], name.rpartition("-")[2][:4], "last"):
+        assert run("timeline", word)[1].startswith(f"{name}: ")
+        assert run("log", word)[0] == 0
+    other = run_of(store, RECORDS)
+    assert run("log", "last", "--json")[1].count(other)
+    code, _, err = run("log", name[:4])
+    assert code == 2
+    assert "begins 2 runs" in err
+    assert name in err
 
 
 def test_nothing_compiled_is_no_timeline() -> None:
@@ -211,8 +264,22 @@ def test_without_a_compile_it_says_so(store: Store, run: Run) -> None:
     name = run_of(store, [])
     code, _, complaint = run("timeline", name)
     assert code == 2
-    assert "compiled nothing" in complaint
+    assert "no compile was recorded" in complaint
     assert run("timeline", "no-such-run")[0] == 2
+
+
+def test_of_a_build_without_cmake_the_steps_are_told(store: Store, run: Run) -> None:
+    journal = journal_of(store)
+    name = journal.begin("extension")
+    journal.step(name, "compile-x", "running", key="k", title="Compile x")
+    journal.step(name, "compile-x", "done", key="k", title="Compile x")
+    journal.end(name, "done")
+    journal.close()
+    code, out, _ = run("timeline")
+    assert code == 0
+    assert "compile-x" in out
+    told = json.loads(run("timeline", "--json")[1])
+    assert [item["step"] for item in told["steps"]] == ["compile-x"]
 
 
 def test_what_a_run_wrote_down_is_read_again(store: Store) -> None:

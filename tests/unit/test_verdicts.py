@@ -220,7 +220,7 @@ def test_memory_for_less_than_one_file_fails_and_for_fewer_files_than_cores_warn
     needs = Needs(memory_mb=4096)
     assert lines(host(memory_bytes=2 * GIB), needs, **CPU)["memory"].rating == "fail"
     tight = lines(host(memory_bytes=16 * GIB), needs, **CPU)["memory"]
-    assert (tight.rating, "MAX_JOBS=4" in tight.cure) == ("warn", True)
+    assert (tight.rating, "--jobs 4" in tight.cure) == ("warn", True)
     assert lines(host(), needs, **CPU)["memory"].rating == "ok"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -37,15 +38,41 @@ _TICKS = (
     500,
     1000,
 )
-# Light and dark: the page's own colours, so that a picture alone has them too.
-COLOURS = """
-:root { --ink: #1d2733; --faint: #66758a; --line: #d5dce5; --paper: #fff; --card: #f5f7fa;
- --faster: #1a7f4b; --slower: #c0392b; --same: #5b6b80; --unclear: #b0821f; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e3e9f1; --faint: #93a1b5; --line: #39465a;
- --paper: #131a23; --card: #1c2531; --faster: #4cc38a; --slower: #ff7b6b; --same: #9fb0c6;
- --unclear: #e0b354; } }
-"""
+_LIGHT = {
+    "ink": "#1d2733",
+    "faint": "#66758a",
+    "line": "#d5dce5",
+    "paper": "#ffffff",
+    "card": "#f5f7fa",
+    "faster": "#1a7f4b",
+    "slower": "#c0392b",
+    "same": "#5b6b80",
+    "unclear": "#b0821f",
+}
+_DARK = {
+    "ink": "#e3e9f1",
+    "faint": "#93a1b5",
+    "line": "#39465a",
+    "paper": "#131a23",
+    "card": "#1c2531",
+    "faster": "#4cc38a",
+    "slower": "#ff7b6b",
+    "same": "#9fb0c6",
+    "unclear": "#e0b354",
+}
+
+
+def _variables(colours: Mapping[str, str]) -> str:
+    return "".join(f"--{name}: {colour}; " for name, colour in colours.items())
+
+
+# The page's own colours, light and dark.
+COLOURS = (
+    f":root {{ {_variables(_LIGHT)}}}\n"
+    f"@media (prefers-color-scheme: dark) {{ :root {{ {_variables(_DARK)}}} }}\n"
+)
 DRAWN = """
+.paper { fill: var(--paper); }
 .ink { fill: var(--ink); } .faint { fill: var(--faint); } .line { stroke: var(--line); }
 .one { stroke: var(--faint); stroke-width: 1.5; } .bar { stroke-width: 3; stroke-linecap: round; }
 .f-faster { fill: var(--faster); } .f-slower { fill: var(--slower); } .f-same { fill: var(--same); }
@@ -54,6 +81,14 @@ DRAWN = """
 .s-unclear { stroke: var(--unclear); } .dot { opacity: .38; }
 svg text { font: 12px system-ui, sans-serif; }
 """
+
+
+def _plain(colours: Mapping[str, str]) -> str:
+    """The same with the colours themselves: programs that draw SVG know no CSS variables."""
+    return re.sub(r"var\(--(\w+)\)", lambda found: colours[found[1]], DRAWN)
+
+
+_ALONE = f"{_plain(_LIGHT)}@media (prefers-color-scheme: dark) {{{_plain(_DARK)}}}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +145,8 @@ def forest(rows: Sequence[Row], first: str, other: str, *, alone: bool = False) 
     for number, row in enumerate(rows):
         pieces.append(_row(row, _TOP + _ROW * number + _ROW / 2, place, first, other))
     words = f"how many times as quick {first} is as {other}"
-    style = f"<style>{COLOURS}{DRAWN}</style>" if alone else ""
-    paper = (
-        f'<rect width="{_WIDTH}" height="{height}" style="fill: var(--paper)"/>' if alone else ""
-    )
+    style = f"<style>{_ALONE}</style>" if alone else ""
+    paper = f'<rect class="paper" width="{_WIDTH}" height="{height}"/>' if alone else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" '
         f'aria-label="{escape(words)}">{style}{paper}\n' + "\n".join(pieces) + "\n</svg>"

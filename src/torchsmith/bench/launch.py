@@ -14,6 +14,7 @@ from pathlib import Path
 from torchsmith.bench.sides import Side
 from torchsmith.bench.worker import script
 from torchsmith.errors import HostError, UsageError
+from torchsmith.inputs import check_file
 
 _WORKER = Path(script.__file__).parent
 _NUMBERS = itertools.count(1)
@@ -52,6 +53,7 @@ def launcher(side: Side, say: Say, *, python: str = "", gpu: bool = False) -> La
             "Name an environment's folder, its python, a wheel, or image:NAME.",
         )
     if path.suffix == ".whl":
+        check_file(path, "Name a wheel.")
         path = _environment_of(path, python, say)
     from torchsmith.verify.target import read_environment
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from torchsmith.bench.chart import COLOURS, DRAWN, WORDS, Row, forest, times
-from torchsmith.bench.markup import table
+from torchsmith.bench.markup import VIEWPORT, WIDE, table, wide
 from torchsmith.bench.reasons import traits
 from torchsmith.bench.result import Compared, Contender, Result
 from torchsmith.bench.suite import GROUPS
@@ -61,8 +61,7 @@ def page(result: Result) -> str:
     body += [_noise(result), _sides(result), _method(result)]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>\n"
+        f"{VIEWPORT}<title>{escape(title)}</title><style>{_STYLE}{WIDE}</style></head><body>\n"
         + "\n".join(body)
         + "\n</body></html>\n"
     )
@@ -99,7 +98,7 @@ def _against(result: Result, first: Contender, other: Contender) -> Iterable[str
         f"<p>How many times as quick {escape(first.name)} is: the geometric mean of a group's "
         "cases, with its 95 % interval. Right of 1 it is quicker, left of 1 slower.</p>"
     )
-    yield group_picture(result, other.name, alone=False)
+    yield wide(group_picture(result, other.name, alone=False))
     yield _losses(result, other.name)
     yield "<h2>Every case</h2><p>A dot is a round, the line the interval of the middle.</p>"
     yield from _cases(result, first.name, other.name, compared)
@@ -145,7 +144,7 @@ def _cases(result: Result, first: str, other: str, compared: Sequence[Compared])
         head = ("case", first, other, "speed-up", "interval", "p, corrected", "")
         yield (
             f"<h3>{escape(group)} on the {_DEVICES[device]}: {escape(GROUPS.get(group, ''))}</h3>"
-            f"{forest(rows, first, other)}"
+            f"{wide(forest(rows, first, other))}"
             f"<details><summary>numbers</summary>{table(head, lines)}</details>"
         )
 

@@ -17,6 +17,7 @@ from torchsmith.bench.process import Worker, WorkerLost
 from torchsmith.bench.result import Contender, Facts
 from torchsmith.bench.worker.operator_table import EXCLUDED, table
 from torchsmith.errors import TorchsmithError, UsageError
+from torchsmith.inputs import check_file
 
 FORMAT = 1
 _LIMIT = 120.0
@@ -223,9 +224,9 @@ def as_json(parity: Parity) -> bytes:
 
 def read_parity(path: Path) -> Parity:
     """Read a document that `as_json` wrote."""
+    hint = "`torchsmith parity A B --output FILE` writes such a file."
+    check_file(path, hint)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Parity)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise UsageError(f"{path} is no result of `torchsmith parity`: {error}") from None
+        raise UsageError(f"{path} is no result of `torchsmith parity`: {error}", hint) from None

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import UsageError
+from torchsmith.inputs import check_file
 
 FORMAT = 1
 
@@ -157,6 +158,7 @@ def as_json(result: Result) -> bytes:
 def read_result(path: Path) -> Result:
     """Read a document that `as_json` wrote."""
     hint = "`torchsmith bench A B --json > FILE` writes such a file."
+    check_file(path, hint)
     try:
         content = path.read_bytes()
         head = msgspec.json.decode(content, type=dict[str, object])
@@ -165,7 +167,5 @@ def read_result(path: Path) -> Result:
                 f"{path} has format {head.get('format')}, and {FORMAT} is read here", hint
             )
         return msgspec.json.decode(content, type=Result)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint) from None
     except msgspec.MsgspecError as error:
         raise UsageError(f"{path} is no result of a comparison: {error}", hint) from None

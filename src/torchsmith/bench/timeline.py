@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,16 @@ from torchsmith.bench.headers import Headers, header_costs
 from torchsmith.engine.compile_log import CompileRecord
 from torchsmith.engine.job_log import BuildFolder, job_of
 
+# CMake and configure scripts compile what may not compile, to see whether it does.
+_PROBE = re.compile(r"CMakeScratch|CMakeTmp|cmTC_[0-9a-f]+|conftest\.")
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
     """A compile on a lane; times are seconds since the first began.
 
-    One that is `critical` is of a job on the critical path.
+    It compiles so many `files`, `file` the first. One that is `critical` is of a job on the
+    critical path; a `probe` is CMake trying something, which may fail.
     """
 
     lane: int
@@ -27,6 +32,8 @@ class Bar:
     peak: int
     failed: bool
     critical: bool
+    files: int = 1
+    probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ class Timeline:
     tail: float
     peak: int
     failed: int
+    failed_probes: int
     chains: tuple[Chain, ...]
     headers: Headers | None
 
@@ -66,6 +74,8 @@ def lay_out(
         return None
     chains = sorted(map(critical_path, folders), key=lambda chain: -chain.seconds)
     critical = {link.key for chain in chains for link in chain.links}
+    # A batch has a hash for its name: its files say what it is.
+    jobs = {job.key: job for folder in folders for job in folder.jobs if job.files > 1}
     cores = records[0].cores
     first = min(record.began for record in records)
     free: list[int] = []
@@ -80,16 +90,19 @@ def lay_out(
         else:
             lane, lanes = lanes, lanes + 1
         heapq.heappush(running, (record.ended, lane))
+        job = jobs.get(job_of(record.output))
         bars.append(
             Bar(
                 lane,
-                record.file,
+                job.file if job is not None else record.file,
                 record.began - first,
                 record.ended - first,
                 record.cpu_seconds,
                 record.peak,
                 record.status != 0,
                 job_of(record.output) in critical,
+                job.files if job is not None else 1,
+                bool(_PROBE.search(f"{record.file} {record.output}")),
             )
         )
     seconds = max(bar.ended for bar in bars)
@@ -101,7 +114,8 @@ def lay_out(
         busy=_covered(bars, cores) / (seconds * cores) if seconds else 0.0,
         tail=_tail(bars, cores, seconds),
         peak=_peak(bars),
-        failed=sum(bar.failed for bar in bars),
+        failed=sum(bar.failed and not bar.probe for bar in bars),
+        failed_probes=sum(bar.failed and bar.probe for bar in bars),
         chains=tuple(chains),
         headers=header_costs(folders),
     )

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from torchsmith.bench.critical_path import Chain, Link
 from torchsmith.bench.headers import Headers
-from torchsmith.bench.markup import table
+from torchsmith.bench.markup import VIEWPORT, WIDE, table, wide
 from torchsmith.bench.timeline import Bar, Timeline
 
 _WIDTH, _LANE, _GAP = 1200, 22, 4
@@ -29,10 +29,10 @@ def short(file: str) -> str:
     return "/".join(PurePath(file).parts[-2:])
 
 
-def job_name(link: Link) -> str:
+def job_name(job: Link | Bar) -> str:
     """The first file of a job, and how many more."""
-    more = f" and {link.files - 1} more" if link.files > 1 else ""
-    return short(link.file) + more
+    more = f" and {job.files - 1} more" if job.files > 1 else ""
+    return short(job.file) + more
 
 
 def clock(seconds: float) -> str:
@@ -49,8 +49,10 @@ def page(timeline: Timeline, title: str) -> str:
         ("CPU time", f"{timeline.cpu_seconds:,.0f} s"),
         ("compiles", f"{len(timeline.bars):,}"),
         ("failed", str(timeline.failed)),
-        (f"{timeline.cores} cores busy", f"{timeline.busy:.0%}"),
-        ("not all busy at the end", clock(timeline.tail)),
+        ("CMake's trials that failed, as they may", str(timeline.failed_probes)),
+        ("cores", str(timeline.cores)),
+        ("busy", f"{timeline.busy:.0%}"),
+        ("cores partly idle at the end", clock(timeline.tail)),
         ("memory at most", f"{timeline.peak / (1 << 30):.1f} GiB"),
     )
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in facts)
@@ -59,15 +61,15 @@ def page(timeline: Timeline, title: str) -> str:
             f"{bar.cpu_seconds:.1f}",
             f"{bar.ended - bar.began:.1f}",
             f"{bar.peak / (1 << 20):.0f}",
-            short(bar.file),
+            job_name(bar),
         )
         for bar in timeline.slowest(_SLOWEST)
     )
     return (
         "<!doctype html>\n"
-        f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>\n<h1>{escape(title)}</h1>\n<dl>{items}</dl>\n"
-        f"{picture(timeline)}\n"
+        f'<html lang="en"><head><meta charset="utf-8">{VIEWPORT}<title>{escape(title)}</title>'
+        f"<style>{_STYLE}{WIDE}</style></head><body>\n<h1>{escape(title)}</h1>\n<dl>{items}</dl>\n"
+        f"{wide(picture(timeline))}\n"
         f"{''.join(map(_chain, timeline.chains))}"
         f"<h2>Slowest</h2>\n{table(('CPU s', 'wall s', 'MiB', 'file'), slowest)}"
         f"{_headers(timeline.headers) if timeline.headers else ''}"
@@ -82,8 +84,8 @@ def _chain(chain: Chain) -> str:
     )
     return (
         f"<h2>Critical path: {clock(chain.seconds)}</h2>\n"
-        f"<p>Jobs in {escape(short(chain.folder))} that each wait for the one before: with any "
-        "number of cores they take as long. Their compiles are framed in the drawing.</p>\n"
+        f"<p>Jobs in {escape(short(chain.folder))} that each wait for the one before. Even "
+        "unlimited cores cannot beat this chain. Its compiles are framed in the drawing.</p>\n"
         f"{table(('begins', 'wall s', 'kind', 'files'), rows)}"
     )
 
@@ -112,26 +114,41 @@ def _headers(headers: Headers) -> str:
 def picture(timeline: Timeline) -> str:
     """The lanes as SVG; pointing at a bar tells its file."""
     lanes = 1 + max(bar.lane for bar in timeline.bars)
-    height = lanes * (_LANE + _GAP) + 20
+    height = lanes * (_LANE + _GAP) + 44
     scale = _WIDTH / (timeline.seconds or 1)
     # Frames last, or their neighbours would cover them.
     ordered = sorted(timeline.bars, key=lambda bar: bar.critical)
     bars = "\n".join(_bar(bar, scale) for bar in ordered)
     ticks = "".join(
-        f'<text x="{moment * scale:.1f}" y="{height - 4}" font-size="11" fill="#666">'
+        f'<text x="{moment * scale:.1f}" y="{height - 28}" font-size="11" fill="#666">'
         f"{clock(moment)}</text>"
         for moment in _moments(timeline.seconds)
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'role="img" aria-label="compiles over time">\n{bars}\n{ticks}\n</svg>'
+        f'role="img" aria-label="compiles over time">\n{bars}\n{ticks}\n'
+        f"{_legend(height - 18)}\n</svg>"
+    )
+
+
+def _legend(top: float) -> str:
+    """What the colours mean."""
+    entries = [(colour, "", f"up to {limit:.0f} CPU s") for limit, colour in _COLOURS[:-1]]
+    entries.append((_COLOURS[-1][1], "", "longer"))
+    entries.append((_FAILED, "", "failed"))
+    entries.append(("none", f' stroke="{_FRAME}" stroke-width="3"', "on the critical path"))
+    return "".join(
+        f'<g class="legend"><rect x="{2 + 150 * number}" y="{top}" width="14" height="12" '
+        f'fill="{colour}"{frame}/><text x="{22 + 150 * number}" y="{top + 11}" font-size="12" '
+        f'fill="#444">{words}</text></g>'
+        for number, (colour, frame, words) in enumerate(entries)
     )
 
 
 def _bar(bar: Bar, scale: float) -> str:
     colour = next(colour for limit, colour in _COLOURS if bar.cpu_seconds <= limit)
     width = max(0.3, (bar.ended - bar.began) * scale - 0.2)
-    words = f"{short(bar.file)}: {bar.cpu_seconds:.1f} CPU s, {bar.peak / (1 << 20):.0f} MiB"
+    words = f"{job_name(bar)}: {bar.cpu_seconds:.1f} CPU s, {bar.peak / (1 << 20):.0f} MiB"
     frame = ""
     if bar.critical:
         words += ", on the critical path"

@@ -15,11 +15,15 @@ def main() -> None:
     """Run the command line; explained failures end with one sentence and an exit code."""
     # Looking for garbage cycles after every 700 new objects is a tenth of what starting takes.
     gc.set_threshold(50_000)
+    from torchsmith.cli.output import begin_output, print_json_error
     from torchsmith.cli.terminal import guard_streams
     from torchsmith.errors import RecipeError, TorchsmithError
 
     guard_streams()
+    begin_output()
 
+    if sys.argv[1:2] == ["help"]:
+        sys.argv[1:] = [*sys.argv[2:], "--help"]
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
@@ -30,31 +34,33 @@ def main() -> None:
     except RecipeError as error:
         for problem in error.problems:
             _complain(f"{error.path}: {problem}")
-        _complain(f"error: {error.message}", error.hint)
-        _end(error, debug)
+        _end(error, debug, error.message, error.hint)
     except TorchsmithError as error:
-        _complain(f"error: {error.message}", error.hint)
-        _say_what_is_known(error)
-        _end(error, debug)
+        _end(error, debug, error.message, error.hint)
     except BrokenPipeError:
         # `torchsmith … | head`: the reader has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
     except (OSError, MemoryError, RecursionError) as error:
-        _complain(f"error: {_of_the_machine(error)}", "With --debug, the traceback is shown.")
-        _end(error, debug)
+        _end(error, debug, _of_the_machine(error), "With --debug, the traceback is shown.")
     except Exception as error:
         # SQLite is imported by few commands: known by its name.
         if type(error).__module__ != "sqlite3":
             raise
-        _complain(
-            f"error: a database of the store cannot be used: {error}",
+        _end(
+            error,
+            debug,
+            f"a database of the store cannot be used: {error}",
             "Check the room left and the rights on the store; `TORCHSMITH_STORE` names another.",
         )
-        _end(error, debug)
     except KeyboardInterrupt:
         _complain("interrupted")
+        print_json_error("interrupted", "", 130)
         raise SystemExit(130) from None
+    except SystemExit as end:
+        if end.code:
+            print_json_error("the command line cannot be read", "`torchsmith help` explains it.", 2)
+        raise
     finally:
         # The process ends here: looking through a million objects for garbage helps nobody.
         gc.freeze()
@@ -87,7 +93,18 @@ def _say_what_is_known(error: BaseException) -> None:
             _complain(line)
 
 
-def _end(error: BaseException, debug: bool) -> None:
+def _end(error: BaseException, debug: bool, message: str, hint: str) -> None:
+    from torchsmith.cli.output import json_wanted, print_json_error
+
+    if json_wanted():
+        # Nobody has shown them yet.
+        for line in getattr(error, "excerpt", ()):
+            _complain(f"  {line}")
+    _complain(f"error: {message}", hint)
+    _say_what_is_known(error)
+    code = getattr(error, "exit_code", 1)
+    problems = [str(item) for item in getattr(error, "problems", ())]
+    print_json_error(message, hint, code, problems)
     if debug:
         raise error
-    raise SystemExit(getattr(error, "exit_code", 1)) from None
+    raise SystemExit(code) from None

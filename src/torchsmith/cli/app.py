@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -33,16 +34,17 @@ from torchsmith.cli import (
     timeline,
     verify,
 )
+from torchsmith.cli.help import App
 
-app = typer.Typer(
+HELP = "From a recipe to the PyTorch you need: checked, planned, built, packaged, proven, shipped."
+
+app = App(
+    HELP,
     name="torchsmith",
-    help="From a recipe to the PyTorch you need: whether it can exist, and what would be done.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Any command takes --debug, which shows the traceback behind an error.",
+    epilog="`torchsmith help COMMAND` explains one. Any command takes --debug, which shows the "
+    "traceback behind an error.",
 )
 
 
@@ -52,38 +54,54 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(help=HELP)
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """From a recipe to the PyTorch you need: whether it can exist, and what would be done."""
+    """Take what goes before a command."""
 
 
-app.command("init")(init.init)
-app.command("plan")(plan.plan)
-app.command("build")(build.build)
-app.command("bundle")(bundle.bundle)
-app.command("conda")(conda.conda)
-app.command("doctor")(doctor.doctor)
-app.command("verify")(verify.verify)
-app.command("inspect")(inspect.inspect)
-app.add_typer(key.app, name="key")
-app.command("libtorch")(libtorch.libtorch)
-app.command("finish")(finish.finish)
-app.command("diagnose")(diagnose.diagnose)
-app.add_typer(facts.app, name="facts")
-app.add_typer(image.app, name="image")
-app.command("run")(run.run)
-app.add_typer(job.app, name="job")
-app.command("schema")(schema.schema)
-app.add_typer(store.app, name="store")
-app.command("log")(log.log)
-app.command("timeline")(timeline.timeline)
-app.command("bench")(bench.bench)
-app.command("parity")(parity.parity)
-app.command("publish")(publish.publish)
-app.command("yank")(publish.yank)
-app.command("remove")(publish.remove)
-app.command("serve")(serve.serve)
+# The commands in the order of the help, under its headings.
+_SECTIONS: dict[str, dict[str, Callable[..., None] | App]] = {
+    "Ask and plan": {
+        "init": init.init,
+        "plan": plan.plan,
+        "doctor": doctor.doctor,
+        "facts": facts.app,
+        "schema": schema.schema,
+    },
+    "Build": {
+        "build": build.build,
+        "bundle": bundle.bundle,
+        "log": log.log,
+        "timeline": timeline.timeline,
+        "diagnose": diagnose.diagnose,
+        "store": store.app,
+    },
+    "Prove and package": {
+        "verify": verify.verify,
+        "inspect": inspect.inspect,
+        "finish": finish.finish,
+        "conda": conda.conda,
+        "libtorch": libtorch.libtorch,
+        "key": key.app,
+    },
+    "Publish": {
+        "publish": publish.publish,
+        "yank": publish.yank,
+        "remove": publish.remove,
+        "serve": serve.serve,
+    },
+    "Images and jobs": {"image": image.app, "run": run.run, "job": job.app},
+    "Compare": {"bench": bench.bench, "parity": parity.parity},
+}
+
+for _section, _commands in _SECTIONS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, App):
+            app.add_typer(_command, name=_name, rich_help_panel=_section)
+        else:
+            app.command(_name, rich_help_panel=_section)(_command)

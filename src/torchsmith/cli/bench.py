@@ -79,15 +79,22 @@ def bench(
         bool, typer.Option("--cases", help="Only list the cases; measure nothing.")
     ] = False,
 ) -> None:
-    """Compare torch installations on this machine: which is quicker, where, by how much, why.
+    """Compare the speed of torch installations: which, where, how much.
 
     The first is yours, the others what it is held against.
     """
-    from torchsmith.bench.result import as_json, read_result
-    from torchsmith.cli.output import print_json_text, write_file
+    from json import loads
 
+    from torchsmith.bench.result import as_json, read_result
+    from torchsmith.cli.output import print_json, write_file
+    from torchsmith.errors import UsageError
+
+    if html is not None and html.suffix not in (".html", ".svg"):
+        raise UsageError(
+            f"{html}: a result is drawn as .html or .svg", "Name the file so: --html bench.html."
+        )
     if cases:
-        _list(suite.value, device.value, group or (), skip or ())
+        _list(suite.value, device.value, group or (), skip or (), json=json)
         return
     if read is not None:
         result = read_result(read)
@@ -116,7 +123,7 @@ def bench(
     if html is not None:
         write_file(html, _drawn(result, html).encode())
     if json:
-        print_json_text(as_json(result).decode())
+        print_json(loads(as_json(result)))
     else:
         from torchsmith.cli.show_bench import show
 
@@ -136,9 +143,17 @@ def _drawn(result: Result, path: Path) -> str:
     return page(result)
 
 
-def _list(suite: str, device: str, groups: Sequence[str], skip: Sequence[str]) -> None:
+def _list(
+    suite: str, device: str, groups: Sequence[str], skip: Sequence[str], *, json: bool
+) -> None:
     from torchsmith.bench.suite import choose
+    from torchsmith.cli.output import print_json
 
     devices = ("cpu", "cuda") if device == "both" else (device,)
-    for case in choose(suite, devices, groups, skip):
+    chosen = choose(suite, devices, groups, skip)
+    if json:
+        cases = [{"device": item.device, "group": item.group, "name": item.name} for item in chosen]
+        print_json({"cases": cases})
+        return
+    for case in chosen:
         print(f"{case.device:<5} {case.group:<12} {case.name}")

@@ -93,7 +93,7 @@ def build(
     *,
     given: dict[str, object],
 ) -> None:
-    """Build what a recipe asks for; a stopped build goes on where it was.
+    """Build what a recipe asks for; a stopped build goes on.
 
     What was built before with the same inputs is taken from the store.
     """
@@ -187,8 +187,18 @@ def build(
     asked = choose(plan, step)
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
+        from torchsmith.engine.outlook import outlook
 
-        show_dry_run(asked, waiting(plan, root, work), here.cores)
+        ahead = outlook(
+            plan,
+            root,
+            project=project,
+            work=work,
+            only=step,
+            cores=jobs or recipes.jobs,
+            fresh=fresh,
+        )
+        show_dry_run(ahead, json=json)
         return
     # Known before hours of compiling, not after them.
     if emulated := ensure_platform(plan, here):

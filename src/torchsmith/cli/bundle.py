@@ -27,13 +27,14 @@ def bundle(
     *,
     given: dict[str, object],
 ) -> None:
-    """Write one file with all a recipe needs from elsewhere, for a machine with no network.
+    """Write all sources of a recipe into one file, for use without network.
 
     Sources, patches, and the Python packages of the build, the published torch among them.
 
     There: torchsmith build RECIPE --bundle FILE.
     """
     from torchsmith.cli import planning
+    from torchsmith.cli.output import counted
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import bundle as write
     from torchsmith.engine.door import Wanted
@@ -57,4 +58,5 @@ def bundle(
             on_event=shown.event,
         )
     size = output.stat().st_size / (1 << 20)
-    print(f"{output}: {', '.join(sorted(held.trees))} and {len(held.files)} files, {size:.1f} MiB")
+    files = counted(len(held.files), "file")
+    print(f"{output}: {', '.join(sorted(held.trees))} and {files}, {size:.1f} MiB")

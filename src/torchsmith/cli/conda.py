@@ -72,16 +72,15 @@ def conda(
         for path in wheel
     ]
     if json:
-        print_json(
-            [
-                {
-                    **asdict(item.described),
-                    "files": [str(file) for file in item.files],
-                    "written": not dry_run,
-                }
-                for item in made
-            ]
-        )
+        packages = [
+            {
+                **asdict(item.described),
+                "files": [str(file) for file in item.files],
+                "written": not dry_run,
+            }
+            for item in made
+        ]
+        print_json({"packages": packages})
         return
     for item in made:
         for file in item.files:
@@ -99,18 +98,15 @@ def _explain(source: Path, channels: list[Path], *, json: bool) -> None:
     from dataclasses import asdict
 
     from torchsmith.cli.output import print_json
-    from torchsmith.errors import UsageError
+    from torchsmith.inputs import check_file
     from torchsmith.package.conda.explain import explain, read_channels
 
-    try:
-        text = sys.stdin.read() if str(source) == "-" else source.read_text(errors="replace")
-    except OSError as error:
-        raise UsageError(
-            f"{source} cannot be read: {error.strerror}", "Give a file, or '-' for standard input."
-        ) from error
+    if str(source) != "-":
+        check_file(source, "Name a file, or - for standard input.")
+    text = sys.stdin.read() if str(source) == "-" else source.read_text(errors="replace")
     found = explain(text, read_channels(channels))
     if json:
-        print_json([asdict(item) for item in found])
+        print_json({"missing": [asdict(item) for item in found]})
         return
     for item in found:
         wanted = f", which {item.wanted_by} needs" if item.wanted_by else ""

@@ -28,7 +28,7 @@ def diagnose(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Name the failure in a log: what it means, why it happened, what cures it.
+    """Name the failure in a log: its meaning, its cause, its cure.
 
     Ends with 0 if it is known or the log tells of none, with 10 if it is not known.
     """
@@ -68,8 +68,11 @@ def _scanned(log: str) -> Seen:
     from torchsmith.diagnose.knowledge import shipped
     from torchsmith.diagnose.scan import scan_file
     from torchsmith.errors import UsageError
+    from torchsmith.inputs import check_file
 
     name = "standard input" if log == "-" else log
+    if log != "-":
+        check_file(Path(log), "Name a log, or - for standard input.")
     try:
         with nullcontext(sys.stdin.buffer) if log == "-" else Path(log).open("rb") as file:
             seen = scan_file(file, shipped())

@@ -29,7 +29,7 @@ def doctor(
     ] = 60.0,
     json: Annotated[bool, typer.Option("--json", help="For scripts, and for --host.")] = False,
 ) -> None:
-    """Look at this machine and say what a recipe would miss here; or at an installed torch.
+    """Say what a recipe lacks on this machine, or check an installed torch.
 
     Ends with 0 if everything is there, 4 if something must be mended first.
     """

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchsmith.cli.help import App
+
 if TYPE_CHECKING:
     from torchsmith.facts.answers import Answer
 
-app = typer.Typer(help="Ask what goes with what.", no_args_is_help=True, rich_markup_mode=None)
+app = App("Ask what goes with what: GPUs, releases, toolkits, boards, features.")
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 

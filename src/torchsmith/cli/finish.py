@@ -40,7 +40,7 @@ def finish(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Make wheels that run on other machines: libraries, search paths, tag, version label.
+    """Make wheels that run on other machines: libraries, paths, tag, label.
 
     The wheels that are given stay as they are.
     """
@@ -65,7 +65,7 @@ def finish(
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     if json:
-        print_json([to_builtins(item) for item in made])
+        print_json({"wheels": [to_builtins(item) for item in made]})
         return
     for item in made:
         print("\n".join(lines(item)))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from torchsmith.cli import image_build, image_files, registry
+from torchsmith.cli.help import App
 
-app = typer.Typer(help="Container images.", no_args_is_help=True, rich_markup_mode=None)
+app = App("Build, push, pull and write down container images.")
 app.command("build")(image_build.build)
 app.command("wheels")(image_build.wheels)
 app.command("push")(registry.push)

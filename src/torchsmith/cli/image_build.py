@@ -19,6 +19,9 @@ def build(
         str, typer.Option("--platform", help="linux-x86_64 or linux-aarch64; default: this one.")
     ] = "",
     variant: Annotated[str, typer.Option("--variant", help="Only this one's images.")] = "",
+    timezone: Annotated[
+        str, typer.Option("--timezone", help="Of the training images, such as Asia/Seoul.")
+    ] = "",
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Only these images; may be repeated.")
     ] = None,
@@ -53,10 +56,13 @@ def build(
     from torchsmith.engine.store import Store, default_root
     from torchsmith.images.find import find_engine
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
+    from torchsmith.recipe.compose import with_timezone
     from torchsmith.toolchain.packages import ensure_packages
 
     given: dict[str, object] = {"platform": platform} if platform else {}
     loaded = wishes.loaded(recipe, preset, given)
+    if timezone:
+        loaded = with_timezone(loaded, timezone)
     here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     project = Path(loaded.path).parent
     root = Store(store or default_root())
@@ -74,9 +80,11 @@ def build(
     plan = replace(whole, steps=tuple(choose(whole, wanted)))
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
+        from torchsmith.engine.outlook import outlook
 
         find_engine(engine)
-        show_dry_run(plan.steps, waiting(plan, root, work), here.cores)
+        ahead = outlook(plan, root, project=project, work=work, only=wanted)
+        show_dry_run(ahead, json=json)
         return
     ensure_images(images)
     ensure_containers(plan.steps, waiting(plan, root, work), engine)
@@ -96,7 +104,7 @@ def build(
         )
     made = [image for step in images if (image := made_image(step, result.work)) is not None]
     if json:
-        print_json([to_builtins(image) for image in made])
+        print_json({"images": [to_builtins(image) for image in made]})
         return
     for image in made:
         print(f"{image.name}  {image.id[:12]}")

@@ -24,7 +24,7 @@ def render(
     ] = None,
     host: wishes.HostFile = None,
 ) -> None:
-    """Write the images of a recipe down for compose, Apptainer, or plain docker build."""
+    """Write the images of a recipe for compose, Apptainer or docker build."""
     from torchsmith import __version__
     from torchsmith.cli import planning
     from torchsmith.cli.output import print_content, print_files, write_tree

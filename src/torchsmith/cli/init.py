@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchsmith.cli import wishes
+
+if TYPE_CHECKING:
+    from torchsmith.host.models import Host
 
 
 @wishes.takes_flags
@@ -21,9 +25,7 @@ def init(
     *,
     given: dict[str, object],
 ) -> None:
-    """Write a commented recipe: from answers, from flags, or from a preset."""
-    import sys
-
+    """Write a commented recipe: from answers, flags or a preset."""
     from torchsmith.cli.output import print_content, write_file
     from torchsmith.errors import UsageError
     from torchsmith.recipe.load import parse_recipe
@@ -58,17 +60,57 @@ def init(
 
 
 def _ask() -> dict[str, object]:
+    """Ask for a recipe; an answer that cannot work is explained and asked for again."""
     from torchsmith.facts.files import shipped
     from torchsmith.facts.torch import releases
 
     newest = releases(shipped())[-1].version
+    host = wishes.host_for(None, brief=True)
     answers: dict[str, object] = {}
-    answers["torch"] = typer.prompt("PyTorch release", default=newest)
-    answers["python"] = typer.prompt("Python (several: 3.11,3.12)", default="host").split(",")
-    cuda = typer.prompt("CUDA release, 'host' or 'none'", default="none")
-    answers["cuda"] = cuda
-    if cuda != "none":
-        answers["gpus"] = [typer.prompt('GPUs (e.g. "RTX 3090", 8.6, native)', default="published")]
-    companions = typer.prompt("Companions (vision,audio,text)", default="")
-    answers["companions"] = [item.strip() for item in companions.split(",") if item.strip()]
+
+    def ask(key: str, question: str, default: str, *, several: bool = False) -> None:
+        while True:
+            said = typer.prompt(question, default=default, show_default=bool(default))
+            words = [word.strip() for word in said.split(",") if word.strip()]
+            wanted: object = words if several else said.strip()
+            if problem := _problem({**answers, key: wanted}, host):
+                print(f"  {problem}", file=sys.stderr)
+                continue
+            answers[key] = wanted
+            return
+
+    ask("torch", "PyTorch release", newest)
+    ask("python", "Python (several: 3.11,3.12)", "host", several=True)
+    ask("cuda", "CUDA release, 'host' or 'none'", "none")
+    if answers["cuda"] != "none":
+        ask("gpus", 'GPUs (e.g. "RTX 3090", 8.6, native)', "published", several=True)
+    ask("companions", "Companions (vision,audio,text)", "", several=True)
     return answers
+
+
+def _problem(answers: dict[str, object], host: Host) -> str:
+    """Why these answers cannot be a recipe, and what would work; empty if they can."""
+    from torchsmith.errors import RecipeError, RecipeProblem, TorchsmithError
+    from torchsmith.facts.files import shipped
+    from torchsmith.recipe.compose import compose
+    from torchsmith.recipe.load import parse_recipe
+    from torchsmith.recipe.matrix import expand
+    from torchsmith.resolve.models import Refusal
+    from torchsmith.resolve.resolve import resolve
+
+    try:
+        loaded = parse_recipe(compose({"python": ["host"], **answers}), "the answers", None)
+    except RecipeError as error:
+        # The lines are of no file that anybody sees.
+        found = (RecipeProblem(it.message, key=it.key, meant=it.meant) for it in error.problems)
+        return "; ".join(map(str, found))
+    except TorchsmithError as error:
+        return error.message
+    for variant in expand(loaded.recipe):
+        outcome = resolve(variant, shipped(), host, loaded.files)
+        if isinstance(outcome, Refusal):
+            return "; ".join(
+                f"{item.message} (what works: {item.cure})" if item.cure else item.message
+                for item in outcome.conflicts
+            )
+    return ""

@@ -12,7 +12,7 @@ def inspect(
     file: Annotated[Path, typer.Argument(help="A wheel, conda package or libtorch archive.")],
     json: Annotated[bool, typer.Option("--json", help="All of it, for scripts.")] = False,
 ) -> None:
-    """Say what an artifact is, what it needs, how it was made and who signed it."""
+    """Say what an artifact is, needs, was made of, and who signed it."""
     import msgspec
 
     from torchsmith.cli.output import print_json
@@ -21,6 +21,6 @@ def inspect(
 
     found = look(file)
     if json:
-        print_json(msgspec.to_builtins(found))
+        print_json({"artifact": msgspec.to_builtins(found)})
     else:
         print("\n".join(lines(found)))

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli import job_run
+from torchsmith.cli.help import App
 
-app = typer.Typer(
-    help="Run a job here or on a cluster.", no_args_is_help=True, rich_markup_mode=None
-)
+app = App("Run jobs here or on a cluster: submit, watch, stop, translate.")
 app.command("submit")(job_run.submit)
 app.command("list")(job_run.list_)
 app.command("status")(job_run.status)

@@ -66,7 +66,12 @@ def submit(
         others = [kept.get(one) for one in after or ()]
         if dry_run:
             check(jobs, client, folder, after=others, note=_note)
-            print_files(render(jobs, client.engine).files)
+            files = render(jobs, client.engine).files
+            if json:
+                requests = {path: content.decode() for path, content in files.items()}
+                print_json({"dry_run": True, "engine": client.engine, "files": requests})
+            else:
+                print_files(files)
             return
         made: list[Submission] = []
         for one in submitted(jobs, client, kept, folder, after=others, note=_note):
@@ -74,11 +79,11 @@ def submit(
             if not json:
                 print(_line(one), flush=True)
         if follow:
-            _follow(made)
+            _follow(made, json=json)
         if wait or follow:
             made = _ends(made, kept, json=json)
         if json:
-            print_json([_table(one) for one in made])
+            print_json({"jobs": [_table(one) for one in made]})
         _all_well(made if wait or follow else [])
 
 
@@ -143,7 +148,7 @@ def list_(
     with _submissions(store) as kept:
         found = all_refreshed(kept, limit, lambda text: print(f"warning: {text}", file=sys.stderr))
         if json:
-            print_json([_table(one) for one in found])
+            print_json({"jobs": [_table(one) for one in found]})
             return
         for one in found:
             print(_line(one))
@@ -163,13 +168,13 @@ def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
-def _follow(made: list[Submission]) -> None:
+def _follow(made: list[Submission], *, json: bool) -> None:
     from torchsmith.jobs.watch import client_of
     from torchsmith.redact import redacted_lines
 
     for one in made:
         for line in redacted_lines(client_of(one).logs(one.submitted, follow=True)):
-            print(line, file=sys.stderr if sys.stdout.isatty() else sys.stdout, flush=True)
+            print(line, file=sys.stderr if json or sys.stdout.isatty() else sys.stdout, flush=True)
 
 
 def _ends(made: list[Submission], kept: Submissions, *, json: bool) -> list[Submission]:

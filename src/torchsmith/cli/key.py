@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Keys for signing artifacts.", no_args_is_help=True, rich_markup_mode=None)
+from torchsmith.cli.help import App
+
+app = App("Keys that sign artifacts, and keys that are trusted.")
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
@@ -96,18 +98,17 @@ def list_(json: Json = False) -> None:
 
     keys = trusted_keys()
     if json:
-        print_json(
-            [
-                {
-                    "id": key.id,
-                    "own": key.own,
-                    "file": str(key.path),
-                    "until": key.until,
-                    "problem": key.problem,
-                }
-                for key in keys
-            ]
-        )
+        shown = [
+            {
+                "id": key.id,
+                "own": key.own,
+                "file": str(key.path),
+                "until": key.until,
+                "problem": key.problem,
+            }
+            for key in keys
+        ]
+        print_json({"keys": shown})
         return
     for key in keys:
         state = key.problem or ("own" if key.own else "trusted")

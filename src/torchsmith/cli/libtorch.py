@@ -18,9 +18,9 @@ def libtorch(
         bool, typer.Option("--dry-run", help="Say what it would hold; write nothing.")
     ] = False,
 ) -> None:
-    """Make a libtorch archive for C++ programs of a torch wheel: no Python in it.
+    """Make a libtorch archive, for C++ programs, of a torch wheel.
 
-    It may be unpacked anywhere. The same wheel gives the same bytes.
+    It holds no Python, and may be unpacked anywhere. The same wheel gives the same bytes.
     """
     from msgspec import to_builtins
 
@@ -33,7 +33,8 @@ def libtorch(
     else:
         made, target = pack_libtorch(wheel, output)
     if json:
-        print_json({"archive": str(target), "written": not dry_run, **to_builtins(made)})
+        contents = to_builtins(made)
+        print_json({"archive": str(target), "written": not dry_run, "contents": contents})
         return
     print(readme(made))
     print(f"would be {target}" if dry_run else target)

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchsmith.cli.build import StoreFolder
 
+if TYPE_CHECKING:
+    from torchsmith.engine.journal import StepRecord
+
 
 def log(
-    run: Annotated[str | None, typer.Argument(help="A run; all of them if left out.")] = None,
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run: its id, the beginning of it, or last; all if left out."),
+    ] = None,
     step: Annotated[str | None, typer.Argument(help="A step of it: its whole log.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until it is over; default: the last run.")
+    ] = False,
     store: StoreFolder = None,
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
-    """Show past builds: all of them, one with its steps, or the log of a step."""
+    """Show past builds, the steps of one, or the log of a step."""
     from dataclasses import asdict
 
     from torchsmith.cli.output import duration, print_json
-    from torchsmith.engine.journals import journal_of
+    from torchsmith.engine.follow import follow_run
+    from torchsmith.engine.journals import find_run, past_journal
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
     from torchsmith.printable import printable
 
-    journal = journal_of(Store(store))
-    if run is None:
-        runs = journal.runs()
+    if follow and json:
+        raise UsageError("--follow and --json do not go together", "Leave one of them out.")
+    journal = past_journal(Store(store))
+    if run is None and not follow:
+        runs = journal.runs() if journal is not None else []
         if json:
-            print_json([asdict(item) for item in runs])
+            print_json({"runs": [asdict(item) for item in runs]})
             return
         for one in runs:
             what = printable(f"{one.plan}  {one.error}")
@@ -36,10 +48,13 @@ def log(
         if not runs:
             print("nothing was built yet")
         return
-    found = journal.run(run)
-    if found is None:
-        raise UsageError(f"there is no run {run!r}", "`torchsmith log` lists them.")
-    steps = journal.steps(run)
+    found = find_run(journal, run or "last")
+    assert journal is not None
+    if follow:
+        for line in follow_run(journal, found.id, step):
+            print(line, flush=True)
+        return
+    steps = journal.steps(found.id)
     if step is None:
         if json:
             print_json({"run": asdict(found), "steps": [asdict(item) for item in steps]})
@@ -51,10 +66,10 @@ def log(
     chosen = next((item for item in steps if item.step == step), None)
     if chosen is None:
         names = ", ".join(item.step for item in steps)
-        raise UsageError(f"run {run} has no step {step!r}", f"It has {names}.")
+        raise UsageError(f"run {found.id} has no step {step!r}", f"It has {names}.")
     if not chosen.log:
         raise UsageError(f"{step} was not run then: it was {chosen.status}")
-    _print_file(chosen.log)
+    _print_log(chosen, json=json)
 
 
 def _when(seconds: float) -> str:
@@ -63,15 +78,20 @@ def _when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _print_file(path: str) -> None:
+def _print_log(step: StepRecord, *, json: bool) -> None:
     import shutil
     import sys
+    from dataclasses import asdict
     from pathlib import Path
 
+    from torchsmith.cli.output import print_json
     from torchsmith.errors import UsageError
 
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as file:
-            shutil.copyfileobj(file, sys.stdout)
+        with Path(step.log).open(encoding="utf-8", errors="replace") as file:
+            if json:
+                print_json({"step": asdict(step), "text": file.read()})
+            else:
+                shutil.copyfileobj(file, sys.stdout)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{step.log} cannot be read: {error.strerror}") from None

@@ -6,7 +6,9 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +26,64 @@ def console() -> Console:
     return rich_console(sys.stdout, width=160 if piped else None, highlight=False, soft_wrap=False)
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
-    print_json_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+# Changes when a key of a JSON document changes its meaning or goes; new keys may come.
+JSON_VERSION = 1
+_json_printed: set[str] = set()
 
 
-def print_json_text(document: str) -> None:
-    """The same for a document that is text already."""
+def json_wanted() -> bool:
+    """Whether the command line asks for JSON; what follows `--` is another program's."""
+    words = sys.argv[1:]
+    return "--json" in (words[: words.index("--")] if "--" in words else words)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON document on standard output: docs/json.md says what each command's holds."""
+    _json_printed.add("document")
+    _write_json(json.dumps({"version": JSON_VERSION, **value}, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Mapping[str, Any]) -> None:
+    """One of several documents, each a line."""
+    _write_json(json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=False))
+    sys.stdout.flush()
+
+
+def print_json_error(message: str, hint: str, exit_code: int, problems: Sequence[str] = ()) -> None:
+    """Say in JSON why there is no answer, unless there was one already."""
+    if json_wanted() and not _json_printed:
+        _json_printed.add("error")
+        error = {"message": message, "hint": hint, "exit_code": exit_code}
+        more = {"problems": list(problems)} if problems else {}
+        print_json_line({"event": "error", "error": {**error, **more}})
+
+
+def begin_output() -> None:
+    """Forget what an earlier command of this process has printed."""
+    _json_printed.clear()
+
+
+def _write_json(document: str) -> None:
     from torchsmith.printable import printable_json
 
-    sys.stdout.write(printable_json(document))
+    print_content(printable_json(document) + "\n")
 
 
 def print_content(text: str) -> None:
     """The content of a file: unchanged into a pipe, printable on a terminal."""
     from torchsmith.cli.terminal import unfiltered
 
-    (sys.stdout if sys.stdout.isatty() else unfiltered(sys.stdout)).write(text)
+    if sys.stdout.isatty():
+        sys.stdout.write(text)
+        return
+    # Files are UTF-8, whatever a terminal here would show.
+    pipe = unfiltered(sys.stdout)
+    if not isinstance(pipe, TextIOWrapper):
+        pipe.write(text)
+        return
+    pipe.flush()
+    pipe.buffer.write(text.encode("utf-8", "surrogateescape"))
+    pipe.buffer.flush()
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -75,6 +118,17 @@ def print_files(files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         end = "" if content.endswith(b"\n") else "\n"
         print_content(f"# ==== {name}\n{content.decode('utf-8', 'replace')}{end}")
+
+
+def log_line(text: str) -> None:
+    """A line about what is going on; with the time of day where a terminal does not show it."""
+    stamp = "" if sys.stderr.isatty() else time.strftime("%H:%M:%S ")
+    print(f"{stamp}{text}", file=sys.stderr, flush=True)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: 1 core, 2 cores."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -43,15 +43,21 @@ def parity(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="The whole result, for scripts.")] = False,
 ) -> None:
-    """Give two torch installations the same inputs, and list the operators that disagree.
+    """List the operators in which two torch installations disagree.
 
     Ends with 9 if one differs by more than rounding explains.
     """
+    from json import loads
+
     from torchsmith.bench.parity import ParityError, as_json, choose, read_parity
-    from torchsmith.cli.output import print_json_text, write_file
+    from torchsmith.cli.output import print_json, write_file
 
     if operators:
-        for name, kind in choose(operator or (), dtype or ()):
+        chosen = choose(operator or (), dtype or ())
+        if json:
+            print_json({"operators": [{"name": name, "dtype": kind} for name, kind in chosen]})
+            return
+        for name, kind in chosen:
             print(f"{kind:<9} {name}")
         return
     if read is not None:
@@ -75,7 +81,7 @@ def parity(
     if output is not None:
         write_file(output, as_json(found))
     if json:
-        print_json_text(as_json(found).decode())
+        print_json(loads(as_json(found)))
     else:
         from torchsmith.cli.show_bench import show_parity
 

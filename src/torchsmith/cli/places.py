@@ -30,12 +30,11 @@ def show(changes: Sequence[Change], *, json: bool, dry_run: bool = False) -> Non
     from torchsmith.cli.output import print_json
 
     if json:
-        print_json(
-            [
-                {"action": change.action, "path": change.path, "sha256": change.sha256}
-                for change in changes
-            ]
-        )
+        made = [
+            {"action": change.action, "path": change.path, "sha256": change.sha256}
+            for change in changes
+        ]
+        print_json({"dry_run": dry_run, "changes": made})
         return
     for change in changes:
         said = "would be added" if dry_run and change.action == "added" else _SAID[change.action]

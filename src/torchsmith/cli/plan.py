@@ -37,6 +37,8 @@ def plan(
     given: dict[str, object],
 ) -> None:
     """Check that a recipe can exist and show what would be done."""
+    from torchsmith.errors import UsageError
+
     with ThreadPoolExecutor(1) as pool:
         # Asking programs for their versions is mostly waiting: it goes on while we import.
         machine = pool.submit(wishes.host_for, host, brief=True)
@@ -51,6 +53,8 @@ def plan(
     wanted = Wanted(here=stay, online=online, elsewhere=host is not None, must=False)
     made = planning.make(loaded, here, json=json, wanted=wanted)
     if render is not None:
+        if json:
+            raise UsageError("--as and --json do not go together", "Leave one of them out.")
         _render(made, loaded, render, output)
     elif json:
         _print_json(made, output)
@@ -63,14 +67,16 @@ def plan(
 def _print_json(made: Plan, output: Path | None) -> None:
     import json
 
-    from torchsmith.cli.output import print_json, write_file
+    from torchsmith.cli.output import JSON_VERSION, print_json, write_file
     from torchsmith.plan.models import as_json
 
     table = as_json(made)
     if output is None:
         print_json(table)
-    else:
-        write_file(output, (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
+        return
+    text = json.dumps({"version": JSON_VERSION, **table}, indent=2, ensure_ascii=False)
+    write_file(output, f"{text}\n".encode())
+    print_json({"written": str(output)})
 
 
 def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) -> None:

@@ -40,9 +40,10 @@ def publish(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be added.")] = False,
     json: places.Json = False,
 ) -> None:
-    """Add files to a pip index and a conda channel: folders any web server can serve.
+    """Add files to a pip index and a conda channel, which are plain folders.
 
-    The same file again changes nothing; other bytes under a name that is taken are refused.
+    Any web server can serve them. The same file again changes nothing; other bytes under a name
+    that is taken are refused.
     """
     from torchsmith.ship.deliver import deliver
     from torchsmith.ship.wishes import wished
@@ -85,7 +86,7 @@ def yank(
     undo: Annotated[bool, typer.Option("--undo", help="Give it again.")] = False,
     json: places.Json = False,
 ) -> None:
-    """Take a release back: nobody gets it unasked, whoever pinned it still does."""
+    """Take a release back; whoever pinned it still gets it."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import yank as take_back
 
@@ -98,7 +99,7 @@ def remove(
     channel: places.Channel = None,
     json: places.Json = False,
 ) -> None:
-    """Take a file away for good: not even those who pinned it get it any more."""
+    """Delete a published file; nobody gets it any more."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import remove as take_away
 

@@ -32,13 +32,15 @@ def push(
     replace: Annotated[
         bool, typer.Option("--replace", help="Also where the tag is another image's now.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Ask the registry, push not.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the registry; push nothing.")
+    ] = False,
     engine: EngineName = "",
     insecure: Insecure = False,
     store: StoreFolder = None,
     json: Json = False,
 ) -> None:
-    """Push an image and prove that the registry has it; its digest goes into the journal.
+    """Push an image and check that it arrived; the journal keeps its digest.
 
     Logins are the engine's own: podman login, docker login.
     """
@@ -61,7 +63,7 @@ def push(
         on_line=_to_errors,
     )
     if json:
-        print_json([{**asdict(item), "pinned": item.pinned} for item in done])
+        print_json({"images": [{**asdict(item), "pinned": item.pinned} for item in done]})
         return
     for item in done:
         said = {"same": "already there", "pushed": "pushed", "would push": "would be pushed"}
@@ -81,7 +83,7 @@ def pull(
     store: StoreFolder = None,
     json: Json = False,
 ) -> None:
-    """Pull an image by tag or digest; with --verify, use its torch and hold it against a recipe."""
+    """Pull an image by tag or digest; --verify compares it with a recipe."""
     from torchsmith.cli.output import print_json
     from torchsmith.images.find import find_engine
     from torchsmith.images.pull import pull_recorded
@@ -99,9 +101,11 @@ def pull(
 
 
 def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> None:
+    from json import loads
+
     from torchsmith.cli import planning
     from torchsmith.cli.known import known_of_lines
-    from torchsmith.cli.output import print_json_text
+    from torchsmith.cli.output import print_json
     from torchsmith.images.inside import verify_image
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
@@ -112,7 +116,7 @@ def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> No
     asked = [expected(item) for item in planning.resolutions(loaded, here)]
     made = verify_image(engine, str(image), asked)
     if json:
-        print_json_text(as_json(made).decode())
+        print_json(loads(as_json(made)))
     else:
         print("\n".join(lines(made)))
     if made.rating == "fail":

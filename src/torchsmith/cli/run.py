@@ -49,7 +49,7 @@ def run(
     engine: Annotated[str, typer.Option("--engine", help="podman or docker.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command only.")] = False,
 ) -> None:
-    """Run an image with what PyTorch needs: shared memory, GPUs, limits, your folders.
+    """Run an image with what PyTorch needs: shared memory, GPUs, folders.
 
     Ends with the exit code of the program in it; nothing of the container is left.
     """
@@ -58,9 +58,13 @@ def run(
     from torchsmith.images.attached import run_attached
     from torchsmith.images.ended import explained
     from torchsmith.images.find import find_engine
+    from torchsmith.images.names import one_image
     from torchsmith.images.starting import Wish, prepared
 
     recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    if recipe is not None:
+        # What the recipe lacks is said first: no engine on this machine would mend it.
+        one_image(recipe)
     found = find_engine(engine, runs=True)
     ready = prepared(
         found,

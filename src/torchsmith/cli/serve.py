@@ -19,7 +19,7 @@ def serve(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per request.")] = False,
 ) -> None:
-    """Serve an index and a channel over HTTP, to this machine only unless told otherwise."""
+    """Serve an index and a channel over HTTP; by default only to this machine."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.serve import Server, is_loopback, usage
 

@@ -19,7 +19,7 @@ from torchsmith.bench.page import seconds
 from torchsmith.bench.parity import Parity, Status
 from torchsmith.bench.result import Compared, Reason, Result
 from torchsmith.bench.statistics import median
-from torchsmith.cli.output import console
+from torchsmith.cli.output import console, counted
 from torchsmith.cli.terminal import rich_console
 
 _COLOURS = {"faster": "green", "slower": "red", "same": "", "unclear": "yellow"}
@@ -86,7 +86,7 @@ def show(result: Result, *, everything: bool = False) -> None:
             out.print(_cases(result, shown, first.name, other.name, title))
         counts = Counter(item.verdict for item in compared)
         words = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items())
-        out.print(f"{len(compared)} cases: {words}")
+        out.print(f"{counted(len(compared), 'case')}: {words}")
         _losses([item for item in result.reasons if item.against == other.name], out)
     _rest(result, out)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
 import re
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from torchsmith.cli.output import duration
+from torchsmith.cli.output import counted, duration, log_line, print_json, print_json_line
 from torchsmith.cli.terminal import rich_console, say, style
 from torchsmith.engine import events
 from torchsmith.toolchain import governor_events
@@ -19,6 +18,7 @@ from torchsmith.toolchain import governor_events
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from torchsmith.engine.outlook import Outlook
     from torchsmith.plan.models import Plan, Step
 
 # A log wants a sign of life, not a line for every file.
@@ -44,8 +44,7 @@ class _Json:
 
     def event(self, event: events.Event) -> None:
         with self._lock:
-            sys.stdout.write(json_module.dumps(events.as_json(event)) + "\n")
-            sys.stdout.flush()
+            print_json_line(events.as_json(event))
 
     def memory(self, event: governor_events.Event) -> None:
         """Compiles are told apart by the steps' own lines."""
@@ -61,7 +60,7 @@ class _Lines:
         self._told = 0.0
 
     def line(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        log_line(text)
 
     def event(self, event: events.Event) -> None:
         match event:
@@ -108,8 +107,8 @@ class _Lines:
             return
         count = len(event.steps)
         self.line(
-            f"{count} step{'' if count == 1 else 's'} to be run, about {duration(event.seconds)} "
-            f"on {event.cores} cores; stop it with Ctrl-C, the same command goes on"
+            f"{counted(count, 'step')} to be run, about {duration(event.seconds)} "
+            f"on {counted(event.cores, 'core')}; stop it with Ctrl-C, the same command goes on"
         )
         for item in event.steps:
             self.line(f"   {duration(item.seconds):>7}  {item.title} ({item.basis})")
@@ -144,7 +143,7 @@ class _Live(_Lines):
     def event(self, event: events.Event) -> None:
         match event:
             case events.StepStarted():
-                task = self._progress.add_task(event.title, total=None, now="")
+                task = self._progress.add_task(event.title, total=None, count="", now="")
                 self._tasks[event.step] = task
                 return
             case events.StepFinished() | events.StepFailed() | events.StepInterrupted():
@@ -162,7 +161,11 @@ class _Live(_Lines):
         memory = f"{self.running} at once, {self.reserved / _GIB:.1f} GiB" if self.running else ""
         now = "  ".join(part for part in (rate, memory, event.what.split()[-1]) if part)
         self._progress.update(
-            self._tasks[event.step], completed=event.done, total=event.total, now=now[-70:]
+            self._tasks[event.step],
+            completed=event.done,
+            total=event.total,
+            count=f"{event.done}/{event.total}",
+            now=now[-70:],
         )
 
 
@@ -177,7 +180,6 @@ def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
         return
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
         SpinnerColumn,
         TextColumn,
@@ -189,24 +191,45 @@ def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[count]}", markup=False),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
     with Progress(*columns, console=rich_console(sys.stderr), transient=True) as progress:
         yield _Live(progress)
 
 
-def show_dry_run(steps: Iterable[Step], waiting: Collection[str], cores: int) -> None:
+def show_dry_run(ahead: Outlook, *, json: bool) -> None:
     """What is in the store, what would be run, and how long that is expected to take."""
-    seconds = 0.0
-    for step in steps:
-        kept = step.id not in waiting
-        seconds += 0.0 if kept else step.cost.core_seconds
-        mark = style("green", "=  in the store") if kept else style("bold", ">  to be run   ")
-        print(f"{mark}  {step.kind:<11} {step.title}")
-    say(
-        f"About {duration(seconds)} of one core, {duration(seconds / max(1, cores))} on the "
-        f"{cores} cores here. Nothing was run."
-    )
+    if json:
+        steps = [
+            {
+                "id": step.id,
+                "kind": step.kind,
+                "title": step.title,
+                "status": _status(step, ahead),
+                "seconds": item.seconds if (item := ahead.expected.get(step.id)) else 0.0,
+                "basis": item.basis if item else "",
+            }
+            for step in ahead.steps
+        ]
+        print_json(
+            {"dry_run": True, "cores": ahead.cores, "seconds": ahead.seconds, "steps": steps}
+        )
+        return
+    marks = {
+        "stored": style("green", "=  in the store"),
+        "not needed": style("dim", "-  not needed  "),
+        "to run": style("bold", ">  to be run   "),
+    }
+    for step in ahead.steps:
+        print(f"{marks[_status(step, ahead)]}  {step.kind:<11} {step.title}")
+    took = f"About {duration(ahead.seconds)} on {counted(ahead.cores, 'core')}. "
+    say(f"{took if ahead.expected else ''}Nothing was run.")
+
+
+def _status(step: Step, ahead: Outlook) -> str:
+    if step.id in ahead.expected:
+        return "to run"
+    return "stored" if step.id in ahead.stored else "not needed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchsmith.cli.output import print_json
+from torchsmith.cli.output import counted, print_json
 from torchsmith.cli.terminal import Branch
 from torchsmith.diagnose.diagnose import Diagnosis, Named, filled
 from torchsmith.diagnose.knowledge import shipped
@@ -16,7 +16,9 @@ def show(found: Diagnosis) -> None:
         _show_ending(found)
         return
     if not found.named:
-        root = Branch(f"nothing that is known in {found.lines:,} lines; what says most:", "bold")
+        root = Branch(
+            f"nothing that is known in {counted(found.lines, 'line')}; what says most:", "bold"
+        )
         for line in found.first_error:
             root.add(f"line {line.number}: {line.text}", "dim")
         print("\n".join(root.lines()))
@@ -33,7 +35,7 @@ def show(found: Diagnosis) -> None:
 def _show_ending(found: Diagnosis) -> None:
     """A log without a failure: how it ends, what came right on the way, and its warnings."""
     if found.well is None:
-        print(f"no failure is told of in {found.lines:,} lines")
+        print(f"no failure is told of in {counted(found.lines, 'line')}")
     else:
         root = Branch("ok  this log ends well", "bold")
         root.add(f"line {found.well.number}: {found.well.text}", "dim")
@@ -65,19 +67,18 @@ def show_list(*, json: bool) -> None:
     """Every failure that is known, by area."""
     known = shipped()
     if json:
-        print_json(
-            [
-                {
-                    "id": item.id,
-                    "area": area,
-                    "title": filled(item.title, {}),
-                    "source": item.source,
-                    "fix": item.fix is not None,
-                }
-                for area, items in known.areas.items()
-                for item in items
-            ]
-        )
+        failures = [
+            {
+                "id": item.id,
+                "area": area,
+                "title": filled(item.title, {}),
+                "source": item.source,
+                "fix": item.fix is not None,
+            }
+            for area, items in known.areas.items()
+            for item in items
+        ]
+        print_json({"failures": failures})
         return
     for area, items in known.areas.items():
         print(area)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json as json_module
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from torchsmith.cli.output import duration
+from torchsmith.cli.output import counted, duration, log_line, print_json_line
 from torchsmith.cli.terminal import rich_console
 from torchsmith.engine.events import Event, Waiting, as_json
 from torchsmith.jobs.farm import events
@@ -26,8 +25,7 @@ class Display(Protocol):
 
 class _Json:
     def event(self, event: Event) -> None:
-        sys.stdout.write(json_module.dumps(as_json(event)) + "\n")
-        sys.stdout.flush()
+        print_json_line(as_json(event))
 
 
 class _Lines:
@@ -38,7 +36,7 @@ class _Lines:
         self._told: dict[str, tuple[str, str]] = {}
 
     def line(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        log_line(text)
 
     def event(self, event: Event) -> None:
         match event:
@@ -52,9 +50,9 @@ class _Lines:
             case _ if self.quiet:
                 return
             case events.FarmStarted():
-                count = len(event.variants)
+                count = counted(len(event.variants), "variant")
                 self.line(
-                    f"{count} variants on {event.engine}, {event.done} of them built before; "
+                    f"{count} on {event.engine}, {event.done} of them built before; "
                     "Ctrl-C leaves them to themselves, the same command finds them"
                 )
             case events.VariantSubmitted():
@@ -68,10 +66,11 @@ class _Lines:
                 where = f" on {event.node}" if event.node else ""
                 self.line(
                     f"ok {event.variant}{where} ({duration(event.seconds)}, "
-                    f"{event.checks} checks passed)"
+                    f"{counted(event.checks, 'check')} passed)"
                 )
             case events.FarmFinished() if event.status == "left":
-                self.line(f"{len(event.left)} jobs go on; the same command finds them")
+                count = counted(len(event.left), "job")
+                self.line(f"{count} still running; the same command finds them")
             case events.FarmFinished() if event.status == "done":
                 self.line(f"done in {duration(event.seconds)}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
+from torchsmith.cli.output import counted
 from torchsmith.package.inspection import Inspection, Linkage, Provenance, Source
 from torchsmith.printable import printable
 
@@ -21,7 +22,8 @@ def lines(found: Inspection) -> Iterator[str]:
     yield from _line("build", " ".join(filter(None, (found.build, found.subdir))))
     yield from _line("Python", found.python)
     yield from _line(
-        "size", f"{_mb(found.size)}, {found.files:,} files of {_mb(found.unpacked)} unpacked"
+        "size",
+        f"{_mb(found.size)}, {counted(found.files, 'file')} of {_mb(found.unpacked)} unpacked",
     )
     yield from _line("sha256", found.sha256)
     yield from _linkage(found.libraries)

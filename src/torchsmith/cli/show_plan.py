@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchsmith.cli.output import duration
+from torchsmith.cli.output import counted, duration
 from torchsmith.cli.terminal import Branch, say, style
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _tree(plan: Plan, shown: Sequence[Resolution], *, explain: bool) -> Branch:
         if len(plan.variants) <= 3 or explain:
             _add_steps(branch, steps, explain=explain)
         else:
-            branch.add(f"{len(steps)} steps -> {item.wheel}")
+            branch.add(f"{counted(len(steps), 'step')} -> {item.wheel}")
     if len(plan.variants) > len(shown):
         tree.add(f"… and {len(plan.variants) - len(shown)} more (--json has them all)")
     return tree
@@ -135,7 +135,8 @@ def show_plan(plan: Plan, cores: int, *, explain: bool) -> None:
     total = plan.core_seconds
     disk = sum(step.cost.disk_mb for step in plan.steps) / 1024
     print()
+    here = f"{duration(total / max(1, cores))} on {counted(cores, 'core')} here"
     say(
-        f"{len(plan.steps)} steps, about {duration(total)} of one core "
-        f"({duration(total / max(1, cores))} on {cores} cores here) and {disk:.0f} GB of disk."
+        f"{counted(len(plan.steps), 'step')}, about {duration(total)} of one core "
+        f"({here}) and {disk:.0f} GB of disk."
     )

@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli.build import StoreFolder
+from torchsmith.cli.help import App
+from torchsmith.cli.output import counted
 
-app = typer.Typer(help="Look at what was built.", no_args_is_help=True, rich_markup_mode=None)
+app = App("Look at what was built, check it, and free its disk space.")
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
@@ -26,26 +28,26 @@ def list_(store: StoreFolder = None, json: Json = False) -> None:
 
     entries = sorted(Store(store).entries(), key=lambda entry: entry.created)
     if json:
-        print_json(
-            [
-                {
-                    "key": entry.key,
-                    "step": entry.step,
-                    "title": entry.title,
-                    "created": entry.created,
-                    "bytes": entry.bytes,
-                    "files": entry.files,
-                    "outputs": list(entry.outputs),
-                    "folder": str(entry.folder),
-                }
-                for entry in entries
-            ]
-        )
+        results = [
+            {
+                "key": entry.key,
+                "step": entry.step,
+                "title": entry.title,
+                "created": entry.created,
+                "bytes": entry.bytes,
+                "files": entry.files,
+                "outputs": list(entry.outputs),
+                "folder": str(entry.folder),
+            }
+            for entry in entries
+        ]
+        print_json({"results": results})
         return
     for entry in entries:
         made = datetime.fromtimestamp(entry.created, UTC).strftime("%Y-%m-%d %H:%M")
         print(f"{entry.key[:12]}  {made}  {_size(entry.bytes):>12}  {entry.title}")
-    print(f"{len(entries)} results, {_size(sum(entry.bytes for entry in entries))}")
+    total = _size(sum(entry.bytes for entry in entries))
+    print(f"{counted(len(entries), 'result')}, {total}")
 
 
 @app.command()
@@ -62,7 +64,8 @@ def verify(store: StoreFolder = None) -> None:
             print(f"x {entry.key[:12]} {entry.title}: {problem}")
     if damaged:
         raise OutputError(
-            f"{damaged} problems in the store", "Damaged results are built again when needed."
+            f"{counted(damaged, 'problem')} in the store",
+            "Damaged results are built again when needed.",
         )
     print("every result is as it was stored")
 
@@ -93,4 +96,5 @@ def gc(
     for entry in gone.entries:
         print(f"{entry.key[:12]}  {_size(entry.bytes):>12}  {entry.title}")
     verb = "would go" if dry_run else "went"
-    print(f"{len(gone.entries)} results and {gone.leftovers} leftovers {verb}: {_size(gone.bytes)}")
+    what = f"{counted(len(gone.entries), 'result')} and {counted(gone.leftovers, 'leftover')}"
+    print(f"{what} {verb}: {_size(gone.bytes)}")

@@ -11,6 +11,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from torchsmith.printable import printable_lines
@@ -34,15 +35,31 @@ def style(name: str, text: str) -> str:
 _OWN = frozenset(f"\x1b[{code}m" for code in ("0", *_CODES.values()))
 
 
+# For terminals and pipes that know neither lines nor dashes.
+_PLAIN = str.maketrans(
+    {"│": "|", "├": "|", "└": "`", "─": "-", "…": "...", "—": "-", "–": "-", "×": "x", "→": "->"}
+)
+
+
+def _can_draw(stream: TextIO) -> bool:
+    try:
+        "│├└─…—–×→".encode(stream.encoding or "utf-8")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
 class PrintableStream:
     """A standard stream that passes on no control characters but line ends, tabs and our styles."""
 
     def __init__(self, unfiltered: TextIO) -> None:
         self.unfiltered = unfiltered
+        self._draws = _can_draw(unfiltered)
 
     def write(self, text: str) -> int:
         """Write a text, made printable."""
-        self.unfiltered.write(printable_lines(text, _OWN.__contains__))
+        shown = printable_lines(text, _OWN.__contains__)
+        self.unfiltered.write(shown if self._draws else shown.translate(_PLAIN))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -55,7 +72,10 @@ class PrintableStream:
 
 
 def guard_streams() -> None:
-    """From here on, foreign text cannot command the terminal."""
+    """From here on, foreign text cannot command the terminal, and any text can be written."""
+    for stream in (unfiltered(sys.stdout), unfiltered(sys.stderr)):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.stdout = cast(TextIO, PrintableStream(unfiltered(sys.stdout)))
     sys.stderr = cast(TextIO, PrintableStream(unfiltered(sys.stderr)))
 

@@ -61,16 +61,18 @@ def verify(
         typer.Option("--policy", help="Only check signatures: this file says who may sign what."),
     ] = None,
 ) -> None:
-    """Prove that a wheel or an environment is a torch that works, and the one asked for.
+    """Prove that a wheel or an environment holds the torch asked for.
 
     Ends with 0 if every check passed, 9 if one failed.
     """
     if signature or key is not None or policy is not None:
         _signatures(target, key, policy, json=json)
         return
+    from json import loads
+
     from torchsmith.cli import planning
     from torchsmith.cli.known import known_of_lines
-    from torchsmith.cli.output import print_json_text
+    from torchsmith.cli.output import print_json
     from torchsmith.package.reports import sign_report
     from torchsmith.plan.expects import expected
     from torchsmith.verify.errors import VerificationError
@@ -105,7 +107,7 @@ def verify(
             keep_beside(made, path)
             sign_report(made, path)
     if json:
-        print_json_text(as_json(made).decode())
+        print_json(loads(as_json(made)))
     else:
         print("\n".join(lines(made)))
     if made.rating == "fail":
@@ -130,7 +132,8 @@ def _signatures(files: list[Path], key: Path | None, policy: Path | None, *, jso
         for path in files
     }
     if json:
-        print_json([{"file": str(path), "key": signed.signer.id} for path, signed in found.items()])
+        signers = [{"file": str(path), "key": item.signer.id} for path, item in found.items()]
+        print_json({"signatures": signers})
         return
     for path, signed in found.items():
         whose = "this machine's key" if signed.signer.own else "the trusted key"

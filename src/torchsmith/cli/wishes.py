@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
 
@@ -19,7 +20,22 @@ RecipeArgument = Annotated[
     Path | None,
     typer.Argument(help="The recipe file; default: ./recipe.toml, or the embedded one."),
 ]
-Preset = Annotated[str | None, typer.Option("--preset", help="Start from a shipped recipe.")]
+
+
+def _preset_names(incomplete: str) -> list[str]:
+    from torchsmith.recipe.presets import presets
+
+    return [item.name for item in presets() if item.name.startswith(incomplete)]
+
+
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="Start from a shipped recipe (`torchsmith init --list`).",
+        autocompletion=_preset_names,
+    ),
+]
 HostFile = Annotated[
     Path | None,
     typer.Option("--host", help="Plan for the machine this file describes (doctor --json)."),
@@ -108,19 +124,22 @@ def as_arguments(given: dict[str, object]) -> list[str]:
 def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) -> LoadedRecipe:
     """The recipe a command is about: a file, a preset, or flags alone."""
     from torchsmith.errors import UsageError
-    from torchsmith.recipe.compose import compose, overridden
+    from torchsmith.recipe.compose import COMMAND_LINE, compose, overridden
     from torchsmith.recipe.load import load_recipe, parse_recipe
     from torchsmith.recipe.presets import find_preset
 
     if recipe is not None and preset is not None:
         raise UsageError("a recipe file and --preset were both given", "Name one of the two.")
     path = find_preset(preset).path if preset is not None else recipe
-    # --torch alone makes a recipe; any other flag is laid over the one that is here.
-    if path is None and "torch" not in given and DEFAULT_RECIPE.is_file():
+    if path is None and DEFAULT_RECIPE.is_file():
         path = DEFAULT_RECIPE
+        if given:
+            flags = ", ".join(flag.name for flag in FLAGS if flag.key in given)
+            print(f"!  {path} with {flags} laid over it", file=sys.stderr)
     if path is not None:
         plain = load_recipe(path)
-        return overridden(plain, given) if given else plain
+        with _flags_named():
+            return overridden(plain, given) if given else plain
     if not given:
         print(
             f"no recipe was named: this is the embedded default, {DEFAULT_PRESET}", file=sys.stderr
@@ -128,7 +147,31 @@ def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) ->
         return load_recipe(find_preset(DEFAULT_PRESET).path)
     if "torch" not in given:
         raise UsageError("--torch is missing", "Without a recipe file, --torch says which release.")
-    return parse_recipe(compose(given), "the command line", None)
+    with _flags_named():
+        return parse_recipe(compose(given), COMMAND_LINE, None)
+
+
+@contextlib.contextmanager
+def _flags_named() -> Iterator[None]:
+    """Tell what is wrong with flags by their names: they have no lines."""
+    from torchsmith.errors import RecipeError, UsageError
+    from torchsmith.recipe.compose import COMMAND_LINE
+
+    names = {flag.key: flag.name for flag in FLAGS}
+    try:
+        yield
+    except RecipeError as error:
+        if error.path != COMMAND_LINE:
+            raise
+        told = []
+        for problem in error.problems:
+            key, _, rest = problem.key.partition(".")
+            flag = " ".join(part for part in (names.get(key, key), rest) if part)
+            meant = f" (did you mean {problem.meant!r}?)" if problem.meant else ""
+            told.append(f"{flag}: {problem.message}{meant}")
+        raise UsageError(
+            "\n  ".join(told), "`torchsmith plan --help` explains the flags."
+        ) from None
 
 
 def with_torches(host: Host, loaded: LoadedRecipe) -> Host:
@@ -158,12 +201,17 @@ def host_for(path: Path | None, *, brief: bool = False) -> Host:
     from torchsmith.errors import UsageError
     from torchsmith.host import Host, read_host
     from torchsmith.host.models import check_described
+    from torchsmith.inputs import check_file
     from torchsmith.recipe.reading import read_file
 
     if path is None:
         return read_host(Path.cwd(), brief=brief)
+    check_file(path, "`torchsmith doctor --json` on the other machine writes such a file.")
     try:
-        table = json.loads(read_file(path, MAX_HOST_BYTES))
+        try:
+            table = json.loads(read_file(path, MAX_HOST_BYTES))
+        except json.JSONDecodeError:
+            raise ValueError("it is not JSON") from None
         table = table.get("host", table)
         check_described(table)
         return Host.model_validate(table)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from torchsmith.engine.disk import room
-from torchsmith.errors import TorchsmithError
+from torchsmith.errors import StoreError, TorchsmithError
 
 # Seconds to wait for another torchsmith that writes.
 _PATIENCE = 30.0
@@ -30,19 +30,28 @@ class Database:
         self._lock = threading.Lock()
         # Without a write-ahead log less than all would not outlive a loss of power.
         self._level = "NORMAL" if mode == "one host" else "FULL"
-        address = path.absolute().as_uri()
-        with room(path.parent):
-            if mode == "read only":
-                address += "?mode=ro"
-            else:
+        if mode == "read only":
+            self._connect("?mode=ro")
+            return
+        try:
+            with room(path.parent):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._connection = sqlite3.connect(
-                address, timeout=_PATIENCE, isolation_level=None, check_same_thread=False, uri=True
-            )
-            self._connection.row_factory = sqlite3.Row
-            if mode != "read only":
+                self._connect()
                 self._log_as("WAL" if mode == "one host" else "TRUNCATE")
                 self._prepare(schema, tables)
+        except (OSError, sqlite3.DatabaseError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StoreError(path.parent, f"{path.name}: {reason}") from error
+
+    def _connect(self, how: str = "") -> None:
+        self._connection = sqlite3.connect(
+            self.path.absolute().as_uri() + how,
+            timeout=_PATIENCE,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=True,
+        )
+        self._connection.row_factory = sqlite3.Row
 
     def _prepare(self, schema: int, tables: str) -> None:
         self._connection.execute(f"PRAGMA synchronous = {self._level}")

@@ -25,6 +25,7 @@ from torchsmith.engine.store import Store
 from torchsmith.errors import ConflictError, UsageError
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
+from torchsmith.inputs import check_file
 from torchsmith.plan import subset
 from torchsmith.plan.build import make_plan, with_keys
 from torchsmith.plan.images import asked_of_engine
@@ -235,8 +236,7 @@ def from_bundle(plan: Plan, bundle: Path) -> Plan:
     Keys stay where the bundle proves that a source is the commit the recipe pins. Any other is
     whatever somebody put into the file: what is made of it has keys of its own.
     """
-    if not bundle.is_file():
-        raise UsageError(f"{bundle} is not there", "`torchsmith bundle` writes one.")
+    check_file(bundle, "`torchsmith bundle` writes one.")
     manifest = read_manifest(bundle)
     steps: list[Step] = []
     changed: dict[str, str] = {}

@@ -53,6 +53,18 @@ def _engine_is_full() -> DiskFullError:
     return error
 
 
+def usable_entry(step: Step, store: Store, work: Path, project: str) -> Entry | None:
+    """The result of a step, if it is there and can be used here."""
+    if keeps_nothing(step):
+        return None
+    entry = store.get(step.key, work, step.variant)
+    if entry is None or not acts_outside(step):
+        return entry
+    # What it made elsewhere may be gone, and only its being there says it is not.
+    made = (work / output.replace("$PROJECT", project, 1) for output in step.outputs)
+    return entry if all(path.exists() for path in made) else None
+
+
 class Executor:
     """Runs the steps of one run, each when it is told to."""
 
@@ -89,17 +101,7 @@ class Executor:
 
     def entry(self, step: Step) -> Entry | None:
         """The result of a step, if it is there and can be used here."""
-        if keeps_nothing(step):
-            return None
-        entry = self.store.get(step.key, self.work.path, step.variant)
-        if entry is not None and acts_outside(step):
-            # What it made elsewhere may be gone, and only its being there says it is not.
-            return entry if all(map(self._is_there, step.outputs)) else None
-        return entry
-
-    def _is_there(self, output: str) -> bool:
-        project = self._base.get("PROJECT", "")
-        return (self.work.path / output.replace("$PROJECT", project, 1)).exists()
+        return usable_entry(step, self.store, self.work.path, self._base.get("PROJECT", ""))
 
     def resumes(self, step: Step) -> bool:
         """Whether a compilation goes on in the tree it was stopped in."""
@@ -354,7 +356,8 @@ class Executor:
     def _told(self, step: Step, failure: StepFailed, outcome: Outcome) -> StepFailed:
         log = Path(failure.log)
         with contextlib.suppress(DiskFullError):
-            self._recorder.note(step, "failed", log=log, error=failure.message, outcome=outcome)
+            error = "\n".join((failure.message, *failure.excerpt))
+            self._recorder.note(step, "failed", log=log, error=error, outcome=outcome)
             self._recorder.emit(
                 events.StepFailed(
                     step=step.id,

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 
 from torchsmith.engine.events import Progress, StepExpectation
 from torchsmith.engine.journal import Journal, StepRecord
-from torchsmith.engine.journals import journal_of
+from torchsmith.engine.journals import past_journal
 from torchsmith.engine.store import Store
+from torchsmith.errors import StoreError
 from torchsmith.plan.models import Plan, Step
 
 # The end of a log tells how far its compilation came.
@@ -29,6 +30,13 @@ class Known:
 
     same: Sequence[StepRecord] = ()
     like: Sequence[StepRecord] = ()
+
+
+def known_of(journal: Journal, plan: str, step: Step, but: str = "") -> Known:
+    """What the journal tells of a step of a plan; `but` is the run that asks."""
+    found = [item for item in journal.earlier(plan, step.id, step.key) if item.run != but]
+    same = [item for item in found if item.key == step.key]
+    return Known(same, [item for item in found if item.key != step.key])
 
 
 def expectation(step: Step, cores: int, known: Known, share: float = 1.0) -> StepExpectation:
@@ -49,7 +57,14 @@ def expectation(step: Step, cores: int, known: Known, share: float = 1.0) -> Ste
 
 def measured(plan: Plan, store: Store) -> Plan:
     """The plan with what its steps took when just these were run before."""
-    with closing(journal_of(store)) as journal:
+    try:
+        journal = past_journal(store)
+    except StoreError:
+        # What was built is worth knowing, but no reason not to plan.
+        return plan
+    if journal is None:
+        return plan
+    with closing(journal):
         steps = tuple(_as_it_took(step, journal) for step in plan.steps)
     return replace(plan, steps=steps)
 

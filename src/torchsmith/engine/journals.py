@@ -19,9 +19,11 @@ from typing import TypeVar
 
 from torchsmith.engine.journal import Journal, RunRecord, StepRecord
 from torchsmith.engine.store import Store
+from torchsmith.errors import UsageError
 
 T = TypeVar("T")
 ONE_HOST = "journal.db"
+_ALL = 1_000_000
 # A sign of life this old is none. Only for saying what became of a run; locks do not rest on it.
 _SILENT_S = 60.0
 
@@ -35,6 +37,30 @@ def own_file(root: Path, kind: str) -> Path:
 def journal_of(store: Store) -> Journal:
     """The record of what was built into a store."""
     return shared_journal(store.root) if store.shared else Journal(store.root / ONE_HOST)
+
+
+def past_journal(store: Store) -> Journal | None:
+    """The record for those who only read; None where nothing was built yet."""
+    return journal_of(store) if store.shared or (store.root / ONE_HOST).exists() else None
+
+
+def find_run(journal: Journal | None, name: str) -> RunRecord:
+    """A run by its id, the beginning of it or of its last part; `last` is the newest."""
+    runs = journal.runs(_ALL) if journal is not None else []
+    if name == "last" and runs:
+        return runs[0]
+    found = [
+        run
+        for run in runs
+        if name and (run.id.startswith(name) or run.id.rpartition("-")[2].startswith(name))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UsageError(f"there is no run {name!r}", "`torchsmith log` lists them.")
+    known = ", ".join(run.id for run in found[:5])
+    more = ", …" if len(found) > 5 else ""
+    raise UsageError(f"{name!r} begins {len(found)} runs", f"Say which: {known}{more}")
 
 
 def shared_journal(root: Path) -> SharedJournal:

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from torchsmith.engine import events
-from torchsmith.engine.expected import Known
+from torchsmith.engine.expected import Known, known_of
 from torchsmith.engine.journal import Journal, StepRecord, StepStatus
 from torchsmith.engine.process import Outcome
 from torchsmith.plan.models import Step
@@ -62,10 +62,7 @@ class Recorder:
 
     def earlier(self, plan: str, step: Step) -> Known:
         """What the journal tells of a step."""
-        found = self._journal.earlier(plan, step.id, step.key)
-        found = [record for record in found if record.run != self.run]
-        same = [record for record in found if record.key == step.key]
-        return Known(same, [record for record in found if record.key != step.key])
+        return known_of(self._journal, plan, step, self.run)
 
     def network(self, record: StepRecord) -> str:
         """The network that a step had; empty where nobody wrote it down."""

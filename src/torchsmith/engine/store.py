@@ -49,6 +49,7 @@ from torchsmith.engine.entry import (
 from torchsmith.engine.leases import Lease, Pulse
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk, with_hash
+from torchsmith.errors import StoreError
 from torchsmith.owners import make_folder
 from torchsmith.plan.models import Step
 
@@ -97,6 +98,8 @@ class Store:
         # Damage in a store we may not write to, and what is not ours: known while we run.
         self._damaged: set[Path] = set()
         self._links = os.geteuid() != 0
+        if self.root.is_file():
+            raise StoreError(self.root, "it is a file, not a folder")
         self.pulse = Pulse(self.root / "alive") if self.shared else None
 
     @property

@@ -30,8 +30,6 @@ from torchsmith.facts.torch import (
     wheel_cudas,
 )
 
-JSON_VERSION = 1
-
 
 @dataclass(frozen=True, slots=True)
 class AnswerLine:
@@ -54,8 +52,8 @@ class Answer:
     data: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain data; `version` changes when a key changes its meaning."""
-        return {"version": JSON_VERSION, **asdict(self)}
+        """The same as plain data."""
+        return asdict(self)
 
 
 def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
@@ -332,7 +330,8 @@ def about_board(facts: Facts, name: str | None) -> Answer:
     table = facts.boards.sources
     if name is None:
         lines = [AnswerLine(item.name, f"{item.title}, {item.arch}") for item in facts.boards.board]
-        return Answer(f"{len(lines)} boards", tuple(lines))
+        data: dict[str, Any] = {"boards": [item.name for item in facts.boards.board]}
+        return Answer(f"{len(lines)} boards", tuple(lines), data=data)
     board = next((item for item in facts.boards.board if item.name == name.lower()), None)
     if board is None:
         raise _unknown("board", name, [item.name for item in facts.boards.board])
@@ -365,7 +364,26 @@ def about_board(facts: Facts, name: str | None) -> Answer:
         for patch in facts.patches.patch
         if board.name in patch.boards
     ]
-    return Answer(board.title, tuple(lines))
+    data = {
+        "board": board.name,
+        "arch": board.arch,
+        "platform": board.platform,
+        "cpu": board.cpu,
+        "memory_gb": board.memory_gb,
+        "max_threads_per_block": board.max_threads_per_block,
+        "lacks": [lack.feature for lack in board.lacks],
+        "jetpacks": [
+            {
+                "jetpack": item.version,
+                "system": item.system,
+                "cuda": item.cuda,
+                "cudnn": item.cudnn,
+                "python": item.python,
+            }
+            for item in board.jetpack
+        ],
+    }
+    return Answer(board.title, tuple(lines), data=data)
 
 
 def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
@@ -397,7 +415,15 @@ def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
                 "ended", f"{project.ended}: {project.ended_reason}", addresses(table, project)
             )
         )
-    return Answer(project.package, tuple(lines))
+    data = {
+        "companion": project.name,
+        "package": project.package,
+        "ended": project.ended or None,
+        "releases": [
+            {"version": item.version, "torch": str(version_range(item.torch))} for item in chosen
+        ],
+    }
+    return Answer(project.package, tuple(lines), data=data)
 
 
 def about_features(facts: Facts, torch: str | None) -> Answer:
@@ -409,15 +435,23 @@ def about_features(facts: Facts, torch: str | None) -> Answer:
             raise _unknown("torch", torch, [item.version for item in releases(facts)])
         version = found.version
     lines = []
+    known: list[dict[str, Any]] = []
     for feature in facts.features.feature:
         if version is not None and version not in version_range(feature.torch):
             continue
         switch = entry_for(feature.switch, version) if version is not None else None
+        known.append(
+            {
+                "feature": feature.name,
+                "modes": list(feature.modes),
+                "off": dict(switch.off) if switch else {},
+            }
+        )
         off = " ".join(f"{name}={value}" for name, value in switch.off.items()) if switch else ""
         value = f"{feature.title} [{', '.join(feature.modes)}]" + (f"  off: {off}" if off else "")
         lines.append(AnswerLine(feature.name, value, addresses(facts.features.sources, feature)))
     title = f"Features of torch {version}" if version else "Features of PyTorch"
-    return Answer(title, tuple(lines))
+    return Answer(title, tuple(lines), data={"torch": version, "features": known})
 
 
 def about_systems(facts: Facts) -> Answer:
@@ -435,4 +469,20 @@ def about_systems(facts: Facts) -> Answer:
         AnswerLine(f"Debian {item.suite}", f"{item.package} {item.version}", addresses(table, item))
         for item in facts.systems.debian
     ]
-    return Answer("Systems", tuple(lines))
+    data = {
+        "systems": [
+            {
+                "system": item.name,
+                "glibc": item.glibc,
+                "gcc": item.gcc,
+                "gccs": list(item.gccs),
+                "python": item.python,
+            }
+            for item in facts.systems.system
+        ],
+        "debian": [
+            {"suite": item.suite, "package": item.package, "version": item.version}
+            for item in facts.systems.debian
+        ],
+    }
+    return Answer("Systems", tuple(lines), data=data)

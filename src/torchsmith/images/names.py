@@ -33,9 +33,23 @@ def recipe_images(recipe: Recipe) -> tuple[RecipeImage, ...]:
     )
 
 
+def no_image() -> UsageError:
+    """What to say of a recipe whose images are wanted and that makes none."""
+    return UsageError(
+        "the recipe asks for no image", "Add a table [image] to it; see docs/images.md."
+    )
+
+
+def made_images(recipe: Recipe) -> tuple[RecipeImage, ...]:
+    """The images of a recipe that makes some."""
+    if recipe.image is None:
+        raise no_image()
+    return recipe_images(recipe)
+
+
 def one_image(recipe: Recipe) -> RecipeImage:
     """The image of a recipe that makes one."""
-    first, *others = recipe_images(recipe)
+    first, *others = made_images(recipe)
     if others:
         names = ", ".join(item.name for item in (first, *others))
         raise UsageError(f"{recipe.name} makes several images", f"Name one of them: {names}.")

@@ -11,7 +11,7 @@ from torchsmith.errors import OutputError, TorchsmithError, UsageError
 from torchsmith.images.engine import Engine, ImageInfo
 from torchsmith.images.errors import EngineError
 from torchsmith.images.logins import find_login
-from torchsmith.images.names import at_recipes_registry, recipe_images
+from torchsmith.images.names import at_recipes_registry, made_images
 from torchsmith.images.process import OnLine
 from torchsmith.images.record import recorded
 from torchsmith.images.reference import Reference, at_registry, is_loopback, reference
@@ -46,7 +46,7 @@ def targets(what: str, to: str, recipe: Recipe | None) -> dict[str, Reference]:
         return {what: target(what, to)}
     return {
         made.name: target(at_recipes_registry(recipe, made.name, to), "")
-        for made in recipe_images(recipe)
+        for made in made_images(recipe)
     }
 
 

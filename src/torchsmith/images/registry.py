@@ -42,6 +42,12 @@ class RegistryError(OutputError):
     """A registry refuses, or cannot be reached."""
 
 
+class UnreachableRegistryError(RegistryError):
+    """Nobody answers there."""
+
+    exit_code = 8
+
+
 class Manifest(Struct, frozen=True):
     """What a registry has under a name: its digest, and the image's configuration if it is one."""
 
@@ -169,7 +175,7 @@ class Registry:
                 f"{self.host} does not speak HTTPS: {said}",
                 "If it is a registry without TLS on a network you trust, add --insecure.",
             )
-        return RegistryError(
+        return UnreachableRegistryError(
             f"the registry {self.host} cannot be reached: {said}",
             "Is its name right, and is it running? `curl https://HOST/v2/` should answer 200 or "
             "401.",
@@ -177,7 +183,7 @@ class Registry:
 
 
 def refused(host: str, repository: str, *, logged_in: bool) -> RegistryError:
-    """What to say where a registry lets us not in."""
+    """What to print when a registry refuses a login."""
     if logged_in:
         return RegistryError(
             f"{host} refuses {repository} to the user that is logged in",

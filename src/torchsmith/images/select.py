@@ -10,6 +10,7 @@ from torchsmith.images.caller import numbers_here
 from torchsmith.images.engine import Engine
 from torchsmith.images.errors import NoEngineError
 from torchsmith.images.find import find_engine
+from torchsmith.images.names import no_image
 from torchsmith.plan.images import task_of
 from torchsmith.plan.models import Plan, Step
 
@@ -18,9 +19,7 @@ def image_steps(plan: Plan, variant: str = "", only: Sequence[str] = ()) -> list
     """The steps of the images asked for: all of them, or those of a variant, or by name."""
     steps = [step for step in plan.steps if step.kind == "image"]
     if not steps:
-        raise UsageError(
-            "the recipe asks for no image", "Add a table [image] to it; see docs/images.md."
-        )
+        raise no_image()
     if variant:
         variants = [item.variant for item in plan.variants]
         if variant not in variants:

@@ -37,7 +37,7 @@ def engine_for(jobs: Sequence[Job], said: str, usual: str) -> str:
     if engine := said or next(iter(own), usual):
         return engine
     raise UsageError(
-        "nobody says where the job goes",
+        "no target given: use --to",
         f'Add --to {"|".join(_CLIENTS)}, or the line to = "local" to the job, or set '
         "TORCHSMITH_JOBS_TO.",
     )

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, RecipeProblem, UsageError
+from torchsmith.inputs import check_file
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.resolve import resolve
 from torchsmith.plan.images import image_names
@@ -37,10 +38,14 @@ def load_jobs(path: Path, changes: Sequence[str] = (), names: Iterable[str] = ()
     Raises `RecipeError` for what is wrong with the file, `UsageError` for the rest.
     """
     shown = str(path) if str(path).isprintable() else ascii(str(path))
+    hint = "Name a job file, or a recipe with [[job]]."
+    check_file(path, hint)
     try:
         text = text_of(read_file(path, MAX_RECIPE_BYTES))
     except ValueError as error:
-        raise RecipeError(shown, [RecipeProblem(str(error))]) from None
+        unread = RecipeError(shown, (), str(error))
+        unread.hint = hint
+        raise unread from None
     table = parse_toml(text, shown)
     recipe = parse_recipe(text, shown, path.parent).recipe if "torch" in table else None
     listed = "job" in table and "role" not in table

@@ -20,7 +20,7 @@ from pathlib import Path
 from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.journal import born
 from torchsmith.engine.store import default_root, is_shared
-from torchsmith.errors import OutputError, UsageError
+from torchsmith.errors import UsageError
 from torchsmith.jobs.client import EngineId, Status, Submitted, TaskStatus
 from torchsmith.jobs.states import State
 
@@ -77,14 +77,7 @@ class Submissions:
     def __init__(self, root: Path | None = None) -> None:
         self.root = (root or default_root()).absolute()
         mode: Mode = "several hosts" if is_shared(self.root) else "one host"
-        try:
-            self._database = Database(self.root / "jobs.db", _SCHEMA, _TABLES, mode)
-        except (OSError, sqlite3.OperationalError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise OutputError(
-                f"the journal of jobs cannot be kept in {self.root}: {said}",
-                "Name another place: --store FOLDER.",
-            ) from None
+        self._database = Database(self.root / "jobs.db", _SCHEMA, _TABLES, mode)
 
     def close(self) -> None:
         """Let go of the file."""

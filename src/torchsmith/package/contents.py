@@ -24,6 +24,7 @@ import zstandard
 from msgspec import Struct
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from torchsmith.inputs import check_file
 from torchsmith.sources.tree import file_hash
 from torchsmith.sources.unfolding import (
     BombError,
@@ -94,11 +95,10 @@ def kind_of(path: Path) -> Kind:
 
 def read_contents(path: Path) -> Contents:
     """Read all of an artifact once."""
+    check_file(path, "Name a wheel, a conda package or a libtorch archive.")
     kind = kind_of(path)
     try:
         size = path.stat().st_size
-        if not path.is_file():
-            raise ValueError("it is no file")
         digest = file_hash(path)
         seen = _Seen(size)
         for name, stream, claimed in _members(path):

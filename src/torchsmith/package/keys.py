@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchsmith.errors import HostError, UsageError
+from torchsmith.inputs import check_file
 from torchsmith.owners import make_folder, read_plain, who_else_writes
 from torchsmith.package.whole import write_whole
 
@@ -166,11 +167,9 @@ def own_key(*, make: bool = False) -> PublicKey | None:
 
 def read_public(path: Path) -> PublicKey:
     """A public key out of a file that a person named."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LONGEST)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    check_file(path, "Name a public key; `torchsmith key export` writes one.")
+    with path.open("rb") as file:
+        content = file.read(_LONGEST)
     return _public(path, content)
 
 

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from torchsmith.errors import DiskFullError, OutputError, TorchsmithError, UsageError
 from torchsmith.host.limits import read_cores
+from torchsmith.inputs import check_file
 from torchsmith.package.archive import DosDate, ZipWriter
 from torchsmith.package.cmake_config import looked_for, relocatable
 from torchsmith.package.pack import EARLIEST, Member, packed_members
@@ -197,8 +198,7 @@ def _tree(wheel: Path) -> _Tree:
 
 def _checked(wheel: Path) -> Wheel:
     """A wheel that is whole and a torch's."""
-    if not wheel.is_file():
-        raise UsageError(f"{wheel} is not there", "Name a torch wheel: torch-…whl.")
+    check_file(wheel, "Name a torch wheel: torch-….whl.")
     read = read_wheel(wheel)
     for check in read.checks:
         if check.status == "fail":

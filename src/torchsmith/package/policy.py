@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from torchsmith.errors import UsageError
+from torchsmith.inputs import check_file
 from torchsmith.package.envelope import SignatureError, Signed, check
 from torchsmith.package.keys import PublicKey
 from torchsmith.package.reports import report_signer
@@ -47,12 +48,11 @@ class Policy(Struct, frozen=True, forbid_unknown_fields=True):
 
 def read_policy(path: Path) -> Policy:
     """Read a policy; a mistake in it is an error, never a permission."""
+    check_file(path, "docs/provenance.md shows a policy.")
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode()
         return msgspec.convert(tomllib.loads(text), Policy)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, msgspec.ValidationError) as error:
         raise UsageError(
             f"{path} is not a policy: {error}", "docs/provenance.md shows one."

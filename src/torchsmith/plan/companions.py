@@ -17,7 +17,7 @@ from torchsmith.plan.formats import (
 )
 from torchsmith.plan.models import Cost, Step, Task
 from torchsmith.plan.shell import compressed, fresh_copy, in_work, unless
-from torchsmith.plan.sources import fetching, folder_commands
+from torchsmith.plan.sources import bringing, fetching, folder_commands
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import (
     build_env,
@@ -255,6 +255,7 @@ def _fetch_extension(extension: ExtensionChoice) -> Step:
     folder = f"sources/extension/{extension.name}"
     commands: tuple[str, ...] = ()
     task: Task | None = None
+    kind = "git" if extension.git_url else "folder" if extension.folder else "sdist"
     if extension.git_url:
         why = f"{extension.git_url} at {extension.git_ref}"
         task = fetching(SourceChoice("git", url=extension.git_url, ref=extension.git_ref), folder)
@@ -278,5 +279,5 @@ def _fetch_extension(extension: ExtensionChoice) -> Step:
         commands=commands,
         task=task,
         outputs=(folder,),
-        cost=Cost(core_seconds=5, disk_mb=100, basis="a shallow clone"),
+        cost=bringing(kind, 5, 100),
     )

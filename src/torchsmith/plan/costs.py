@@ -22,7 +22,8 @@ def compile_cost(facts: Facts, project: str, resolution: Resolution) -> Cost:
     if resolution.cuda is not None:
         archs = len(resolution.cuda.archs)
         cuda = entry.cuda_core_seconds + archs * entry.arch_core_seconds
-    exact = entry.measured and resolution.cuda is None
+    # What was measured of one extension is no more than an estimate for another.
+    exact = entry.measured and resolution.cuda is None and entry.project == project
     return Cost(
         core_seconds=(entry.batched_core_seconds or entry.core_seconds) + cuda,
         apart_core_seconds=entry.core_seconds + cuda if entry.batched_core_seconds else 0.0,

@@ -27,6 +27,22 @@ def folder_commands(folder: str, path: str) -> tuple[str, ...]:
     )
 
 
+# What bringing a source is, by its kind; the rest are folders.
+_BRINGING = {
+    "git": "a shallow clone",
+    "debian": "a source package",
+    "archive": "a download",
+    "sdist": "a download",
+}
+
+
+def bringing(kind: str, seconds: float, disk_mb: int) -> Cost:
+    """The cost of fetching a source, and what it rests on."""
+    return Cost(
+        core_seconds=seconds, disk_mb=disk_mb, basis=_BRINGING.get(kind, "a copy of a folder")
+    )
+
+
 def fetch_torch(resolution: Resolution) -> Step:
     """Bring torch's source."""
     source = resolution.source
@@ -55,7 +71,7 @@ def fetch_torch(resolution: Resolution) -> Step:
             resolution.torch,
         ),
         outputs=(folder,),
-        cost=Cost(core_seconds=60, disk_mb=3000, basis="a shallow clone with submodules"),
+        cost=bringing(source.kind, 60, 3000),
         details=(("source", source.kind), ("commit", source.commit or "not pinned")),
     )
 
@@ -103,7 +119,7 @@ def fetch_companion(
         project=companion.name,
         task=fetching(source, folder, companion.version),
         outputs=(folder,),
-        cost=Cost(core_seconds=5, disk_mb=200, basis="a shallow clone"),
+        cost=bringing(source.kind, 5, 200),
     )
 
 

@@ -13,8 +13,11 @@ from torchsmith.facts.files import Facts, shipped
 from torchsmith.facts.torch import find_release, releases
 from torchsmith.recipe.load import LoadedRecipe, meaning_problems, parse_recipe
 from torchsmith.recipe.models import Recipe
+from torchsmith.recipe.outcome import Training
 from torchsmith.recipe.problems import problems_of
 
+# What problems of flags are said to be in, instead of a file.
+COMMAND_LINE = "the command line"
 _PLAIN = ("torch", "platform", "board", "system", "cuda", "cpu", "profile")
 _LISTS = ("python", "gpus")
 
@@ -113,6 +116,24 @@ def _laid_over(name: str, below: object, value: object) -> object:
     return {**kept, **value}
 
 
+def with_timezone(loaded: LoadedRecipe, timezone: str) -> LoadedRecipe:
+    """A recipe whose training images have another time zone."""
+    image = loaded.recipe.image
+    if image is None or not image.train:
+        raise UsageError("this recipe has no [[image.train]]", "Only such images have a time zone.")
+    try:
+        train = [
+            Training.model_validate({**item.model_dump(exclude_unset=True), "timezone": timezone})
+            for item in image.train
+        ]
+    except ValidationError:
+        raise UsageError(
+            f"--timezone: {timezone!r} is not a time zone", "Such as Asia/Seoul or Etc/UTC."
+        ) from None
+    recipe = loaded.recipe.model_copy(update={"image": image.model_copy(update={"train": train})})
+    return LoadedRecipe(recipe, loaded.path, loaded.files)
+
+
 _OF_ONE_RELEASE = ("ref", "commit", "version")
 
 
@@ -123,7 +144,7 @@ def overridden(
     base = loaded.recipe.model_dump(by_alias=True, exclude_unset=True)
     # Only the keys the flags name are taken from the composed recipe.
     text = compose({"torch": base["torch"]["release"], **wishes})
-    flags = parse_recipe(text, "the command line", None).recipe
+    flags = parse_recipe(text, COMMAND_LINE, None).recipe
     update = flags.model_dump(by_alias=True, exclude_unset=True)
     if "torch" not in wishes:
         update.pop("torch")

@@ -78,7 +78,7 @@ Retries = Annotated[int, Field(ge=-1, le=1000)]
 class Port(Section):
     """A port a task listens on."""
 
-    name: Identifier
+    name: Identifier = Field(description="Its label.")
     number: Annotated[int, Field(ge=0, le=65535)] = Field(
         0, description="The first one; 0: whichever the engine gives."
     )
@@ -88,12 +88,14 @@ class Port(Section):
 class Mount(Section):
     """A folder the tasks see; `NAME_DIR` in their environment says where."""
 
-    name: Identifier
+    name: Identifier = Field(description="`data` is found in `$DATA_DIR`.")
     source: MountSource = Field(
         alias="from",
         description="A folder, `nfs://server/folder`, or `claim:name`: a storage of the cluster.",
     )
-    at: Annotated[str, Form(r"/[\w./@+=-]{0,400}", "an absolute path")]
+    at: Annotated[str, Form(r"/[\w./@+=-]{0,400}", "an absolute path")] = Field(
+        description="Where the tasks see it."
+    )
 
 
 class Slurm(Section):
@@ -142,16 +144,24 @@ class Kubernetes(Section):
 class Role(Section):
     """One kind of task of a job."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")] = "main"
-    tasks: Tasks = 1
-    cpus: Annotated[int, Field(ge=1, le=4096)] = 1
-    memory_mb: Annotated[int, Field(ge=1, le=100_000_000)] = 2048
-    gpus: Annotated[int, Field(ge=0, le=1024)] = 0
-    shm_mb: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")] = Field(
+        "main", description="The role's name."
+    )
+    tasks: Tasks = Field(1, description="How many tasks of this kind.")
+    cpus: Annotated[int, Field(ge=1, le=4096)] = Field(1, description="CPU cores of each.")
+    memory_mb: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
+        2048, description="Memory of each, in MB."
+    )
+    gpus: Annotated[int, Field(ge=0, le=1024)] = Field(0, description="GPUs of each.")
+    shm_mb: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        None, description="Shared memory of each, in MB; default: the image's `shm_size`."
+    )
     processes: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="Processes per task for a distributed run; default: one per GPU."
     )
-    command: Line | Annotated[list[Script], Field(min_length=1, max_length=10_000)]
+    command: Line | Annotated[list[Script], Field(min_length=1, max_length=10_000)] = Field(
+        description="What each task runs: one line, or a list of commands."
+    )
     image: ImageName | None = Field(None, description="Default: the job's.")
     env: Environment = Field(default_factory=dict, description="Over the job's own.")
     port: Annotated[list[Port], Field(max_length=100), AfterValidator(unique_names)] = Field(
@@ -189,14 +199,17 @@ class Role(Section):
     def _not_more_than_there_are(self) -> Self:
         for key, count in (("min_failed", self.min_failed), ("min_succeeded", self.min_succeeded)):
             if count is not None and count > self.tasks:
-                raise ValueError(f"{key} is {count}, and role {self.name} has {self.tasks} tasks")
+                tasks = f"{self.tasks} task{'' if self.tasks == 1 else 's'}"
+                raise ValueError(f"{key} is {count}, and role {self.name} has {tasks}")
         return self
 
 
 class Job(Section):
     """A workload to run with the result."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,254}$")]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,254}$")] = Field(
+        description="Its name on the cluster."
+    )
     image: ImageName | None = Field(None, description="Default: the recipe's own image.")
     environment: SourcePath | None = Field(
         None, description="A Python environment on the machines, in place of an image."
@@ -204,11 +217,17 @@ class Job(Section):
     wheels: SourcePath | None = Field(
         None, description="A folder of wheels the environment is made from where it is missing."
     )
-    role: Annotated[list[Role], Field(min_length=1, max_length=64), AfterValidator(unique_names)]
-    distributed: bool = False
-    backend: Literal["nccl", "gloo", "mpi"] | None = None
+    role: Annotated[
+        list[Role], Field(min_length=1, max_length=64), AfterValidator(unique_names)
+    ] = Field(description="Its task roles, at least one.")
+    distributed: bool = Field(False, description="Whether the tasks train together.")
+    backend: Literal["nccl", "gloo", "mpi"] | None = Field(
+        None, description="Of torch.distributed."
+    )
     remote_gpus: bool = Field(False, description="GPUs reached over RDMA (vGPU).")
-    retries: Retries = 0
+    retries: Retries = Field(
+        0, description="How often a failed job is started again; -1: until it succeeds."
+    )
     env: Environment = Field(default_factory=dict, description="Environment of every task.")
     secrets: dict[EnvName, SecretReference] = Field(
         default_factory=dict,

@@ -45,7 +45,7 @@ def load_recipe(path: Path, facts: Facts | None = None) -> LoadedRecipe:
     try:
         text = text_of(read_file(path, MAX_RECIPE_BYTES))
     except ValueError as error:
-        raise RecipeError(shown, [RecipeProblem(str(error))]) from None
+        raise RecipeError(shown, (), str(error)) from None
     return parse_recipe(text, shown, path.parent, facts)
 
 
@@ -122,14 +122,14 @@ def _read_files(
 def text_of(data: bytes) -> str:
     """The text of a file; `ValueError` says why it has none."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ValueError("is UTF-16 text; a recipe is saved as UTF-8")
+        raise ValueError("is UTF-16 text; save it as UTF-8")
     try:
         # -sig: Windows editors put a byte order mark before UTF-8.
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"is not text: byte {error.start} is not UTF-8") from None
     if not text.strip():
-        raise ValueError("is empty; `torchsmith init` writes a recipe to start from")
+        raise ValueError("is empty")
     return text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -24,6 +25,7 @@ from torchsmith.recipe.values import (
     BuildVariables,
     Commit,
     CpuText,
+    CudaVersion,
     FeatureMode,
     Line,
     Lines,
@@ -99,7 +101,7 @@ TorchWish = Annotated[
 class Cuda(Section):
     """Which CUDA. `cuda = "12.6"` is short for a table with only `version`."""
 
-    version: VersionText | Literal["none", "host"] = Field(
+    version: CudaVersion | Literal["none", "host"] = Field(
         description="A toolkit release such as 12.6; 'none' for CPU only; 'host' for the newest "
         "toolkit this machine has."
     )
@@ -121,9 +123,12 @@ class Cuda(Section):
 
 
 def _short_cuda(value: Any) -> Any:
+    """A release as it is, or as wheels are labelled: cu126."""
     if value is False:
         return {"version": "none"}
-    return {"version": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"version": re.sub(r"\Acu([0-9]{1,2})([0-9])\Z", r"\1.\2", value)}
+    return value
 
 
 CudaWish = Annotated[
@@ -161,21 +166,21 @@ class Source(Section):
 class GitSource(Section):
     """A git repository at a ref."""
 
-    url: Url
-    ref: Ref
+    url: Url = Field(description="The repository.")
+    ref: Ref = Field(description="A tag, branch or commit of it.")
 
 
 class Extension(Section):
     """Any other library built against this torch: by sdist, git repository or folder."""
 
-    name: Name
+    name: Name = Field(description="What the plan calls it.")
     sdist: Pin | None = Field(
         None, description="A source archive on PyPI, its version pinned: torch-scatter==2.1.2."
     )
     sha256: Sha256 | None = Field(None, description="Of the sdist; PyPI shows it with the file.")
-    git: GitSource | None = None
-    folder: ProjectPath | None = None
-    env: BuildVariables = Field(default_factory=dict)
+    git: GitSource | None = Field(None, description="Or a git repository.")
+    folder: ProjectPath | None = Field(None, description="Or a folder beside the recipe.")
+    env: BuildVariables = Field(default_factory=dict, description="Environment of its build.")
     check: Line | None = Field(
         None,
         description="A line of Python that must run when it is installed beside its torch; "
@@ -211,22 +216,24 @@ CompanionWish = Annotated[
 class Companions(Section):
     """Libraries that only work with their matching torch."""
 
-    vision: CompanionWish = "none"
+    vision: CompanionWish = Field("none", description="torchvision.")
     vision_formats: list[Literal["jpeg", "png"]] = Field(
         default_factory=list,
         description="What torchvision must read by itself; checked before and after it is built. "
         "Default: whatever it finds the libraries of.",
     )
-    audio: CompanionWish = "none"
-    text: CompanionWish = "none"
-    codec: CompanionWish = "none"
+    audio: CompanionWish = Field("none", description="torchaudio.")
+    text: CompanionWish = Field("none", description="torchtext.")
+    codec: CompanionWish = Field(
+        "none", description="torchcodec, which decodes video and audio through FFmpeg."
+    )
     unmatched: bool = Field(
         False,
         description="Build the releases named here against a torch they were not made for; "
         "whether they compile and work is then for you to see.",
     )
     extension: Annotated[list[Extension], Field(max_length=64), AfterValidator(unique_names)] = (
-        Field(default_factory=list)
+        Field(default_factory=list, description="Any other library built against this torch.")
     )
 
     @model_validator(mode="after")
@@ -239,9 +246,11 @@ class Companions(Section):
 class Patch(Section):
     """A patch of the recipe's own. A plain path is short for a table with only `file`."""
 
-    file: ProjectPath
-    project: Literal["torch", "vision", "audio", "text", "codec", "magma"] = "torch"
-    strip: Annotated[int, Field(ge=0, le=5)] = 1
+    file: ProjectPath = Field(description="The patch, beside the recipe.")
+    project: Literal["torch", "vision", "audio", "text", "codec", "magma"] = Field(
+        "torch", description="Whose source it changes."
+    )
+    strip: Annotated[int, Field(ge=0, le=5)] = Field(1, description="As `patch --strip`.")
 
 
 def _short_patch(value: Any) -> Any:
@@ -282,29 +291,43 @@ class Build(Section):
 class MatrixCell(Section):
     """A combination of axis values, in `exclude` and `include`."""
 
-    torch: TorchWish | None = None
-    python: PythonText | None = None
-    cuda: CudaWish | None = None
-    gpus: Gpus | None = None
-    cpu: CpuText | None = None
-    profile: Profile | None = None
-    platform: PlatformText | None = None
-    features: dict[str, FeatureMode] | None = None
+    torch: TorchWish | None = Field(None, description="A release.")
+    python: PythonText | None = Field(None, description="A Python.")
+    cuda: CudaWish | None = Field(None, description="A toolkit.")
+    gpus: Gpus | None = Field(None, description="GPUs.")
+    cpu: CpuText | None = Field(None, description="A CPU.")
+    profile: Profile | None = Field(None, description="A profile.")
+    platform: PlatformText | None = Field(None, description="A platform.")
+    features: dict[str, FeatureMode] | None = Field(None, description="Features.")
 
 
 class Matrix(Section):
     """Axes to build for: every combination becomes a variant."""
 
-    torch: list[TorchWish] = Field(default_factory=list, max_length=1000)
-    python: list[PythonText] = Field(default_factory=list, max_length=1000)
-    cuda: list[CudaWish] = Field(default_factory=list, max_length=1000)
-    gpus: list[Gpus] = Field(default_factory=list, max_length=1000)
-    cpu: list[CpuText] = Field(default_factory=list, max_length=1000)
-    profile: list[Profile] = Field(default_factory=list, max_length=1000)
-    platform: list[PlatformText] = Field(default_factory=list, max_length=1000)
-    features: list[dict[str, FeatureMode]] = Field(default_factory=list, max_length=1000)
-    exclude: list[MatrixCell] = Field(default_factory=list, max_length=1000)
-    include: list[MatrixCell] = Field(default_factory=list, max_length=1000)
+    torch: list[TorchWish] = Field(default_factory=list, max_length=1000, description="Releases.")
+    python: list[PythonText] = Field(default_factory=list, max_length=1000, description="Pythons.")
+    cuda: list[CudaWish] = Field(default_factory=list, max_length=1000, description="Toolkits.")
+    gpus: list[Gpus] = Field(
+        default_factory=list, max_length=1000, description="GPU sets: each entry is one."
+    )
+    cpu: list[CpuText] = Field(default_factory=list, max_length=1000, description="CPUs.")
+    profile: list[Profile] = Field(default_factory=list, max_length=1000, description="Profiles.")
+    platform: list[PlatformText] = Field(
+        default_factory=list, max_length=1000, description="Platforms."
+    )
+    features: list[dict[str, FeatureMode]] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="Sets of features, laid over the recipe's own.",
+    )
+    exclude: list[MatrixCell] = Field(
+        default_factory=list, max_length=1000, description="Combinations to leave out."
+    )
+    include: list[MatrixCell] = Field(
+        default_factory=list,
+        max_length=1000,
+        description="Single variants to add; what a cell does not name is the recipe's own.",
+    )
 
 
 class Recipe(Section):
@@ -336,16 +359,25 @@ class Recipe(Section):
         default_factory=dict,
         description="What to build with or without; `torchsmith facts features`.",
     )
-    source: Source = Field(default_factory=Source)
+    source: Source = Field(default_factory=Source, description="Where torch's source comes from.")
     patches: list[PatchWish] = Field(
         default_factory=list, max_length=200, description="Patch files beside the recipe, in order."
     )
-    build: Build = Field(default_factory=Build)
-    companions: Companions = Field(default_factory=Companions)
-    packages: Packages = Field(default_factory=Packages)
-    image: Image | None = None
-    publish: Publish = Field(default_factory=Publish)
-    job: Annotated[list[Job], Field(max_length=200), AfterValidator(unique_names)] = Field(
-        default_factory=list
+    build: Build = Field(default_factory=Build, description="How the build itself runs.")
+    companions: Companions = Field(
+        default_factory=Companions,
+        description="Libraries that only work with their matching torch.",
     )
-    matrix: Matrix = Field(default_factory=Matrix)
+    packages: Packages = Field(
+        default_factory=Packages, description="What the build is packed into."
+    )
+    image: Image | None = Field(
+        None, description="A container image; none unless this table is there."
+    )
+    publish: Publish = Field(default_factory=Publish, description="Where results are shipped.")
+    job: Annotated[list[Job], Field(max_length=200), AfterValidator(unique_names)] = Field(
+        default_factory=list, description="Workloads to run with the result."
+    )
+    matrix: Matrix = Field(
+        default_factory=Matrix, description="Several at once: every combination becomes a variant."
+    )

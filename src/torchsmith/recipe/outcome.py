@@ -36,12 +36,12 @@ Libraries = Literal["system", "vendor", "wheels"]
 class Packages(_Section):
     """What the build is packed into."""
 
-    wheel: bool = True
-    conda: bool = False
+    wheel: bool = Field(True, description="A wheel, for pip.")
+    conda: bool = Field(False, description="A conda package.")
     conda_format: Literal["conda", "tar.bz2", "both"] = Field(
         "conda", description="How conda packages are written; clients of before 2019 read tar.bz2."
     )
-    libtorch: bool = False
+    libtorch: bool = Field(False, description="An archive for C++ alone.")
     magma: bool = Field(False, description="MAGMA as a conda package of its own (magma-cuda110).")
     magma_gpus: Gpus | None = Field(
         None, description="What MAGMA is compiled for; default: what PyTorch's own packages have."
@@ -94,43 +94,57 @@ TimeZone = Annotated[str, _TIMEZONE, AfterValidator(_is_timezone)]
 class Training(_Section):
     """An image a person works in. Several may share one torch build."""
 
-    name: Name
-    user: Login = "torch"
-    uid: Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal["caller"] = "caller"
-    gid: Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal["caller"] = "caller"
-    groups: list[Login] = Field(default_factory=list)
-    timezone: TimeZone = "Etc/UTC"
-    locale: Annotated[str, Field(pattern=r"^[A-Za-z_]{1,16}(\.[A-Za-z0-9-]{1,16})?$")] = "C.UTF-8"
-    shell: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/_-]{1,64}$")] = "/bin/bash"
-    workdir: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/._-]{0,200}$")] = "/workspace"
-    apt: list[AptPackage] = Field(default_factory=list)
-    pip: list[PipRequirement] = Field(default_factory=list)
-    conda: list[PipRequirement] = Field(default_factory=list)
-    env: ImageVariables = Field(default_factory=dict)
+    name: Name = Field(description="Its tag: `pytorch_source:train_alice`.")
+    user: Login = Field("torch", description="Login name inside.")
+    uid: Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal["caller"] = Field(
+        "caller", description='User number; `"caller"`: that of whoever builds the image.'
+    )
+    gid: Annotated[int, Field(ge=1, le=2**31 - 1)] | Literal["caller"] = Field(
+        "caller", description="Group number, likewise."
+    )
+    groups: list[Login] = Field(default_factory=list, description="More groups the user is in.")
+    timezone: TimeZone = Field("Etc/UTC", description="IANA time zone.")
+    locale: Annotated[str, Field(pattern=r"^[A-Za-z_]{1,16}(\.[A-Za-z0-9-]{1,16})?$")] = Field(
+        "C.UTF-8", description="LANG and LC_ALL."
+    )
+    shell: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/_-]{1,64}$")] = Field(
+        "/bin/bash", description="Login shell."
+    )
+    workdir: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/._-]{0,200}$")] = Field(
+        "/workspace", description="Folder one starts in; owned by the user."
+    )
+    apt: list[AptPackage] = Field(default_factory=list, description="More Debian packages.")
+    pip: list[PipRequirement] = Field(default_factory=list, description="More Python packages.")
+    conda: list[PipRequirement] = Field(default_factory=list, description="More conda packages.")
+    env: ImageVariables = Field(default_factory=dict, description="Environment variables.")
     run: list[Line] = Field(default_factory=list, description="Commands run while building it.")
 
 
 class Client(_Section):
     """A vendor's installer, copied into the image and run there."""
 
-    files: list[ProjectPath] = Field(min_length=1)
-    run: list[Line] = Field(min_length=1)
+    files: list[ProjectPath] = Field(
+        min_length=1, description="Files beside the recipe to copy in."
+    )
+    run: list[Line] = Field(min_length=1, description="Commands that install them.")
 
 
 class Foundation(_Section):
     """A base image of one's own, built first and tagged, then built upon."""
 
-    name: ImageName
-    start: ImageName = Field(alias="from")
-    apt: list[AptPackage] = Field(default_factory=list)
-    env: ImageVariables = Field(default_factory=dict)
-    run: list[Line] = Field(default_factory=list)
+    name: ImageName = Field(description="Its name once built.")
+    start: ImageName = Field(alias="from", description="What it starts from.")
+    apt: list[AptPackage] = Field(default_factory=list, description="Debian packages in it.")
+    env: ImageVariables = Field(
+        default_factory=dict, description="Environment variables set in it."
+    )
+    run: list[Line] = Field(default_factory=list, description="Commands run while building it.")
 
 
 class Image(_Section):
     """The container image."""
 
-    name: ImageName = "torchsmith"
+    name: ImageName = Field("torchsmith", description="Its name, with or without a tag.")
     base: ImageName | None = Field(None, description="Default: chosen from `system` and `cuda`.")
     foundation: Foundation | None = Field(None, description="Instead of `base`.")
     build: Literal["wheels", "inside"] = Field(
@@ -138,12 +152,17 @@ class Image(_Section):
         description="Build what goes in inside a container of the image's base, or where `system` "
         "says.",
     )
-    shm_size: Size = "8G"
-    apt: list[AptPackage] = Field(default_factory=list)
-    pip: list[PipRequirement] = Field(default_factory=list)
-    run: list[Line] = Field(default_factory=list)
-    env: ImageVariables = Field(default_factory=dict)
-    client: list[Client] = Field(default_factory=list)
+    shm_size: Size = Field(
+        "8G",
+        description="Shared memory for DataLoader workers; the run command and the jobs name it.",
+    )
+    apt: list[AptPackage] = Field(default_factory=list, description="Debian packages in it.")
+    pip: list[PipRequirement] = Field(default_factory=list, description="Python packages in it.")
+    run: list[Line] = Field(default_factory=list, description="Commands run while building it.")
+    env: ImageVariables = Field(
+        default_factory=dict, description="Environment variables set in it."
+    )
+    client: list[Client] = Field(default_factory=list, description="Vendors' installers.")
     secrets: list[EnvName] = Field(
         default_factory=list,
         description="Variables that `pip`, `run` and `client.run` see while it is built; no layer "
@@ -153,7 +172,7 @@ class Image(_Section):
         None, description="Command that fails in a container that is not well."
     )
     train: Annotated[list[Training], Field(max_length=64), AfterValidator(unique_names)] = Field(
-        default_factory=list
+        default_factory=list, description="Images people work in; all share this one's torch."
     )
 
 

@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from torchsmith.inputs import not_opened
+
 
 def read_file(path: Path, most: int) -> bytes:
     """Return the content of a plain file; `ValueError` says why it cannot be had."""
@@ -13,25 +15,20 @@ def read_file(path: Path, most: int) -> bytes:
         # O_NONBLOCK: a named pipe given by mistake must not hang us before fstat tells.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        raise _unreadable(error) from None
+        raise ValueError(not_opened(error)) from None
     try:
         mode = os.fstat(handle).st_mode
         if not stat.S_ISREG(mode):
-            raise ValueError("is a folder" if stat.S_ISDIR(mode) else "is not a file")
+            raise ValueError("is a folder, not a file" if stat.S_ISDIR(mode) else "is not a file")
         with os.fdopen(handle, "rb", closefd=False) as file:
             data = file.read(most + 1)
     except OSError as error:
-        raise _unreadable(error) from None
+        raise ValueError(not_opened(error)) from None
     finally:
         os.close(handle)
     if len(data) > most:
         raise ValueError(f"is larger than {most >> 20} MiB")
     return data
-
-
-def _unreadable(error: OSError | ValueError) -> ValueError:
-    reason = getattr(error, "strerror", None) or "not a usable path"
-    return ValueError(f"cannot be read: {reason}")
 
 
 def read_inside(folder: Path, name: str, most: int) -> bytes:

@@ -76,6 +76,8 @@ class OrText:
 
 VERSION = Form(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}", "a version number such as 2.6.0")
 VersionText = Annotated[str, VERSION]
+CUDA_VERSION = Form(VERSION.pattern, "a CUDA release such as 12.6")
+CudaVersion = Annotated[str, CUDA_VERSION]
 PYTHON = Form(
     r"[23]\.[0-9]{1,2}|3\.[0-9]{2}t|host",
     "a Python as major.minor, such as 3.11, 3.14t for the free-threaded one, or 'host'",

@@ -53,7 +53,8 @@ def _said(before: Combination, change: Change) -> str:
         return value.replace("-", " ")
     if key.startswith("companions."):
         name = key.partition(".")[2]
-        return f"leave {name} out" if value == "none" else f"{name} {value}"
+        left_out = f"leave {name} out (--with {name}=none)"
+        return left_out if value == "none" else f"{name} {value}"
     if key == "jetpack":
         return f"JetPack {value}" if value else "leave jetpack out"
     return f"{key} = '{value}'" if value else f"leave {key} out"

@@ -287,9 +287,7 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
             "add memory or swap, or use a larger machine"
             if short
             else (
-                f"fewer compilers at once: MAX_JOBS={max(1, (memory or one) // one)}"
-                if tight
-                else ""
+                f"fewer compilers at once: --jobs {max(1, (memory or one) // one)}" if tight else ""
             ),
         )
     free = host.disk_free_bytes

@@ -22,6 +22,7 @@ from torchsmith.engine.disk import check_room, room, sync_file, write_whole
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import copy_file, remove
 from torchsmith.errors import OutputError, TorchsmithError, UsageError
+from torchsmith.inputs import check_file
 from torchsmith.plan.attest import attestations
 
 FolderKind = Literal["index", "channel"]
@@ -44,10 +45,9 @@ class Change(Struct, frozen=True):
 
 def file_hash(path: Path) -> str:
     """The sha256 of a file somebody named; a sentence where it cannot be read."""
+    check_file(path, "Name a file that was built.")
     try:
         return copy_file(str(path), None).sha256
-    except FileNotFoundError:
-        raise UsageError(f"{path} is not there", "Name a file that was built.") from None
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from torchsmith.errors import UsageError
+from torchsmith.inputs import check_file
 from torchsmith.ship.channel import (
     publish_packages,
     remove_package,
@@ -83,6 +84,8 @@ def publish(
             raise UsageError(f"no {kind} was named for {names}", f"Say --{kind} DIR.")
         if paths and root is not None:
             wanted.append((publisher, root, paths))
+    for path in files:
+        check_file(path, "Name files that were built.")
     if not dry_run:
         # A bad one of one kind is known before anything of another is published.
         for publisher, root, paths in wanted[1:]:

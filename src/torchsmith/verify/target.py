@@ -24,6 +24,7 @@ from torchsmith.facts.ranges import release
 from torchsmith.host.models import Python
 from torchsmith.host.probe import Programs
 from torchsmith.host.system import read_platform, read_pythons
+from torchsmith.inputs import check_file
 from torchsmith.plan.torch import fresh_venv, site_packages
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.verify.wheelfile import Wheel
@@ -97,6 +98,8 @@ def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
         raise UsageError(
             f"{missing[0]} does not exist", "Name a wheel, an environment's folder, or its python."
         )
+    for wheel in wheels:
+        check_file(wheel, "Name a wheel.")
     if len(rest) > 1 or (rest and wheels):
         raise UsageError(
             "several things to verify do not go together",

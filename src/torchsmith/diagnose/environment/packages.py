@@ -15,6 +15,8 @@ from torchsmith.verify.wheelfile import COMPANIONS
 
 _CUDA_LIBRARY = re.compile(r"lib(?:cudart|cublas|cudnn|c10_cuda|torch_cuda)\w*\.so")
 _UNDEFINED = re.compile(r"undefined symbol: (\S+)")
+# What the probe says of a check that took too long.
+_TOO_SLOW = "did not end within"
 # Torch before 2.3 was compiled against NumPy 1: https://github.com/pytorch/pytorch/issues/107302
 _NUMPY_2 = (2, 3)
 
@@ -36,6 +38,9 @@ def _import(seen: Seen) -> Finding:
         known = diagnose([*said, check.found]).named
         why = known[0].meaning if known else "Nothing that uses torch can run."
         cure = known[0].cure if known else "Install torch again: pip install --force-reinstall."
+        if not known and _TOO_SLOW in check.found:
+            why = "It may only be slow: a cold disk, a busy machine, a network filesystem."
+            cure = "Try again; --timeout SECONDS gives it more time."
         return Finding("import torch", found, "fail", why, cure)
     found = f"{seen.facts.version or check.found}, Python {seen.version}, {check.seconds:.1f} s"
     if check.status == "warn":

@@ -24,6 +24,7 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 from torchsmith.errors import UsageError
+from torchsmith.inputs import check_file
 from torchsmith.package.conda.rpath import search_path
 from torchsmith.package.conda.tree import PLACEHOLDER
 from torchsmith.package.patchelf import Patch, patch
@@ -99,8 +100,7 @@ class Contents:
 
 def read_contents(path: Path) -> Contents:
     """Read a wheel, and refuse what is none."""
-    if not path.is_file():
-        raise UsageError(f"there is no {path}", "Give the path of a wheel.")
+    check_file(path, "Name a wheel.")
     wheel = read_wheel(path)
     if failed := [check for check in wheel.checks if check.status == "fail"]:
         said = "; ".join(f"{check.name}: {check.found}" for check in failed)

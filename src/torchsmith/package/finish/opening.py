@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path, PurePosixPath
 
 from torchsmith.errors import UsageError
+from torchsmith.inputs import check_file
 from torchsmith.verify.binary import Library
 from torchsmith.verify.checks import few
 from torchsmith.verify.wheelfile import Wheel, read_wheel
@@ -16,8 +17,7 @@ _CURE = "Nothing was written. Build it or download it again."
 
 def open_wheel(path: Path) -> Wheel:
     """Read a wheel; refuse one that is cut short, says two things, or would write elsewhere."""
-    if not path.is_file():
-        raise UsageError(f"{path} is no file", "Name a wheel.")
+    check_file(path, "Name a wheel.")
     wheel = read_wheel(path)
     for check in wheel.checks:
         if check.status == "fail":

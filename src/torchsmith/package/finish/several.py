@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from packaging.utils import parse_wheel_filename
 
 from torchsmith.errors import UsageError
+from torchsmith.inputs import check_file
 from torchsmith.package.finish.design import Options
 from torchsmith.package.finish.finish import Say, finish_wheel
 from torchsmith.package.finish.nvidia import read_pins
@@ -37,7 +38,10 @@ def finish_wheels(
 
 def pins_in(file: Path) -> dict[str, str]:
     """The versions a file has, as `pip freeze` prints them."""
+    check_file(file, "Name a text file, as `pip freeze` prints it.")
     try:
         return read_pins(file.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}", "Name a text file.") from None
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{file} is not text", "Name a text file, as `pip freeze` prints it."
+        ) from None

@@ -294,10 +294,11 @@ def train_stage(training: Training, secrets: Sequence[str]) -> list[str]:
     user, workdir = training.user, training.workdir
     lines = ["", f"# ---- {training.name}: the image {user} works in"]
     lines += [f"FROM shared AS train-{training.name}", arg("UID", uid), arg("GID", gid)]
+    lines.append(arg("TZ", training.timezone))
     packages, make_locale = _locale(training)
     if training.apt or packages:
         lines += apt_install([*training.apt, *packages])
-    lines.append(env({"TZ": training.timezone}))
+    lines.append('ENV TZ="$TZ"')
     lines += run(
         [
             unless('test "$UID" != 0', "UID is 0: this image is for a person, not for root"),

@@ -1,0 +1,103 @@
+"""What `--help` prints: commands in groups, whole sentences, no Python types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+# How typer names the kinds of values, and how a person would.
+_KINDS = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH", "file": "PATH"}
+_TYPE = re.compile(r" ?<(?:list\[)?([^<>\]]+)\]?>")
+
+
+class Command(TyperCommand):
+    """A command whose help names values and not types."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Write arguments as `FILE` and `[FILE]`."""
+        return [_argument(piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options."""
+        _write_parameters(self.get_params(ctx), ctx, formatter)
+
+
+class Group(TyperGroup):
+    """Commands in the sections that `rich_help_panel` names, none of them cut short."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; a command line that cannot be read is told in JSON too, if asked for."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # typer carries a copy of click: its errors are known by what they can do.
+            if ctx.parent is None and hasattr(error, "format_message"):
+                from torchsmith.cli.output import print_json_error
+
+                hint = f"`{ctx.command_path} help` explains the commands."
+                print_json_error(error.format_message(), hint, 2)
+            raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, then the commands."""
+        _write_parameters(self.get_params(ctx), ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with the first paragraph of its help."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is None or command.hidden:
+                continue
+            section = getattr(command, "rich_help_panel", None) or "Commands"
+            text = (command.help or "").partition("\n\n")[0]
+            sections.setdefault(str(section), []).append((name, " ".join(text.split())))
+        wide = max((len(name) for rows in sections.values() for name, _ in rows), default=0)
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl([(f"{name:<{wide}}", text) for name, text in rows])
+
+
+class App(typer.Typer):
+    """A group of commands with the help above."""
+
+    def __init__(self, help: str, **options: Any) -> None:  # noqa: A002 - typer's own name
+        super().__init__(
+            cls=Group, help=help, no_args_is_help=True, rich_markup_mode=None, **options
+        )
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
+        """Register a command."""
+        return super().command(name, **{"cls": Command, **options})
+
+
+def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> None:
+    kinds: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+    for parameter in parameters:
+        record = parameter.get_help_record(ctx)
+        if record is None:
+            continue
+        names, text = record
+        if parameter.param_type_name == "argument":
+            names = _TYPE.sub("", names).upper()
+        else:
+            names = _TYPE.sub(lambda found: f" {_kind(found[1])}", names)
+        kinds[parameter.param_type_name].append((names, text))
+    for title, rows in (("Arguments", kinds["argument"]), ("Options", kinds["option"])):
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _kind(name: str) -> str:
+    return _KINDS.get(name.removesuffix(" range"), name)
+
+
+def _argument(piece: str) -> str:
+    return re.sub(r"\{(.*)\}", r"\1", piece).upper()

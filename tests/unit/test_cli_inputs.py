@@ -1,0 +1,248 @@
+"""What a person may name by mistake, to every command: the answer is a sentence that fits."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.every_command import LEAVES, options
+from tests.unit.conftest import Run
+
+pytestmark = pytest.mark.unit
+
+# How each command is given a file, `@`; the ending such a file has.
+FILES = {
+    "plan @": ".toml",
+    "image render --preset training-image --host @": ".json",
+    "build @ --dry-run": ".toml",
+    "build --preset quickstart --dry-run --bundle @": ".bundle",
+    "bundle @": ".toml",
+    "doctor @": ".toml",
+    "image build @ --dry-run": ".toml",
+    "image render @": ".toml",
+    "image push @ --to x.example/y": ".toml",
+    "run @ --dry-run": ".toml",
+    "verify @ --no-run": ".whl",
+    "verify x.whl --policy @": ".toml",
+    "verify x.whl --key @": ".pem",
+    "verify x.whl --recipe @": ".toml",
+    "inspect @": ".whl",
+    "inspect  @": ".conda",
+    "finish @": ".whl",
+    "finish x.whl --pins @": ".txt",
+    "conda @": ".whl",
+    "conda --explain @": ".txt",
+    "libtorch @": ".whl",
+    "key trust @": ".pem",
+    "diagnose @": ".log",
+    "publish @ --index index": ".whl",
+    "publish @ --channel channel": ".conda",
+    "job submit @ --to local --dry-run": ".toml",
+    "job render @ --to slurm": ".toml",
+    "job import @": ".yaml",
+    "bench --read @": ".json",
+    "parity --read @": ".json",
+    "parity a=@ b=@": ".whl",
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHSMITH_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.mark.parametrize("words", FILES)
+def test_a_file_that_is_missing_or_a_folder_is_called_that(
+    run: Run, tmp_path: Path, words: str
+) -> None:
+    ending = FILES[words]
+    (tmp_path / f"folder{ending}").mkdir()
+    (tmp_path / f"loop{ending}").symlink_to(f"loop{ending}")
+    for name, reason in (
+        (f"missing{ending}", "does not exist"),
+        (f"folder{ending}", "is a folder, not a file"),
+        (f"loop{ending}", "(cannot be read: Too many|does not exist)"),
+    ):
+        code, _, err = run(*words.replace("@", name).split())
+        assert code == 2, err
+        assert re.search(rf"error: {name} {reason}", err), err
+        assert "problem in the recipe" not in err
+        assert "Errno" not in err
+        assert "With --debug" not in err
+
+
+@pytest.mark.parametrize("words", FILES)
+def test_whatever_is_in_a_file_no_command_breaks(run: Run, tmp_path: Path, words: str) -> None:
+    ending = FILES[words]
+    for name, content in (("empty", b""), ("text", b"hello\n"), ("bytes", bytes(range(256)) * 9)):
+        (tmp_path / f"{name}{ending}").write_bytes(content)
+        code, out, err = run(*words.replace("@", f"{name}{ending}").split())
+        assert code in (0, 2, 8, 9), err
+        assert out or err
+        assert "Traceback" not in err
+        assert "Errno" not in err
+
+
+def test_flags_that_are_wrong_are_named_and_have_no_lines(run: Run) -> None:
+    code, _, err = run("plan", "--torch", "2.6.0", "--cuda", "12x", "--gpu", "RTX 309")
+    assert code == 2
+    assert "error: --cuda: '12x': expected a CUDA release such as 12.6" in err
+    assert "--gpu: 'RTX 309'" in err
+    assert "line " not in err
+    code, out, _ = run("plan", "--torch", "v2.6.0", "--python", "3.11", "--cuda", "cu126")
+    assert code == 0
+    assert "CUDA 12.6" in out
+
+
+def test_a_torch_on_the_command_line_is_laid_over_the_recipe_that_is_here(
+    run: Run, tmp_path: Path
+) -> None:
+    text = 'torch = "2.6.0"\npython = "3.11"\n[features]\nmkldnn = "off"\n'
+    (tmp_path / "recipe.toml").write_text(text)
+    code, out, err = run("plan", "--torch", "2.4.1")
+    assert code == 0
+    assert "torch 2.4.1" in out
+    assert "USE_MKLDNN=0" in out
+    assert "recipe.toml with --torch laid over it" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["run @ --dry-run", "image push @ --to x.example/y --dry-run", "image build @ --dry-run"],
+)
+def test_a_recipe_without_an_image_has_none_to_run_or_push(
+    run: Run, tmp_path: Path, words: str
+) -> None:
+    (tmp_path / "lab.toml").write_text('torch = "2.6.0"\npython = "3.11"\n')
+    code, _, err = run(*words.replace("@", "lab.toml").split())
+    assert code == 2
+    assert "error: the recipe asks for no image" in err
+
+
+# A command line of each command with --json that fails, or changes nothing.
+HARMLESS = {
+    "plan": "missing.toml",
+    "build": "--dry-run --preset quickstart --python 3.11",
+    "doctor": "missing.toml",
+    "verify": "missing.whl",
+    "inspect": "missing.whl",
+    "finish": "missing.whl --dry-run",
+    "conda": "missing.whl --dry-run",
+    "libtorch": "missing.whl --dry-run",
+    "diagnose": "missing.log",
+    "log": "last",
+    "timeline": "last",
+    "bench": "--cases",
+    "parity": "--operators",
+    "publish": "missing.whl --index index --dry-run",
+    "yank": "a==1 --index index",
+    "remove": "a.whl --index index",
+    "image build": "--dry-run --preset quickstart",
+    "image push": "missing.toml --dry-run",
+    "image pull": "Not:A:Name",
+    "job submit": "missing.toml --dry-run",
+    "job render": "missing.toml --to slurm",
+    "job list": "",
+    "job status": "nothing",
+    "store list": "",
+    "key show": "",
+    "key list": "",
+    "facts gpu": "nothing",
+    "facts torch": "2.6.0",
+    "facts cuda": "12.6",
+    "facts board": "nothing",
+    "facts companion": "vision",
+    "facts features": "",
+    "facts systems": "",
+}
+WITH_JSON = [" ".join(words) for words in LEAVES if "--json" in options(words)]
+
+
+def test_every_command_with_json_is_tried() -> None:
+    assert set(WITH_JSON) == set(HARMLESS)
+
+
+@pytest.mark.parametrize("command", WITH_JSON)
+@pytest.mark.parametrize("wrong", ["", "--no-such-option"])
+def test_json_parses_and_has_a_version_however_a_command_ends(
+    run: Run, command: str, wrong: str
+) -> None:
+    words = [*command.split(), *HARMLESS[command].split(), "--json", *wrong.split()]
+    code, out, err = run(*words)
+    told = json.loads(out)
+    assert told["version"] == 1
+    if "error" in told:
+        assert told["error"]["exit_code"] == code
+        assert told["error"]["message"] in err or "Error:" in err
+    else:
+        assert code == 0, err
+    assert bool(wrong) <= ("error" in told)
+
+
+def test_a_dry_run_tells_the_same_to_programs_and_to_people(run: Run) -> None:
+    words = ("build", "--dry-run", "--preset", "quickstart", "--python", "3.11")
+    told = json.loads(run(*words, "--json")[1])
+    shown = run(*words)[1]
+    assert told["dry_run"] is True
+    assert [step["title"] in shown for step in told["steps"]] == [True] * len(told["steps"])
+    assert {step["status"] for step in told["steps"]} == {"to run"}
+    assert told["seconds"] == sum(step["seconds"] for step in told["steps"]) > 0
+
+
+# What people may ask in each command without a file; those that serve, build or push are not.
+ASKED = {
+    "plan": "--preset orion-vgpu --explain",
+    "doctor": "--preset quickstart",
+    "build": "--preset quickstart --python 3.11 --dry-run",
+    "init": "--list",
+    "schema": "",
+    "log": "",
+    "store list": "",
+    "store verify": "",
+    "store gc": "--dry-run",
+    "diagnose": "--list",
+    "key list": "",
+    "job list": "",
+    "image render": "--preset training-image",
+    "bench": "--cases",
+    "parity": "--operators",
+    "facts gpu": "",
+    "facts torch": "2.6.0",
+    "facts cuda": "12.6",
+    "facts board": "jetson-tx2",
+    "facts companion": "vision",
+    "facts features": "",
+    "facts systems": "",
+}
+PLACES = {"a file": "file", "where nobody writes": "/proc/nowhere"}
+
+
+@pytest.mark.parametrize("command", ASKED)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_store_that_cannot_be_used_is_called_that_and_stops_no_question(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
+) -> None:
+    (tmp_path / "file").write_text("kept")
+    monkeypatch.setenv("TORCHSMITH_STORE", str(tmp_path / PLACES[place]))
+    code, out, err = run(*command.split(), *ASKED[command].split())
+    if code == 5:
+        assert "error: the store " in err
+        assert "--store FOLDER" in err
+    else:
+        assert code in (0, 4), err
+        assert out
+    assert "Traceback" not in err
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_build_into_a_store_that_cannot_be_used_says_where_to_put_it(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.toml").write_text('torch = "2.6.0"\npython = "3.11"\n')
+    code, _, err = run("job", "list", "--store", "/proc/nowhere")
+    assert code == 5
+    assert "the store /proc/nowhere cannot be used" in err
+    assert "TORCHSMITH_STORE" in err
