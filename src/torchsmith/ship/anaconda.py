@@ -9,7 +9,7 @@ from pathlib import Path
 from torchsmith.errors import OutputError
 from torchsmith.ship.client import run_client, secret
 from torchsmith.ship.conda_package import read_record
-from torchsmith.ship.folder import Change, Say
+from torchsmith.ship.folder import Action, Change, Say
 from torchsmith.ship.remote import read_page
 
 API = "https://api.anaconda.org"
@@ -41,7 +41,7 @@ def upload_packages(
                 f"{place} is in the channel of {user} already, with other bytes",
                 "Give the new build another version or build number; or replace it: --force.",
             )
-        action = "same" if same else "added" if known is None else "replaced"
+        action: Action = "same" if same else "added" if known is None else "replaced"
         made.append(Change(action, place, str(record["sha256"])))
         if not same:
             new.append(path)
