@@ -185,7 +185,9 @@ def test_what_a_build_tells_is_read_as_it_comes(tmp_path: Path) -> None:
         {"event": "step-progress", "done": 2, "total": 9},
     ]
     # A refusal is one document of several lines.
-    text = '{\n  "refused": [\n' + "".join(json.dumps(event) + "\n" for event in events)
+    text = '{\n  "refused": [\n' + "".join(
+        json.dumps({"version": 1, **event}) + "\n" for event in events
+    )
     told.write_text(text + '{"event": "st', encoding="utf-8")
     attempt.look()
     assert attempt.step == "Compile torch [2/9]"

@@ -20,6 +20,8 @@ from torchsmith.errors import StepFailed
 from torchsmith.verify.report import beside, from_json
 
 EVENTS = "events.jsonl"
+# Where a line says which event it is.
+_HEAD = 64
 SAID = "said.log"
 NODE = "node"
 ENDED = "ended"
@@ -99,7 +101,7 @@ class Attempt:
         self._offset += len(whole)
         for line in whole.splitlines():
             # A line for every line of a compiler is passed over, and what is no event at all.
-            if line.startswith(b'{"event": ') and not line.startswith(b'{"event": "step-line"'):
+            if line.startswith(b"{") and b'"event": "step-line"' not in line[:_HEAD]:
                 with contextlib.suppress(ValueError):
                     self._heed(json.loads(line))
 
