@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from torchsmith.engine.disk import write_whole
 from torchsmith.engine.entry import FILES, MANIFEST, OUTPUTS, Entry, problems_of
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.store import SHARED, Store
@@ -263,3 +264,15 @@ def test_a_folder_is_made_for_us_alone_whatever_the_umask(tmp_path: Path) -> Non
     finally:
         os.umask(before)
     assert who_else_writes(tmp_path / "a") == who_else_writes(tmp_path / "a/b") == ""
+
+
+def test_a_file_is_not_written_through_a_link_that_lies_in_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    monkeypatch.setattr(os, "urandom", lambda count: b"\0" * count)
+    (tmp_path / f".note.{'00' * 6}").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_whole(tmp_path / "note", b"theirs")
+    assert victim.read_text() == "mine"

@@ -103,6 +103,18 @@ def test_a_list_too_long_to_link_is_warned_of_with_the_cure(flags: list[str]) ->
     assert "fewer GPUs" in cautions(made)
 
 
+def test_static_cuda_libraries_leave_room_for_fewer() -> None:
+    wish = {
+        "torch": "2.6.0",
+        "cuda": {"version": "12.6", "nvcc_flags": ["-Xfatbin", "-compress-all"]},
+        "gpus": "5.0;5.2;6.0;6.1;7.0;7.5;8.0;8.6;9.0",
+    }
+    assert "R_X86_64_GOTPCREL" not in cautions(resolved(**wish, **J22))
+    made = resolved(**wish, features={"cudnn": "static", "nccl": "static"}, **J22)
+    assert "R_X86_64_GOTPCREL" in cautions(made)
+    assert "not static" in cautions(made)
+
+
 def test_orin_on_x86_is_warned_of() -> None:
     made = resolved(torch="2.3.1", cuda="12.1", gpus="8.7", **J22)
     assert "8.7 is a Jetson's GPU, but the platform is linux-x86_64" in cautions(made)

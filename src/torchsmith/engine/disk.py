@@ -77,9 +77,10 @@ def sync_filesystem(path: Path) -> None:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a small file so that it is seen whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
     try:
-        with partial.open("wb") as file:
+        # A new file: whatever another user put there, a link above all, is not written to.
+        with partial.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

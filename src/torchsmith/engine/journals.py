@@ -11,7 +11,6 @@ import platform
 import re
 import shutil
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TypeVar
 from torchsmith.engine.journal import Journal, RunRecord, StepRecord
 from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
+from torchsmith.temporary import temporary_folder
 
 T = TypeVar("T")
 ONE_HOST = "journal.db"
@@ -103,12 +103,12 @@ class SharedJournal(Journal):
         In the file itself that is for the host to do when it is back: whether it has died is more
         than a reader knows.
         """
-        with tempfile.TemporaryDirectory(prefix="torchsmith-") as folder:
+        with temporary_folder("journal") as folder:
             for name in (f"{path.name}-journal", path.name):
-                shutil.copyfile(path.with_name(name), Path(folder) / name)
-            with contextlib.closing(sqlite3.connect(Path(folder) / path.name)) as copied:
+                shutil.copyfile(path.with_name(name), folder / name)
+            with contextlib.closing(sqlite3.connect(folder / path.name)) as copied:
                 copied.execute("SELECT count(*) FROM runs").fetchone()
-            with self._as_it_is(Path(folder) / path.name) as journal:
+            with self._as_it_is(folder / path.name) as journal:
                 yield journal
 
     def runs(self, limit: int = 50) -> list[RunRecord]:

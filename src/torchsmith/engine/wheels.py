@@ -23,6 +23,7 @@ from torchsmith.plan.torch import fresh_venv
 from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.naming import abi_tag
 from torchsmith.sources.bundle import open_bundle, read_manifest
+from torchsmith.temporary import temporary_folder
 
 TREE = "wheels"
 
@@ -55,8 +56,8 @@ def gather(
         if other is not None:
             _download(resolution, [*asked, own], folder, other)
             continue
-        with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
-            python = _environment(resolution, Path(place) / "env")
+        with temporary_folder("wheels") as place:
+            python = _environment(resolution, place / "env")
             for packages in dict.fromkeys((*asked, *([own] if own else []))):
                 _run([python, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder, *packages])
     return len(list(folder.iterdir()))
@@ -74,11 +75,11 @@ def _download(
     if resolution.python.endswith("t"):
         words += ["--abi", abi_tag(resolution.python), "--abi", "none"]
     words += [word for name in platform_tags(other) for word in ("--platform", name)]
-    with tempfile.TemporaryDirectory(prefix="torchsmith-wheels-") as place:
-        python = Path(place) / "bin/python"
+    with temporary_folder("wheels") as place:
+        python = place / "bin/python"
         for packages in dict.fromkeys(filter(None, missing)):
             if not python.exists():
-                _run([sys.executable, "-m", "venv", place])
+                _run([sys.executable, "-P", "-m", "venv", place])
             _run([python, *words, "--dest", folder, *packages])
 
 

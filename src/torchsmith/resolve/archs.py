@@ -19,6 +19,8 @@ from torchsmith.resolve.models import Arch, Caution, Choice, Conflict, Evidence
 # judgement from the lists upstream publishes (up to 8, compressed), not a measured limit.
 MANY_ARCHS = 7
 MANY_COMPRESSED = 10
+# CUDA's own libraries, linked in, hold kernels for as many again.
+FEWER_WITH_STATIC = 3
 
 
 class ArchDecisions:
@@ -52,8 +54,12 @@ def decide_archs(
     gpus: Sequence[str],
     host: Host,
     compressed: bool,
+    static: bool = False,
 ) -> ArchDecisions:
-    """Translate the wish for GPUs; unknown names were refused when the recipe was read."""
+    """Translate the wish for GPUs; unknown names were refused when the recipe was read.
+
+    `compressed` and `static` say how kernels and CUDA's own libraries are put into torch's.
+    """
     made = ArchDecisions()
     for text in gpus:
         wish = gpu_wish(text)
@@ -92,7 +98,8 @@ def decide_archs(
                 )
             )
     made.archs.sort(key=lambda item: arch_number(item.arch))
-    _consider(made, facts, board, platform, host, compressed=compressed)
+    _consider(made, facts, board, platform, host)
+    _consider_size(made, compressed=compressed or not made.explicit, static=static)
     return made
 
 
@@ -205,11 +212,8 @@ def _consider(
     board: Board | None,
     platform: str,
     host: Host,
-    *,
-    compressed: bool,
 ) -> None:
     archs = [item.arch for item in made.archs]
-    _consider_size(made, compressed=compressed or not made.explicit)
     for item in made.archs:
         _consider_specific(made, item, archs)
         if item.arch.rstrip("af") in TEGRA_ARCHS and platform == "linux-x86_64" and board is None:
@@ -238,16 +242,20 @@ def _consider(
     _consider_ptx(made)
 
 
-def _consider_size(made: ArchDecisions, *, compressed: bool) -> None:
+def _consider_size(made: ArchDecisions, *, compressed: bool, static: bool) -> None:
     count = len(made.archs)
-    if count < (MANY_COMPRESSED if compressed else MANY_ARCHS):
+    many = MANY_COMPRESSED if compressed else MANY_ARCHS
+    if count < many - (FEWER_WITH_STATIC if static else 0):
         return
     cures = ["fewer GPUs in one build (a matrix over gpus gives each set its own package)"]
     if not compressed:
         cures.insert(0, "cuda.nvcc_flags = ['-Xfatbin', '-compress-all']")
+    if static:
+        cures.append("cuDNN and NCCL not static")
+    beside = " with CUDA's own libraries in it" if static else ""
     made.cautions.append(
         Caution(
-            f"{count} architectures in one library may pass the 2 GiB that relative "
+            f"{count} architectures in one library{beside} may pass the 2 GiB that relative "
             'addressing reaches: the link then fails with "relocation truncated to fit: '
             'R_X86_64_GOTPCREL"',
             "; or ".join(cures),

@@ -183,6 +183,8 @@ class _Attempt:
                 gpus=self.recipe.gpus,
                 host=self.host,
                 compressed="-compress-all" in " ".join(self.recipe.cuda.nvcc_flags),
+                static="static" in self.recipe.features.values()
+                or self.recipe.features.get("static_cuda") == "on",
             )
         self.decided.choices += made.choices
         self.decided.cautions += made.cautions
