@@ -228,11 +228,11 @@ def _podman(folder: Path) -> Iterator[EngineHere]:
     try:
         yield here
     finally:
-        _reset(here)
+        reset(here)
         _unmount(folder / "store/overlay")
 
 
-def _reset(podman: EngineHere) -> None:
+def reset(podman: EngineHere) -> None:
     """Remove a store. What cleans up behind the last container writes an event meanwhile.
 
     conmon starts `podman container cleanup` when a container ends, and nobody waits for it: its

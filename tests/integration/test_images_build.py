@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.containers import EngineHere
+from tests.containers import CONTAINERS_CONF, EngineHere, reset
 from tests.lab import Torchsmith, in_folder
 
 from torchsmith.engine.journals import journal_of
@@ -269,7 +269,11 @@ def test_a_full_disk_is_a_full_disk(podman: EngineHere, base_archive: Path, tmp_
         foundation = '[image.foundation]\nname = "small/base"\nfrom = "debian:12"\n'
         fill = 'run = ["dd if=/dev/zero of=/large bs=1M count=400"]\n'
         recipe = f"{PLAIN}{foundation}{fill}"
-        here = in_folder(tmp_path, recipe, podman, CONTAINERS_STORAGE_CONF=str(conf))
+        # The other engine's notes on what runs are not for this one to reset.
+        own_conf = tmp_path / "containers.conf"
+        own_conf.write_text(CONTAINERS_CONF.format(folder=tmp_path))
+        settings = {"CONTAINERS_CONF": str(own_conf), "CONTAINERS_STORAGE_CONF": str(conf)}
+        here = in_folder(tmp_path, recipe, podman, **settings)
         own = EngineHere(podman.engine, here.env)
         own("import", "--quiet", base_archive, "docker.io/library/debian:12")
         done = here.tried("image", "build", "--only", "small/base")
@@ -277,6 +281,6 @@ def test_a_full_disk_is_a_full_disk(podman: EngineHere, base_archive: Path, tmp_
         assert "no room left in the container engine's store" in done.stderr
         assert "prune" in done.stderr
         assert own.left() == []
-        own("system", "reset", "--force")
+        reset(own)
     finally:
         subprocess.run(["umount", "--lazy", small], check=True)
