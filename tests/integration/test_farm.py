@@ -202,7 +202,7 @@ def test_a_farm_left_alone_is_found_again_and_a_failure_is_not_repeated(
     project.source.write_text(CODE.replace("CPU)", "NONE)"), encoding="utf-8")
     left = project.build("--detach")
     assert left.returncode == 0, left.stderr
-    assert "1 jobs go on" in left.stderr
+    assert "1 job still running" in left.stderr
     (attempt,) = project.attempts().values()
     until((attempt / "ended").exists, 600)
 

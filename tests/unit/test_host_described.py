@@ -85,7 +85,7 @@ def test_a_path_of_this_machine_is_quoted_wherever_it_is_written(tmp_path: Path)
     host = Host(
         platform="linux-x86_64",
         system="debian-12",
-        compilers=(Compiler(kind="gcc", version="12.2.0", path=odd, cxx=odd),),
+        compilers=(Compiler(kind="gcc", version="11.4.0", path=odd, cxx=odd),),
     )
     recipe = parse_recipe(RECIPE, "test", None).recipe
     (found,) = [resolve(item, shipped(), host, {}) for item in expand(recipe)]
