@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from torchsmith.engine import Store
 from torchsmith.engine.journals import journal_of
+from torchsmith.engine.store import Store
 
 CHUNKS = 60
 

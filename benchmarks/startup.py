@@ -22,6 +22,7 @@ THOUSAND = """\
 torch = "2.6.0"
 platform = "linux-x86_64"
 system = "ubuntu-22.04"
+source = { kind = "git" }
 
 [matrix]
 torch = ["2.5.0", "2.5.1", "2.6.0", "2.7.1"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.engine import Store
 from torchsmith.engine.build import build
 from torchsmith.engine.door import keyed
+from torchsmith.engine.store import Store
 from torchsmith.errors import StepFailed
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step

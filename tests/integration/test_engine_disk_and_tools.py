@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchsmith.engine import Event, Journal, Stop, Store, events, run_plan
+from torchsmith.engine import events
+from torchsmith.engine.events import Event
+from torchsmith.engine.journal import Journal
+from torchsmith.engine.process import Stop
+from torchsmith.engine.runner import run_plan
+from torchsmith.engine.store import Store
 from torchsmith.errors import DiskFullError, InterruptedRunError, StepFailed
 from torchsmith.plan.models import Plan, Step, step_key
 

@@ -19,8 +19,8 @@ from tests.conftest import PUBLISHED_TORCH
 from tests.kubernetes_server import Step, kubernetes_server
 from tests.slurm_cluster import Cluster, running_cluster, until
 
-from torchsmith.engine import Store
 from torchsmith.engine.journals import journal_of
+from torchsmith.engine.store import Store
 from torchsmith.jobs.farm.request import Resources, variant_jobs
 from torchsmith.jobs.farm.snapshot import Wanted
 from torchsmith.jobs.render import render

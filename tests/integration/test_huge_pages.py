@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.engine import Store
 from torchsmith.engine.build import build
+from torchsmith.engine.store import Store
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
 from torchsmith.toolchain import huge_pages as module

@@ -28,9 +28,10 @@ from tests.registries import (
     serving,
 )
 
-from torchsmith.engine import Event, Store, run_plan
-from torchsmith.engine.events import ImagePushed
+from torchsmith.engine.events import Event, ImagePushed
 from torchsmith.engine.journals import journal_of
+from torchsmith.engine.runner import run_plan
+from torchsmith.engine.store import Store
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.models import Recipe
 

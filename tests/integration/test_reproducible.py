@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.engine import Store
 from torchsmith.engine.build import build
 from torchsmith.engine.door import with_same_batches
+from torchsmith.engine.store import Store
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.shell import fresh_copy, in_project

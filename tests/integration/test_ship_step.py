@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from tests.integration.conftest import Planned
 from tests.tiny_packages import conda, wheel
 
-from torchsmith.engine import Journal, Store, run_plan
+from torchsmith.engine.journal import Journal
+from torchsmith.engine.runner import run_plan
+from torchsmith.engine.store import Store
 from torchsmith.plan.models import Plan, Step, step_key
 from torchsmith.plan.render.twins import twin
 

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources import SourceError, UnreachableError, fetch, write_bundle
-from torchsmith.sources.bundle import bundled, is_proven
+from torchsmith.sources.bundle import bundled, is_proven, write_bundle
 from torchsmith.sources.download import Retry
+from torchsmith.sources.errors import SourceError, UnreachableError
+from torchsmith.sources.fetch import fetch
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.git_program import read_progress
 from torchsmith.sources.git_tree import git_proof

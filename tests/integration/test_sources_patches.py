@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from torchsmith.resolve.models import PatchChoice
-from torchsmith.sources import SourceError, apply_patches, tree_hash
+from torchsmith.sources.errors import SourceError
+from torchsmith.sources.patches import apply_patches
+from torchsmith.sources.tree import tree_hash
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,8 @@ from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Resolution, SourceChoice
 from torchsmith.resolve.resolve import resolve
-from torchsmith.sources import SourceError, fetch
+from torchsmith.sources.errors import SourceError
+from torchsmith.sources.fetch import fetch
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchsmith.engine import Journal, Store, run_plan
+from torchsmith.engine.journal import Journal
+from torchsmith.engine.runner import run_plan
+from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step

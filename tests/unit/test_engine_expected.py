@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from torchsmith.cli.show_build import display
-from torchsmith.engine import Journal, Store, events, run_plan
+from torchsmith.engine import events
 from torchsmith.engine.expected import Known, expectation, share_left
-from torchsmith.engine.journal import StepRecord
+from torchsmith.engine.journal import Journal, StepRecord
+from torchsmith.engine.runner import run_plan
+from torchsmith.engine.store import Store
 from torchsmith.errors import StepFailed
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Cost, Plan, Step

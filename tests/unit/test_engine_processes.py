@@ -24,7 +24,10 @@ PROGRAM = """
 import sys
 from msgspec.structs import replace
 from pathlib import Path
-from torchsmith.engine import Journal, Store, events, run_plan
+from torchsmith.engine import events
+from torchsmith.engine.journal import Journal
+from torchsmith.engine.runner import run_plan
+from torchsmith.engine.store import Store
 from torchsmith.errors import TorchsmithError
 from torchsmith.plan.models import Plan, Step, step_key
 

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchsmith.engine import Journal, Stop, Store, events, run_plan
+from torchsmith.engine import events
 from torchsmith.engine.execute import NO_NETWORK
+from torchsmith.engine.journal import Journal
+from torchsmith.engine.process import Stop
+from torchsmith.engine.runner import run_plan
+from torchsmith.engine.store import Store
 from torchsmith.errors import InterruptedRunError, StepFailed
 from torchsmith.plan.models import Kind, Plan, Step, step_key
 

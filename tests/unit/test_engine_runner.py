@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from torchsmith.engine import Journal, RunResult, Store, events, run_plan
+from torchsmith.engine import events
+from torchsmith.engine.journal import Journal
+from torchsmith.engine.runner import RunResult, run_plan
+from torchsmith.engine.store import Store
 from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.plan.models import Kind, Plan, Step, step_key
 

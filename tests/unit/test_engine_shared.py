@@ -20,12 +20,13 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.engine import Store, run_plan
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.journals import journal_of
 from torchsmith.engine.leases import Lease, Pulse
 from torchsmith.engine.locks import Holder
+from torchsmith.engine.runner import run_plan
 from torchsmith.engine.sharing import share
+from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
@@ -128,7 +129,7 @@ def test_of_many_that_take_over_one_succeeds(tmp_path: Path, hosts: list[Pulse])
 def test_on_one_host_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
     share(Store(tmp_path))
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom torchsmith.engine import Store\n"
+        "import sys, time\nfrom pathlib import Path\nfrom torchsmith.engine.store import Store\n"
         "lock = Store(Path(sys.argv[1])).key_lock('k')\nlock.acquire()\nprint('held', flush=True)\n"
         "time.sleep(60)\n"
     )
@@ -203,7 +204,8 @@ def test_a_host_that_died_writing_still_tells_what_it_had_written(
     store = share(Store(tmp_path))
     program = (
         "import os, platform, sys\nfrom pathlib import Path\n"
-        "from torchsmith.engine import Store\nfrom torchsmith.engine.journals import journal_of\n"
+        "from torchsmith.engine.store import Store\n"
+        "from torchsmith.engine.journals import journal_of\n"
         "platform.node = lambda: 'n1'\n"
         "journal = journal_of(Store(Path(sys.argv[1])))\nprint(journal.begin('plan'))\n"
         "with journal._database.transaction() as database:\n"

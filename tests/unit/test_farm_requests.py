@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.farm import Cluster, Matrix, simulate
 
-from torchsmith.engine import Store
+from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host

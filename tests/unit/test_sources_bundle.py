@@ -16,14 +16,10 @@ from torchsmith.engine.store import Store
 from torchsmith.host.models import Host
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources import (
-    SourceError,
-    fetch,
-    open_bundle,
-    read_manifest,
-    tree_hash,
-    write_bundle,
-)
+from torchsmith.sources.bundle import open_bundle, read_manifest, write_bundle
+from torchsmith.sources.errors import SourceError
+from torchsmith.sources.fetch import fetch
+from torchsmith.sources.tree import tree_hash
 
 pytestmark = pytest.mark.unit
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.archive import fetch_archive
 from torchsmith.sources.download import Retry, download, read_url
+from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.models import quiet
 
 pytestmark = pytest.mark.unit

@@ -18,8 +18,9 @@ from pathlib import Path
 import pytest
 
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources import SourceError, fetch
+from torchsmith.sources.errors import SourceError
 from torchsmith.sources.extract import Limits, extract
+from torchsmith.sources.fetch import fetch
 
 pytestmark = pytest.mark.unit
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources import SourceError, fetch, read_manifest, tree_hash, write_bundle
-from torchsmith.sources.bundle import bundled, content_key, is_proven
+from torchsmith.sources.bundle import bundled, content_key, is_proven, read_manifest, write_bundle
+from torchsmith.sources.errors import SourceError
+from torchsmith.sources.fetch import fetch
 from torchsmith.sources.git_tree import GitProof, check_commit
+from torchsmith.sources.tree import tree_hash
 
 pytestmark = pytest.mark.unit
 

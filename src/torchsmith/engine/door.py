@@ -35,7 +35,6 @@ from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand, named
 from torchsmith.resolve.models import Refusal, Resolution
 from torchsmith.resolve.resolve import resolve
-from torchsmith.sources.bundle import bundled, content_key, read_manifest
 from torchsmith.sources.reach import answers, with_reachable_source
 from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.accel import SAME, SWITCH
@@ -236,6 +235,9 @@ def from_bundle(plan: Plan, bundle: Path) -> Plan:
     Keys stay where the bundle proves that a source is the commit the recipe pins. Any other is
     whatever somebody put into the file: what is made of it has keys of its own.
     """
+    # Reading one takes imports that no other plan needs.
+    from torchsmith.sources.bundle import bundled, content_key, read_manifest
+
     check_file(bundle, "`torchsmith bundle` writes one.")
     manifest = read_manifest(bundle)
     steps: list[Step] = []
