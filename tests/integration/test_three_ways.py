@@ -14,7 +14,7 @@ from tests.integration.test_places import project
 
 from torchsmith.images.engine import Build
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.usefixtures("rendering_tools")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.usefixtures("rendering_tools")]
 
 
 def members(wheel: Path) -> dict[str, str]:
@@ -27,6 +27,10 @@ def members(wheel: Path) -> dict[str, str]:
         }
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="a script still asks for the step that makes the image to build in, also where it runs",
+)
 def test_build_script_and_dockerfile_make_the_same_wheel(
     podman: EngineHere, tmp_path: Path
 ) -> None:
