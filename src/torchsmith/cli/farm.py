@@ -70,7 +70,7 @@ def run(
     import sys
     from pathlib import Path
 
-    from torchsmith.cli.output import print_files, print_json
+    from torchsmith.cli.output import print_requests
     from torchsmith.cli.show_farm import display
     from torchsmith.engine.sharing import share
     from torchsmith.errors import UsageError
@@ -107,12 +107,7 @@ def run(
     # Whatever cannot be asked for is refused before anything is written.
     jobs = variant_jobs(store.root, farm_folder(store, what), what, resources)
     if dry_run:
-        files = render(jobs, cluster.engine).files
-        if json:
-            requests = {path: content.decode() for path, content in files.items()}
-            print_json({"dry_run": True, "engine": cluster.engine, "files": requests})
-        else:
-            print_files(files)
+        print_requests(render(jobs, cluster.engine).files, cluster.engine, as_json=json)
         return False
     client = client_for(cluster.engine)
     store = share(store)

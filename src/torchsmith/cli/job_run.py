@@ -51,7 +51,7 @@ def submit(
     json: Json = False,
 ) -> None:
     """Hand a job to the engine that runs it; with --wait or --follow, ends with 12 if it fails."""
-    from torchsmith.cli.output import print_files, print_json
+    from torchsmith.cli.output import print_json, print_requests
     from torchsmith.jobs.clients import client_for, engine_for
     from torchsmith.jobs.files import load_jobs
     from torchsmith.jobs.render import render
@@ -66,12 +66,7 @@ def submit(
         others = [kept.get(one) for one in after or ()]
         if dry_run:
             check(jobs, client, folder, after=others, note=_note)
-            files = render(jobs, client.engine).files
-            if json:
-                requests = {path: content.decode() for path, content in files.items()}
-                print_json({"dry_run": True, "engine": client.engine, "files": requests})
-            else:
-                print_files(files)
+            print_requests(render(jobs, client.engine).files, client.engine, as_json=json)
             return
         made: list[Submission] = []
         for one in submitted(jobs, client, kept, folder, after=others, note=_note):

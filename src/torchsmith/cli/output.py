@@ -120,6 +120,15 @@ def print_files(files: Mapping[str, bytes]) -> None:
         print_content(f"# ==== {name}\n{content.decode('utf-8', 'replace')}{end}")
 
 
+def print_requests(files: Mapping[str, bytes], engine: str, *, as_json: bool) -> None:
+    """What a cluster would be asked, where nothing is asked of it."""
+    if not as_json:
+        print_files(files)
+        return
+    requests = {name: content.decode() for name, content in files.items()}
+    print_json({"dry_run": True, "engine": engine, "files": requests})
+
+
 def log_line(text: str) -> None:
     """A line about what is going on; with the time of day where a terminal does not show it."""
     stamp = "" if sys.stderr.isatty() else time.strftime("%H:%M:%S ")
