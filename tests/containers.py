@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests.side_by_side import locked
@@ -64,9 +65,13 @@ runroot = "{folder}/run"
 class EngineHere:
     """An engine of the tests: torchsmith's own class for it, and what its programs are told."""
 
+    # Those that last as long as all tests, for `look`.
+    all: ClassVar[list[EngineHere]] = []
+
     def __init__(self, engine: Engine, env: Mapping[str, str]) -> None:
         self.engine = engine
         self.env = dict(env)
+        self.before: frozenset[str] = frozenset()
 
     def __call__(self, *words: str | Path) -> str:
         """Run the program itself, as a person would."""
@@ -76,17 +81,25 @@ class EngineHere:
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
         return done.stdout
 
-    def containers(self) -> list[str]:
+    def containers(self, *, shown: str = "{{.ID}}") -> list[str]:
         """Everything that holds files of an image, running or not, builds' own included."""
         external = ["--external"] if self.engine.name == "podman" else []
-        return self("ps", "--all", *external, "--quiet").split()
+        return self("ps", "--all", *external, "--format", shown).splitlines()
+
+    def look(self) -> None:
+        """Remember what is there now, which is none of the next test's business."""
+        self.before = frozenset(self.containers())
 
     def left(self) -> list[str]:
-        """What is there when the engine has had time: nobody waits for it to put things away."""
+        """What is there since the last look, when the engine has had time to put things away."""
+        shown = "{{.ID}} {{.Image}} {{.Names}} {{.Status}} {{.Command}}"
         end = time.monotonic() + 60
-        while (here := self.containers()) and time.monotonic() < end:
+        while True:
+            here = self.containers(shown=shown)
+            new = [line for line in here if line.split(maxsplit=1)[0] not in self.before]
+            if not new or time.monotonic() > end:
+                return new
             time.sleep(0.5)
-        return here
 
 
 class _Folders(SimpleHTTPRequestHandler):
@@ -225,9 +238,11 @@ def _podman(folder: Path) -> Iterator[EngineHere]:
         "TORCHSMITH_ENGINE": "podman",
     }
     here = EngineHere(Podman("podman", environ=env), env)
+    EngineHere.all.append(here)
     try:
         yield here
     finally:
+        EngineHere.all.remove(here)
         reset(here)
         _unmount(folder / "store/overlay")
 
@@ -288,7 +303,9 @@ def docker(base_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with _dockerd(folder, env):
         here = EngineHere(Docker(str(programs / "docker"), environ=env), env)
         here("import", base_archive, BASE)
+        EngineHere.all.append(here)
         yield here
+        EngineHere.all.remove(here)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.apptainer import apptainer as apptainer
+from tests.containers import EngineHere
 from tests.containers import base_archive as base_archive
 from tests.containers import buildah as buildah
 from tests.containers import docker as docker
@@ -31,6 +32,16 @@ from torchsmith.resolve.resolve import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 Planned = tuple[Plan, Recipe]
+# "engine" is one of the others, by a test's parameter.
+ENGINES = {"podman", "second_podman", "docker", "engine"}
+
+
+@pytest.fixture(autouse=True)
+def containers_of_before(request: pytest.FixtureRequest) -> None:
+    """A test answers for the containers it left, not for those that others left."""
+    if not ENGINES.isdisjoint(request.fixturenames):
+        for engine in EngineHere.all:
+            engine.look()
 
 
 @pytest.fixture(scope="session")
