@@ -13,6 +13,9 @@ from tests.containers import EngineHere
 from tests.slurm_cluster import until
 from tests.torchsmith_jobs import Jobs, command_lines, kept_bytes
 
+from torchsmith.jobs.engines.local import end_all
+from torchsmith.jobs.local import LABEL
+
 pytestmark = pytest.mark.integration
 
 NAME = "localhost/tiny:1"
@@ -66,13 +69,29 @@ def test_a_task_runs_in_its_image_with_its_folders_and_secrets(jobs: Jobs) -> No
     assert b"hunter2-of-the-job" not in kept_bytes(jobs.folder)
 
 
-def test_cancelling_ends_the_container(jobs: Jobs) -> None:
+def test_cancelling_ends_the_container_and_puts_it_away(
+    jobs: Jobs, request: pytest.FixtureRequest
+) -> None:
     job = jobs.submit(jobs.write(["trap '' TERM", "echo begun; sleep 4715"], IMAGE))
     jobs.says(job, "begun")
     done = jobs.call("cancel", job)
     assert done.returncode == 0, done.stderr
     assert jobs.status(job).status.state == "cancelled"
     until(lambda: b"sleep\x004715" not in command_lines())
+    assert request.getfixturevalue(jobs.to).left() == []
+
+
+def test_a_container_is_put_away_where_nobody_lives_to_do_it(
+    jobs: Jobs, request: pytest.FixtureRequest
+) -> None:
+    here = request.getfixturevalue(jobs.to)
+    here("create", "--label", f"{LABEL}=lost", NAME, "sleep", "4715")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", here.env["PATH"])
+        for name in ("CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF", "DOCKER_HOST"):
+            patch.setenv(name, here.env.get(name, ""))
+        assert end_all("lost", 1, jobs.to) == []
+    assert here.left() == []
 
 
 def test_a_job_without_an_image_is_refused(jobs: Jobs) -> None:

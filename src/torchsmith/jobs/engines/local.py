@@ -184,7 +184,8 @@ class Docker(Local):
 def end_all(token: str, grace: float, container: str) -> list[int]:
     """End the processes of a job but this one, and insist after a while; those that stay."""
     if container:
-        _end_containers(token, grace, container)
+        # Docker's are not among our processes.
+        _containers(token, container, "stop", "--time", f"{grace:.0f}")
     began = time.monotonic()
     while pids := _marked(token):
         waited = time.monotonic() - began
@@ -194,11 +195,14 @@ def end_all(token: str, grace: float, container: str) -> list[int]:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL if waited > grace else signal.SIGTERM)
         time.sleep(0.1)
+    if container:
+        # What would have put them away was among the processes.
+        _containers(token, container, "rm", "--force")
     return pids
 
 
-def _end_containers(token: str, grace: float, container: str) -> None:
-    """Stop the containers of a job: docker's are not among our processes."""
+def _containers(token: str, container: str, *words: str) -> None:
+    """Do something to the containers of a job."""
 
     def ask(*words: str) -> list[str]:
         command = [container, *words]
@@ -207,8 +211,8 @@ def _end_containers(token: str, grace: float, container: str) -> None:
         )
         return done.stdout.split()
 
-    if running := ask("ps", "--quiet", "--filter", f"label={local.LABEL}={token}"):
-        ask("stop", "--time", f"{grace:.0f}", *running)
+    if there := ask("ps", "--all", "--quiet", "--filter", f"label={local.LABEL}={token}"):
+        ask(*words, *there)
 
 
 def _marked(token: str) -> list[int]:
