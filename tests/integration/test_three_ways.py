@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -23,14 +24,11 @@ def members(wheel: Path) -> dict[str, str]:
         return {
             name: hashlib.sha256(archive.read(name)).hexdigest()
             for name in archive.namelist()
-            if not name.endswith("/RECORD")
+            # The second one tells whether there was a network, as an engine's own builds have.
+            if not name.endswith(("/RECORD", "near_where.py"))
         }
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a script still asks for the step that makes the image to build in, also where it runs",
-)
 def test_build_script_and_dockerfile_make_the_same_wheel(
     podman: EngineHere, tmp_path: Path
 ) -> None:
@@ -40,15 +38,20 @@ def test_build_script_and_dockerfile_make_the_same_wheel(
 
     here("plan", "--as", "script", "--output", "plan.sh")
     steps = json.loads(here("plan", "--json"))["steps"]
-    (image,) = {step["place"]["image"] for step in steps if step["kind"] == "compile"}
-    wanted = [step["id"] for step in steps if step["kind"] in ("fetch", "environment", "compile")]
-    out = here.project / "by-script"
-    out.mkdir()
-    podman(
-        *("run", "--rm", "--network=host", "--volume", f"{here.project}:/recipe"),
-        *("--env", "WORK=/work", "--env", "PROJECT=/recipe", image, "sh", "-euc"),
-        f"bash /recipe/plan.sh {' '.join(wanted)}; cp /work/dist/*/*.whl /recipe/by-script/",
-    )
+    made = ("base", "fetch", "environment", "compile")
+    wanted = [step["id"] for step in steps if step["kind"] in made]
+    work = here.project / "by script"
+    for expected in (0, len(wanted)):
+        done = subprocess.run(
+            ["bash", "plan.sh", *wanted],
+            cwd=here.project,
+            env={**podman.env, "WORK": str(work), "ENGINE": "podman"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("done before") == expected
 
     here("plan", "--as", "dockerfile", "--output", "context")
     context = here.project / "context"
@@ -59,7 +62,7 @@ def test_build_script_and_dockerfile_make_the_same_wheel(
         "mkdir /recipe/by-docker; cp dist/*/*.whl /recipe/by-docker/",
     )
 
-    for folder in ("by-script", "by-docker"):
-        (theirs,) = (here.project / folder).glob("*.whl")
+    for pattern in ("by script/dist/*/*.whl", "by-docker/*.whl"):
+        (theirs,) = here.project.glob(pattern)
         assert theirs.name == ours.name
-        assert members(theirs) == members(ours), folder
+        assert members(theirs) == members(ours), pattern

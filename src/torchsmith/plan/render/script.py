@@ -66,14 +66,36 @@ need() {
 
 run() {
   local title="$1"
+  shift
   if [ -e "$WORK/done/$id" ] && [ "$(cat "$WORK/done/$id")" = "$stamp" ]; then
     echo "== $id: done before"
     return
   fi
   echo "== $id: $title"
   rm -f "$WORK/done/$id"
-  "step_$id"
+  if [ -z "$image" ]; then "step_$id"; else in_container "$@"; fi
   echo "$stamp" > "$WORK/done/$id"
+}
+"""
+_IN_CONTAINER = r"""
+# The image that a step runs in, and the step that makes it.
+inside() {
+  if [ -z "${HERE:-}" ]; then
+    need "$1"
+    image="$2"
+  fi
+}
+
+# A step where it belongs: in a container that sees $WORK and $PROJECT, and no more of this machine.
+in_container() {
+  local mine=()
+  mkdir -p "$WORK/home"
+  # Files are the caller's, as they are with podman.
+  if [ "${ENGINE:-docker}" = docker ]; then mine=(--user "$(id -u):$(id -g)"); fi
+  "${ENGINE:-docker}" run --rm "${mine[@]}" "$@" \
+    --volume "$WORK:$WORK" --volume "$PROJECT:$PROJECT" \
+    --env WORK --env PROJECT --env MAX_JOBS --env HOME="$WORK/home" "$image" \
+    bash -euo pipefail -c "$(declare -f jobs_that_fit "step_$id"); step_$id"
 }
 """
 
@@ -119,11 +141,21 @@ def _step(step: Step, commands: Sequence[str]) -> list[str]:
 
 def _case(step: Step) -> list[str]:
     lines = [f"    {step.id})", f"      stamp={step.key[:16]}"]
+    if step.kind == "base":
+        lines.append('      if [ -n "${HERE:-}" ]; then return; fi')
     if step.reads:
         paths = " ".join(map(in_project, step.reads))
         lines.append(f'      stamp="$stamp $(content_of {paths})"')
-    lines += [f"      need {need}" for need in step.needs]
-    return [*lines, f"      run {shlex.quote(step.title)}", "      ;;"]
+    place = step.place
+    lines += [f"      need {need}" for need in step.needs if need != place.base]
+    options: list[str] = []
+    if place.inside:
+        lines.append(
+            f'      if [ -z "${{HERE:-}}" ]; then need {place.base}; image={place.image}; fi'
+        )
+        options = ["--network=none"] if step.offline else []
+        options += [f"--env {name}" for name in step.secrets]
+    return [*lines, f"      run {' '.join([shlex.quote(step.title), *options])}", "      ;;"]
 
 
 def _header(plan: Plan, commands: Iterable[str], torchsmith: str) -> Iterable[str]:
@@ -147,8 +179,10 @@ def _header(plan: Plan, commands: Iterable[str], torchsmith: str) -> Iterable[st
     if any(step.reads for step in plan.steps):
         yield "# PROJECT   the folder the recipe lies in (the current one)"
     yield "# MAX_JOBS  how many compilers at once (as many as cores and memory allow)"
-    if any(step.kind == "image" for step in plan.steps):
+    if any(step.kind in ("base", "image") for step in plan.steps):
         yield "# ENGINE    docker or podman (docker)"
+    if places := sorted({step.place.system for step in plan.steps if step.place.inside}):
+        yield f"# HERE      1: this machine is {' and '.join(places)}; containers are not needed"
     if any("DEBIAN_MIRROR" in command for command in commands):
         yield "# DEBIAN_MIRROR  where Debian's source packages come from"
     secrets = sorted({name for step in plan.steps for name in step.secrets})
@@ -165,6 +199,8 @@ def render_script(plan: Plan, torchsmith: str) -> str:
         files |= item.files
     commands = [command for item in twins.values() for command in item.commands]
     lines = ["#!/usr/bin/env bash", *_header(plan, commands, torchsmith), _PREAMBLE.rstrip()]
+    if plan.inside:
+        lines.append(_IN_CONTAINER.rstrip())
     if files:
         lines += ["", "write_files() {"]
         for name, content in files.items():
@@ -172,7 +208,7 @@ def render_script(plan: Plan, torchsmith: str) -> str:
         lines.append("}")
     for step in plan.steps:
         lines += _step(step, twins[step.id].commands)
-    lines += ["", "one() {", '  local id="$1" stamp', '  case "$id" in']
+    lines += ["", "one() {", '  local id="$1" stamp image=""', '  case "$id" in']
     for step in plan.steps:
         lines += _case(step)
     lines += [
