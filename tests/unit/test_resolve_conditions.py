@@ -11,7 +11,7 @@ from torchsmith.errors import RecipeError
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import releases
 from torchsmith.host.models import Compiler, Host, InstalledGpu, Python, Toolkit
-from torchsmith.plan.render.stages import environment_commands
+from torchsmith.plan.render.stages import base_stage, environment_commands
 from torchsmith.plan.torch import environment
 from torchsmith.recipe.compose import compose
 from torchsmith.recipe.load import parse_recipe
@@ -243,11 +243,30 @@ def test_a_reason_never_says_a_release_is_older_than_a_python_it_is_not_older_th
 
 
 @pytest.mark.parametrize("python", ["3.5", "3.6", "3.7"])
-def test_a_python_uv_does_not_have_is_the_distribution_s_own_or_none(python: str) -> None:
+def test_a_python_uv_does_not_have_is_the_distribution_s_own_or_built(python: str) -> None:
     made = refused(torch="1.4.0", python=python)
     assert "python-nowhere" in kinds(made)
+    (conflict,) = (item for item in made.conflicts if item.kind == "python-nowhere")
+    assert "name a distribution to build in (system)" in conflict.cure
     homes = {"3.5": "ubuntu-16.04", "3.6": "ubuntu-18.04", "3.7": "debian-10"}
     assert resolved(torch="1.4.0", python=python, system=homes[python]).python_from == "system"
+    (other, *_) = (home for item, home in homes.items() if item != python)
+    built = resolved(torch="1.4.0", python=python, system=other)
+    assert built.python_from == "source"
+    assert built.cpython is not None
+    assert f"/Python-{python}." in built.cpython.url
+    lines = "\n".join(base_stage(built, compilers=True))
+    assert f"echo '{built.cpython.sha256}  /tmp/python.tar' | sha256sum --check" in lines
+    assert f"python{python} -m venv" in "\n".join(environment(built).commands)
+
+
+def test_a_python_s_source_can_be_one_s_own_where_there_is_a_container() -> None:
+    own = {"url": "https://example.org/python.tar.xz", "sha256": "ab" * 32}
+    wish = {"torch": "2.6.0", "python": "3.11", "build": {"python_source": own}}
+    made = resolved(system="debian-12", **wish)
+    assert made.cpython is not None
+    assert (made.cpython.url, made.cpython.sha256) == (own["url"], own["sha256"])
+    assert kinds(refused(**wish)) == ["cpython-here"]
 
 
 # ------------------------------------------------------------------------- published wheels

@@ -15,7 +15,6 @@ from torchsmith.host.models import Host
 from torchsmith.recipe.gpus import split_arch_list
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.build_rules import from_uv
 from torchsmith.resolve.models import Refusal, Resolution
 from torchsmith.resolve.resolve import resolve
 from torchsmith.resolve.toolchain import default_system
@@ -53,26 +52,15 @@ def outcome(torch: str, python: str, cuda: str, platform: str, gpus: list[str], 
     return resolve(Variant("published", recipe), FACTS, BARE)
 
 
-def nobody_brings(python: str, made: object) -> bool:
-    """Whether it is refused for this alone: no distribution with that CUDA has the old Python."""
-    return (
-        not from_uv(python)
-        and isinstance(made, Refusal)
-        and [conflict.kind for conflict in made.conflicts] == ["python-nowhere"]
-    )
-
-
 @pytest.mark.parametrize("torch", EVERY)
 def test_every_published_wheel_can_be_built(torch: str) -> None:
     (pythons,) = (item.pythons for item in releases(FACTS) if item.version == torch)
     for python in pythons:
         made = outcome(torch, python, "none", "linux-x86_64", ["published"], "source")
-        assert isinstance(made, Resolution) or nobody_brings(python, made), (torch, python, made)
+        assert isinstance(made, Resolution), (torch, python, made)
         for cuda, platform, archs in published(torch):
             for gpus in (["published"], archs) if archs else ():
                 made = outcome(torch, python, cuda, platform, gpus, "source")
-                if nobody_brings(python, made):
-                    continue
                 assert isinstance(made, Resolution), (torch, python, cuda, platform, made)
                 assert made.cuda is not None
                 assert {str(arch) for arch in made.cuda.archs} == set(archs)
@@ -84,7 +72,7 @@ def test_every_published_wheel_can_be_taken_as_it_is(torch: str) -> None:
     (pythons,) = (item.pythons for item in releases(FACTS) if item.version == torch)
     for cuda, platform, _ in published(torch):
         made = outcome(torch, pythons[-1], cuda, platform, ["published"], "wheel")
-        assert isinstance(made, Resolution) or nobody_brings(pythons[-1], made), (torch, cuda)
+        assert isinstance(made, Resolution), (torch, cuda)
 
 
 def test_a_python_a_release_was_not_published_for_is_refused() -> None:

@@ -585,11 +585,21 @@ class DebianBuild(Fact, frozen=True, kw_only=True):
     vendored: list[VendoredFile] = []
 
 
+class CPython(Fact, frozen=True, kw_only=True):
+    """The last source archive of a Python that hardly anybody packs any more."""
+
+    python: Version
+    version: Version
+    url: str
+    sha256: Sha256
+
+
 class SystemsFile(_Model, frozen=True, kw_only=True):
     """``systems.toml``."""
 
     sources: dict[str, Source]
     system: list[System]
+    cpython: list[CPython]
     debian: list[DebianSource]
     debian_build: list[DebianBuild] = []
 

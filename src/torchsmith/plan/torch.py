@@ -107,7 +107,7 @@ def environment(resolution: Resolution) -> Step:
     if resolution.installed is not None:
         commands = venv_on(resolution.installed, folder, resolution.python)
         why = f"on top of the one torch {resolution.version} is installed in, which stays as it is"
-    elif resolution.python_from == "system":
+    elif resolution.python_from in ("system", "source"):
         commands = [
             needs_program(python, f"install it with its venv module (Debian: {python}-venv)"),
             *fresh_venv(python, folder, resolution.python),

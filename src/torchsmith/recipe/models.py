@@ -264,6 +264,13 @@ PatchWish = Annotated[
 ]
 
 
+class Archive(Section):
+    """A source archive and what it must hold."""
+
+    url: Url = Field(description="Where it is.")
+    sha256: Sha256 = Field(description="Of the archive.")
+
+
 class Build(Section):
     """How the build itself runs."""
 
@@ -285,6 +292,11 @@ class Build(Section):
     )
     cmake: BuildVariables = Field(
         default_factory=dict, description="More CMake cache entries, passed as -DNAME=VALUE."
+    )
+    python_source: Archive | None = Field(
+        None,
+        description="The source of a Python that is built for want of packages; default: the last "
+        "one of python.org.",
     )
 
 

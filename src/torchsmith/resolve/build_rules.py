@@ -18,7 +18,7 @@ from torchsmith.facts.cuda import (
     repositories,
 )
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import Board, Jetpack, System, Trouble
+from torchsmith.facts.models import Board, CPython, Jetpack, System, Trouble
 from torchsmith.facts.ranges import dotted, python_release, release, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.resolve.combination import Clash, Combination, Rule
@@ -417,8 +417,13 @@ def from_uv(python: str) -> bool:
     return python_release(python) >= oldest
 
 
+def source_of_python(facts: Facts, python: str) -> CPython | None:
+    """The source archive of a Python that neither uv nor most distributions have."""
+    return next((item for item in facts.systems.cpython if item.python == python), None)
+
+
 def python_place_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
-    """Whether somebody brings this Python: uv, the distribution, or this machine."""
+    """Whether somebody brings this Python: uv, the distribution, this machine, or its source."""
     python = asked.python
     if not python or python_release(python) < (3,) or from_uv(python) or asked.own_base:
         return
@@ -427,7 +432,9 @@ def python_place_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
     if (asked.board and system is None) or any(True for _ in python_rule(facts, asked)):
         return
     have = (system.python,) if system is not None else asked.pythons
-    if python in have:
+    source = source_of_python(facts, python)
+    # In a container, its source does: a board has its own Python, and is built on itself.
+    if python in have or (source is not None and system is not None and not asked.board):
         return
     homes = [item.name for item in facts.systems.system if item.python == python]
     where = system.name if system is not None else "this machine"
@@ -440,8 +447,9 @@ def python_place_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
             + (f"; Python {python} is the own one of {', '.join(homes)}" if homes else ""),
             "https://github.com/astral-sh/python-build-standalone",
         ),
-        f"build CPython {python} from source or take it from conda, in a base image of your own: "
-        "image.base",
+        f"name a distribution to build in (system): CPython {python} is built there from source"
+        if source is not None and not asked.board
+        else f"take CPython {python} from conda, in a base image of your own: image.base",
     )
     yield Clash(conflict, ("python", "system"))
 

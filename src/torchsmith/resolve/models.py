@@ -228,6 +228,13 @@ class MagmaChoice(Struct, frozen=True):
     source: SourceChoice
 
 
+class CPythonChoice(Struct, frozen=True):
+    """A Python that is built from source."""
+
+    url: str
+    sha256: str
+
+
 class Resolution(Struct, frozen=True):
     """A variant with every choice made."""
 
@@ -273,6 +280,8 @@ class Resolution(Struct, frozen=True):
     installed: InstalledChoice | None = None
     # Where the packages of a distribution are that is no longer maintained.
     archive: str = ""
+    # The source of its Python, where that is built.
+    cpython: CPythonChoice | None = None
 
     def feature(self, name: str) -> Mode | None:
         """How a feature was decided, None if this release does not know it."""

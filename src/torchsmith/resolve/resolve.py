@@ -27,7 +27,7 @@ from torchsmith.resolve.build import (
     span_of,
     vendored_files,
 )
-from torchsmith.resolve.build_rules import find_system, place_of
+from torchsmith.resolve.build_rules import find_system, place_of, source_of_python
 from torchsmith.resolve.changes import changed
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.companions import (
@@ -56,6 +56,7 @@ from torchsmith.resolve.models import (
     Choice,
     CompilerChoice,
     Conflict,
+    CPythonChoice,
     Evidence,
     Outcome,
     Resolution,
@@ -116,7 +117,7 @@ class _Attempt:
         self.python, self.python_from = (
             (python_of(found), "system")
             if found is not None
-            else decide_python(facts, variant.python, self.target, host, self.decided)
+            else self._decide_python(variant.python)
         )
         self.installed = decide_installed(
             self.recipe,
@@ -230,6 +231,17 @@ class _Attempt:
             compiled=compiled(recipe),
             own_base=own_base(recipe),
         )
+
+    def _decide_python(self, asked: str) -> tuple[str, str]:
+        source = self.recipe.build.python_source
+        return decide_python(self.facts, asked, source, self.target, self.host, self.decided)
+
+    def _cpython(self) -> CPythonChoice | None:
+        if self.python_from != "source":
+            return None
+        known = self.recipe.build.python_source or source_of_python(self.facts, self.python)
+        assert known is not None
+        return CPythonChoice(str(known.url), known.sha256)
 
     def _check(self, torch: str) -> None:
         python = next((item for item in self.decided.choices if item.subject == "Python"), None)
@@ -380,6 +392,7 @@ class _Attempt:
             build_number=recipe.torch.build_number,
             python=self.python,
             python_from=self.python_from,
+            cpython=self._cpython(),
             platform=target.platform,
             board=target.board.name if target.board else "",
             jetpack=target.jetpack.version if target.jetpack else "",

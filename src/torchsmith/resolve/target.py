@@ -9,8 +9,8 @@ from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, Jetpack
 from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
-from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.build_rules import find_system, fitting_jetpacks
+from torchsmith.recipe.models import Archive, Recipe
+from torchsmith.resolve.build_rules import find_system, fitting_jetpacks, source_of_python
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
 from torchsmith.resolve.rules import builds_with
@@ -248,13 +248,26 @@ def _jetpack_unknown(facts: Facts, jetpack: str, board: Board) -> Conflict:
 
 
 def decide_python(
-    facts: Facts, asked: str, target: Target, host: Host, decided: Decided
+    facts: Facts, asked: str, source: Archive | None, target: Target, host: Host, decided: Decided
 ) -> tuple[str, str]:
-    """Choose the Python, and whether the system or uv brings it."""
+    """Choose the Python, and who brings it: the system, uv, or its source."""
     system = find_system(facts, target.system) if target.system else None
     if asked == "host":
         asked, reason = _own_python(target, system.python if system else "", host)
         decided.choices.append(Choice("Python", asked, reason))
+    if source is not None and target.container:
+        decided.choices.append(Choice("Python from", "source", "the recipe names the archive"))
+        return asked, "source"
+    if source is not None:
+        decided.conflicts.append(
+            Conflict(
+                "cpython-here",
+                "a Python is built in containers only, and this recipe is built on this machine",
+                Evidence("asked for: build.python_source"),
+                Evidence("asked for: no system"),
+                "name the distribution to build in, such as system = 'debian-12'",
+            )
+        )
     have = system.python == asked if system is not None else asked in pythons_here(host)
     if have:
         return asked, "system"
@@ -263,6 +276,12 @@ def decide_python(
         if system
         else f"CPython {asked} with headers is not installed here"
     )
+    built = source_of_python(facts, asked) if target.container else None
+    if built is not None:
+        reason += f", and uv has none that old: {built.version} is built once, in the image"
+        sources = addresses(facts.systems.sources, built)
+        decided.choices.append(Choice("Python from", "source", reason, sources))
+        return asked, "source"
     decided.choices.append(Choice("Python from", "uv", reason))
     return asked, "uv"
 

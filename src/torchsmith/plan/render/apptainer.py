@@ -11,9 +11,11 @@ from collections.abc import Sequence
 from torchsmith.plan.render.instructions import apt_words
 from torchsmith.plan.render.stages import (
     archive_commands,
+    cpython_commands,
     cuda_commands,
     environment_commands,
     pins,
+    python_packages,
     repository_setup,
     runtime_base,
     runtime_packages,
@@ -83,10 +85,16 @@ def _post(
     if repositories:
         repositories.append("apt-get update")
     links = cuda_commands(resolution) if first else []
-    uv: list[str] = []
+    brought: list[str] = []
     if resolution.python_from == "uv":
         apt.append("curl")
-        uv = [*uv_commands(), 'export UV_PYTHON_INSTALL_DIR=/opt/python PATH="/opt/uv:$PATH"']
+        brought = [*uv_commands(), 'export UV_PYTHON_INSTALL_DIR=/opt/python PATH="/opt/uv:$PATH"']
+    elif resolution.cpython is not None:
+        apt += python_packages(resolution)
+        brought = [
+            *cpython_commands(resolution.python, resolution.cpython),
+            'export PATH="/opt/python/bin:$PATH"',
+        ]
     elif "python3-venv" not in apt:
         apt += ["python3", "python3-venv"]
     client = [one_command(line) for item in image.client for line in item.run]
@@ -101,7 +109,7 @@ def _post(
         *before,
         f"apt-get install --yes --no-install-recommends {' '.join(words)}",
         *links,
-        *uv,
+        *brought,
         *environment_commands(resolution, f"{_WHEELS}/*.whl" if wheels else ""),
         *([f"/opt/venv/bin/python -m pip install {shlex.join(pip)}"] if pip else []),
         'export PATH="/opt/venv/bin:$PATH"',

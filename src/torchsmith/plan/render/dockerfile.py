@@ -157,7 +157,7 @@ def _shared(resolution: Resolution, image: Image) -> list[str]:
     """What every image of a recipe has. What changes most often stands last."""
     lines = ["", "# ---- shared: torch and what it needs to run, no compilers"]
     lines += runtime_stage(resolution, "shared")
-    if resolution.python_from == "uv":
+    if resolution.python_from != "system":
         lines.append("COPY --from=toolchain /opt/python /opt/python")
     lines += ["COPY --from=install /opt/venv /opt/venv", "ENV PATH=/opt/venv/bin:$PATH"]
     if image.apt:

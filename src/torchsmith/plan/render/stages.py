@@ -16,11 +16,11 @@ from torchsmith.plan.render.instructions import (
     secret_exports,
     secret_mounts,
 )
-from torchsmith.plan.shell import needs_program, unless
+from torchsmith.plan.shell import needs_program, sh, unless
 from torchsmith.plan.toolkit import runtime_requirements
 from torchsmith.plan.torch import last_pip
 from torchsmith.recipe.outcome import Training
-from torchsmith.resolve.models import Resolution
+from torchsmith.resolve.models import CPythonChoice, Resolution
 
 # What python3 is where the recipe names no distribution to build an image on.
 _PLAIN_BASES = {
@@ -65,6 +65,12 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
             "# The distribution has another Python: uv brings this one, in a folder to copy.",
             "ENV UV_PYTHON_INSTALL_DIR=/opt/python PATH=/opt/uv:$PATH",
             *run(uv_commands()),
+        ]
+    if resolution.cpython is not None:
+        lines += [
+            "# Nobody packs this Python for this distribution: built here, in a folder to copy.",
+            "ENV PATH=/opt/python/bin:$PATH",
+            *run(cpython_commands(resolution.python, resolution.cpython)),
         ]
     return lines
 
@@ -174,6 +180,8 @@ def python_packages(resolution: Resolution) -> list[str]:
     """What it takes to make a virtual environment."""
     if resolution.python_from == "uv":
         return ["ca-certificates", "curl"]
+    if resolution.cpython is not None:
+        return ["ca-certificates", *_CPYTHON_PACKAGES]
     return ["ca-certificates", "python3", "python3-venv"]
 
 
@@ -236,6 +244,48 @@ _TIME64 = ("ubuntu-24.04", "ubuntu-26.04", "debian-13", "debian-forky")
 
 # The release of uv that brings a Python the distribution lacks.
 _UV = "0.13.7"
+
+
+# What its modules are made of; pip needs ssl and zlib, numpy ctypes.
+_CPYTHON_PACKAGES = (
+    "curl",
+    "gcc",
+    "libbz2-dev",
+    "libc6-dev",
+    "libffi-dev",
+    "liblzma-dev",
+    "libsqlite3-dev",
+    "libssl-dev",
+    "make",
+    "xz-utils",
+    "zlib1g-dev",
+)
+
+
+def cpython_commands(python: str, source: CPythonChoice) -> list[str]:
+    """Commands that build CPython into /opt/python, with the libraries it needs beside it."""
+    archive, tree, own = "/tmp/python.tar", "/tmp/python", "/opt/python"
+    quietly = "> /tmp/python.log 2>&1 || { tail -n 40 /tmp/python.log; exit 1; }"
+    return [
+        f"{sh('curl', '--fail', '--silent', '--show-error', '--location')} "
+        f"--output {archive} {sh(source.url)}",
+        f"echo '{source.sha256}  {archive}' | sha256sum --check --quiet",
+        f"mkdir {tree}",
+        f"tar --extract --file {archive} --directory {tree} --strip-components=1",
+        f"cd {tree}",
+        f"CC=gcc LDFLAGS=-Wl,-rpath,{own}/lib ./configure --prefix={own} {quietly}",
+        f'make -j "$(nproc)" {quietly}',
+        f"make install {quietly}",
+        # Whoever copies the folder need not have these packages.
+        f"ldd {own}/lib/python{python}/lib-dynload/*.so | awk '/=> [/]/ {{ print $3 }}' | sort -u "
+        "| grep -E '/lib(bz2|crypto|ffi|lzma|sqlite3|ssl|z)[.]so' "
+        f"| xargs -r cp -t {own}/lib",
+        f"{own}/bin/python{python} -c 'import bz2, ctypes, lzma, sqlite3, ssl, venv, zlib' "
+        f"|| {{ tail -n 40 /tmp/python.log; echo 'CPython {python} lacks a module: this "
+        "distribution is too new for it'; exit 1; }",
+        "cd /",
+        f"rm -rf {tree} {archive} /tmp/python.log {own}/lib/python{python}/test",
+    ]
 
 
 def uv_commands() -> list[str]:
