@@ -39,8 +39,12 @@ def json_wanted() -> bool:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One JSON document on standard output: docs/json.md says what each command's holds."""
+    import msgspec
+
     _json_printed.add("document")
-    _write_json(json.dumps({"version": JSON_VERSION, **value}, indent=2, ensure_ascii=False))
+    # Ten times as quick as json with an indent, which a thousand variants feel.
+    packed = msgspec.json.encode({"version": JSON_VERSION, **value})
+    _write_json(msgspec.json.format(packed, indent=2).decode())
 
 
 def print_json_line(value: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, json
@@ -177,7 +178,7 @@ class Step(Struct, frozen=True):
         return given if isinstance(given, Expects) else None
 
 
-class Plan(Struct, frozen=True):
+class Plan(Struct, frozen=True, dict=True):
     """Everything that will be done, before any of it is."""
 
     name: str
@@ -198,7 +199,7 @@ class Plan(Struct, frozen=True):
         """Expected work."""
         return sum(step.cost.core_seconds for step in self.steps)
 
-    @property
+    @cached_property
     def inside(self) -> frozenset[str]:
         """The variants that are built in containers."""
         return frozenset(step.variant for step in self.steps if step.place.inside) - {""}
@@ -264,7 +265,7 @@ def _neutral(step: Step, text: str) -> str:
 
 def renamed(text: str, variant: str, name: str) -> str:
     """A text with the folders of a variant called otherwise."""
-    if not variant:
+    if not variant or variant not in text:
         return text
     return re.sub(rf"\b({_HOMES})/{re.escape(variant)}(?![\w.])", rf"\1/{name}", text)
 

@@ -6,6 +6,7 @@ A step's commands run under `set -eu`, one after the other in one shell. A failu
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 
@@ -48,6 +49,7 @@ def one_command(line: str) -> str:
 _OPEN_END = re.compile(r"(?:^|[\s;&|()])#|\\$|^\s*%")
 
 
+@functools.cache
 def _is_open(line: str) -> bool:
     try:
         shlex.split(line)
