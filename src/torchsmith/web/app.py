@@ -27,13 +27,14 @@ def make_app(portal: Portal, say: Callable[[str], None] = lambda _: None) -> Sta
     """The application: all pages, or the published folders alone."""
     routes: list[BaseRoute] = [_FILES]
     if portal.store is not None:
-        from torchsmith.web import start
+        from torchsmith.web import builds, start
 
         routes = [
             Route("/login", _login, methods=["GET", "POST"]),
             Route("/logout", _logout, methods=["POST"]),
             Mount("/static", StaticFiles(packages=[("torchsmith.web", "static")])),
             *start.ROUTES,
+            *builds.ROUTES,
             _FILES,
         ]
     app = Starlette(

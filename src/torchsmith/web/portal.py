@@ -29,6 +29,12 @@ class Portal:
     store: Path | None = None
     recipes: Path = field(default_factory=Path.cwd)
 
+    @property
+    def root(self) -> Path:
+        """The folder of the store; pages that ask for it are only there with one."""
+        assert self.store is not None
+        return self.store
+
 
 def portal_of(request: Request) -> Portal:
     """The portal a request came to."""

@@ -1,0 +1,189 @@
+"""Builds: the list, one of them live, stopping it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from torchsmith.bench.timeline_page import picture
+from torchsmith.engine.tail import Piece, piece_after, piece_before
+from torchsmith.errors import UsageError
+from torchsmith.web.build_view import Builds, BuildView, StepView, journal_at
+from torchsmith.web.charts import charts
+from torchsmith.web.pages import address, page, part
+from torchsmith.web.portal import action, portal_of
+
+_PAGE = 50
+_PAUSE_S = 0.5
+_HEARTBEAT_S = 15.0
+_MOST_BARS = 4000
+
+
+def _builds(request: Request) -> Builds:
+    state = request.app.state
+    if not hasattr(state, "builds"):
+        state.builds = Builds(portal_of(request).root)
+    found: Builds = state.builds
+    return found
+
+
+def number(request: Request, name: str, default: int = 0) -> int:
+    """A number out of an address; whatever else stands there is the default."""
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
+
+
+def listed(request: Request) -> Response:
+    """The builds, newest first."""
+    start = number(request, "from")
+    with journal_at(portal_of(request).root) as journal:
+        runs = journal.runs(start + _PAGE + 1)[start:] if journal is not None else []
+    return page(
+        request,
+        "builds.html",
+        runs=runs[:_PAGE],
+        start=start,
+        more=len(runs) > _PAGE,
+        size_of_page=_PAGE,
+    )
+
+
+def one(request: Request) -> Response:
+    """A build."""
+    builds = _builds(request)
+    view = builds.view(request.query_params.get("run", ""))
+    wanted = request.query_params.get("step", "")
+    step = view.step(wanted)
+    if wanted and step is None:
+        raise UsageError(f"this build has no step {wanted!r}")
+    log = _piece(builds, step, number(request, "before", -1))
+    live = address("/build/live", run=view.run.id, step=step.step if step else "", start=log.end)
+    return page(request, "build.html", **_values(view, step), log=log, live=live)
+
+
+def _values(view: BuildView, step: StepView | None) -> dict[str, object]:
+    return {"view": view, "step": step, "drawn": charts(view.flight)}
+
+
+def _piece(builds: Builds, step: StepView | None, before: int) -> Piece:
+    path = builds.log_path(step.log) if step else None
+    return piece_before(path, before) if path else Piece("", 0, 0, 0)
+
+
+def known(request: Request) -> Response:
+    """What is known of a failure: read apart, for a log may be long."""
+    builds = _builds(request)
+    view = builds.view(request.query_params.get("run", ""))
+    step = view.step(request.query_params.get("step", ""))
+    found = builds.diagnosis(step) if step and step.status == "failed" else None
+    return Response(part("diagnosis.html", found=found, step=step), media_type="text/html")
+
+
+def timeline(request: Request) -> Response:
+    """Where the time of a build went."""
+    builds = _builds(request)
+    view = builds.view(request.query_params.get("run", ""))
+    found = builds.timeline(view.run.id)
+    drawn = picture(found) if found is not None and len(found.bars) <= _MOST_BARS else ""
+    return page(request, "timeline.html", view=view, found=found, drawn=drawn)
+
+
+@lru_cache(maxsize=64)
+def _message(path: str, start: int, size: int) -> tuple[str, int]:
+    """A piece of a log as its message; readers at the same place share it."""
+    piece = piece_after(Path(path), start)
+    return json.dumps({"text": piece.text}), piece.end
+
+
+def _parts(view: BuildView, step: StepView | None) -> str:
+    values = _values(view, step)
+    html = {
+        name: part(f"build_{name}.html", **values) for name in ("state", "graph", "steps", "load")
+    }
+    return json.dumps({"parts": html, "over": view.over})
+
+
+async def live(request: Request) -> Response:
+    """A build as it goes on: its parts when they change, its log as it grows."""
+    builds = _builds(request)
+    run, name = request.query_params.get("run", ""), request.query_params.get("step", "")
+    view = await run_in_threadpool(builds.view, run)
+    step = view.step(name)
+    path = builds.log_path(step.log) if step and step.log else None
+    given = request.headers.get("last-event-id", "")
+    start = int(given) if given.isdigit() and len(given) < 16 else number(request, "start")
+
+    async def told() -> AsyncIterator[str]:
+        nonlocal path, start
+        shown = ""
+        quiet = 0.0
+        while True:
+            # Asked first: what is written before the answer is then read below.
+            view = await run_in_threadpool(builds.view, run)
+            step = view.step(name)
+            path = path or (builds.log_path(step.log) if step and step.log else None)
+            parts = await run_in_threadpool(_parts, view, step)
+            said = parts != shown
+            if said:
+                shown = parts
+                yield f"event: parts\ndata: {parts}\n\n"
+            while path is not None:
+                size = await run_in_threadpool(_size, path)
+                if size == start:
+                    break
+                message, end = await run_in_threadpool(_message, str(path), start, size)
+                if end == start:
+                    break
+                start, said = end, True
+                yield f"event: log\nid: {end}\ndata: {message}\n\n"
+            if view.over:
+                yield "event: over\ndata: {}\n\n"
+                return
+            quiet = 0.0 if said else quiet + _PAUSE_S
+            if quiet >= _HEARTBEAT_S:
+                quiet = 0.0
+                yield ": alive\n\n"
+            await asyncio.sleep(_PAUSE_S)
+
+    return StreamingResponse(told(), media_type="text/event-stream")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+async def stop(request: Request) -> Response:
+    """Ask a build to stop."""
+    fields = await action(request)
+    run = fields.get("run", "")
+
+    def ask() -> None:
+        with journal_at(portal_of(request).root) as journal:
+            if journal is None:
+                raise HTTPException(404)
+            journal.stop(run)
+
+    await run_in_threadpool(ask)
+    return RedirectResponse(address("/build", run=run), 303)
+
+
+ROUTES = [
+    Route("/builds", listed),
+    Route("/build", one),
+    Route("/build/live", live),
+    Route("/build/known", known),
+    Route("/build/timeline", timeline),
+    Route("/build/stop", stop, methods=["POST"]),
+]
