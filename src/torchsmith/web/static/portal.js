@@ -105,3 +105,60 @@ document.addEventListener("click", async (event) => {
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
+
+const recipe = document.getElementById("recipe");
+if (recipe) {
+  const answer = document.getElementById("answer");
+  const text = document.getElementById("field-toml");
+  let asked = 0;
+  let timer = 0;
+  const check = async () => {
+    const number = ++asked;
+    const fields = new URLSearchParams(new FormData(recipe));
+    fields.set("page_token", recipe.dataset.pageToken);
+    answer.classList.add("over");
+    try {
+      const said = await fetch(recipe.dataset.check, { method: "POST", body: fields });
+      // An answer to what is typed no longer is none.
+      if (number === asked && said.ok) put(answer, await said.text());
+    } finally {
+      if (number === asked) answer.classList.remove("over");
+    }
+  };
+  const soon = () => { clearTimeout(timer); timer = setTimeout(check, 200); };
+  recipe.addEventListener("input", soon);
+  recipe.addEventListener("submit", (event) => { event.preventDefault(); check(); });
+  answer.addEventListener("click", (event) => {
+    if (!event.target.closest("[data-take]")) return;
+    for (const item of event.target.parentElement.querySelectorAll("[data-key]")) {
+      const field = document.getElementById("field-" + item.dataset.key);
+      if (field) field.value = item.dataset.value;
+    }
+    text.value = "";
+    check();
+  });
+  text.addEventListener("dragover", (event) => { event.preventDefault(); text.classList.add("over"); });
+  text.addEventListener("dragleave", () => text.classList.remove("over"));
+  text.addEventListener("drop", async (event) => {
+    event.preventDefault();
+    text.classList.remove("over");
+    const file = event.dataTransfer.files[0];
+    text.value = file && file.size < 1 << 20 ? await file.text() : event.dataTransfer.getData("text");
+    check();
+  });
+}
+
+const polled = document.querySelector("[data-poll]");
+const ends = () => { for (const log of document.querySelectorAll("[data-end]")) log.scrollTop = log.scrollHeight; };
+ends();
+if (polled) {
+  const timer = setInterval(async () => {
+    if (document.hidden) return;
+    await fill(polled, polled.dataset.poll);
+    ends();
+    if (polled.querySelector('[data-over="yes"]')) {
+      clearInterval(timer);
+      document.querySelector("[data-sure]")?.remove();
+    }
+  }, 2000);
+}
