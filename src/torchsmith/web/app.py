@@ -27,14 +27,15 @@ def make_app(portal: Portal, say: Callable[[str], None] = lambda _: None) -> Sta
     """The application: all pages, or the published folders alone."""
     routes: list[BaseRoute] = [_FILES]
     if portal.store is not None:
-        from torchsmith.web import builds, start
+        # Those who only serve files pay for none of it.
+        from torchsmith.web import builds, doctor, jobs, matrix, packages, recipes, start
 
+        rooms = (start, builds, matrix, packages, recipes, jobs, doctor)
         routes = [
             Route("/login", _login, methods=["GET", "POST"]),
             Route("/logout", _logout, methods=["POST"]),
             Mount("/static", StaticFiles(packages=[("torchsmith.web", "static")])),
-            *start.ROUTES,
-            *builds.ROUTES,
+            *(route for room in rooms for route in room.ROUTES),
             _FILES,
         ]
     app = Starlette(
