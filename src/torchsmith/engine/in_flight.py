@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,13 @@ class InFlight:
             self.running.pop(record.job, None)
         memory = sum(item.estimate for item in self.running.values())
         self.moments.append(Moment(record.at, len(self.running), memory))
+
+    def now(self) -> InFlight:
+        """The same at this moment, which reading on leaves as it is."""
+        made = copy.copy(self)
+        made.running, made.waiting = dict(self.running), dict(self.waiting)
+        made.moments = list(self.moments)
+        return made
 
     def over_time(self, most: int = 240) -> Iterator[Moment]:
         """The moments, of many the highest of each stretch."""

@@ -146,7 +146,7 @@ class Builds:
         flight = self._flights.get(run) or InFlight(self.root / "logs", run)
         _put(self._flights, run, flight)
         flight.look()
-        return _view(record, steps, events, flight, self.log_path)
+        return _view(record, steps, events, flight.now(), self.log_path)
 
     def log_path(self, log: str) -> Path | None:
         """A log, if it is one of this store."""

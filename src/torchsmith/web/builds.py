@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +26,8 @@ _PAGE = 50
 _PAUSE_S = 0.5
 _HEARTBEAT_S = 15.0
 _MOST_BARS = 4000
+_PARTS = ("said", "state", "graph", "steps", "load")
+_rendered: dict[str, tuple[BuildView, Mapping[str, str]]] = {}
 
 
 def _builds(request: Request) -> Builds:
@@ -104,12 +106,18 @@ def _message(path: str, start: int, size: int) -> tuple[str, int]:
     return json.dumps({"text": piece.text}), piece.end
 
 
-def _parts(view: BuildView, step: StepView | None) -> str:
-    values = _values(view, step)
-    html = {
-        name: part(f"build_{name}.html", **values) for name in ("state", "graph", "steps", "load")
-    }
-    return json.dumps({"parts": html, "over": view.over})
+def _parts(builds: Builds, run: str) -> tuple[BuildView, Mapping[str, str]]:
+    """A build and its parts as they are shown; rendered once for all who look at one moment."""
+    view = builds.view(run)
+    known = _rendered.get(run)
+    if known is None or known[0] is not view:
+        values = _values(view, None)
+        html = {name: part(f"build_{name}.html", **values) for name in _PARTS}
+        known = (view, html)
+        if len(_rendered) > _PAGE:
+            _rendered.clear()
+        _rendered[run] = known
+    return known
 
 
 async def live(request: Request) -> Response:
@@ -124,44 +132,42 @@ async def live(request: Request) -> Response:
 
     async def told() -> AsyncIterator[str]:
         nonlocal path, start
-        shown = ""
-        quiet = 0.0
+        shown: dict[str, str] = {}
+        clock = asyncio.get_running_loop().time
+        spoke = clock()
         while True:
             # Asked first: what is written before the answer is then read below.
-            view = await run_in_threadpool(builds.view, run)
+            view, parts = await run_in_threadpool(_parts, builds, run)
             step = view.step(name)
             path = path or (builds.log_path(step.log) if step and step.log else None)
-            parts = await run_in_threadpool(_parts, view, step)
-            said = parts != shown
-            if said:
-                shown = parts
-                yield f"event: parts\ndata: {parts}\n\n"
+            if news := {key: html for key, html in parts.items() if shown.get(key) != html}:
+                shown.update(news)
+                spoke = clock()
+                yield f"event: parts\ndata: {json.dumps(news)}\n\n"
             while path is not None:
-                size = await run_in_threadpool(_size, path)
-                if size == start:
-                    break
-                message, end = await run_in_threadpool(_message, str(path), start, size)
+                message, end = await run_in_threadpool(_news, path, start)
                 if end == start:
                     break
-                start, said = end, True
+                start, spoke = end, clock()
                 yield f"event: log\nid: {end}\ndata: {message}\n\n"
             if view.over:
                 yield "event: over\ndata: {}\n\n"
                 return
-            quiet = 0.0 if said else quiet + _PAUSE_S
-            if quiet >= _HEARTBEAT_S:
-                quiet = 0.0
+            if clock() - spoke > _HEARTBEAT_S:
+                spoke = clock()
                 yield ": alive\n\n"
-            await asyncio.sleep(_PAUSE_S)
+            # All readers at the same moments: what one reads, the others find read.
+            await asyncio.sleep(_PAUSE_S - clock() % _PAUSE_S)
 
     return StreamingResponse(told(), media_type="text/event-stream")
 
 
-def _size(path: Path) -> int:
+def _news(path: Path, start: int) -> tuple[str, int]:
+    """What a log says behind a place, and the place behind that."""
     try:
-        return path.stat().st_size
+        return _message(str(path), start, path.stat().st_size)
     except OSError:
-        return 0
+        return "", start
 
 
 async def stop(request: Request) -> Response:

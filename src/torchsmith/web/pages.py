@@ -61,6 +61,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,
     )
     made.filters.update(when=when, size=size, clock=clock)
     made.globals.update(address=address, version=__version__)

@@ -44,7 +44,7 @@ function follow(root) {
     if (last) address.searchParams.set("start", last);
     source = new EventSource(address);
     source.addEventListener("parts", (event) => {
-      for (const [name, html] of Object.entries(JSON.parse(event.data).parts)) {
+      for (const [name, html] of Object.entries(JSON.parse(event.data))) {
         const element = document.getElementById("part-" + name);
         if (element) put(element, html);
       }
