@@ -78,8 +78,8 @@ class CompileLog:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = (folder / NAME).open("ab", buffering=0)
                 self._memory = (folder / MEMORY).open("ab", buffering=0)
-            limits = {"cores": self._cores, "budget": self.budget}
-            self._write(self._memory, MemoryRecord("limits", time.time(), **limits))
+            limits = MemoryRecord("limits", time.time(), cores=self._cores, budget=self.budget)
+            self._write(self._memory, limits)
 
     def add(self, event: MemoryEvent) -> None:
         """Write down what a compile took, once it has ended."""

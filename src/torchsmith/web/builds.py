@@ -20,7 +20,7 @@ from torchsmith.errors import UsageError
 from torchsmith.web.build_view import Builds, BuildView, StepView, journal_at
 from torchsmith.web.charts import charts
 from torchsmith.web.pages import address, page, part
-from torchsmith.web.portal import action, portal_of
+from torchsmith.web.portal import action, number, portal_of
 
 _PAGE = 50
 _PAUSE_S = 0.5
@@ -36,12 +36,6 @@ def _builds(request: Request) -> Builds:
         state.builds = Builds(portal_of(request).root)
     found: Builds = state.builds
     return found
-
-
-def number(request: Request, name: str, default: int = 0) -> int:
-    """A number out of an address; whatever else stands there is the default."""
-    text = request.query_params.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
 
 
 def listed(request: Request) -> Response:

@@ -24,9 +24,8 @@ from torchsmith.jobs.submissions import Submission, Submissions
 from torchsmith.jobs.submit import check, submit
 from torchsmith.jobs.watch import all_refreshed, client_of, failures, refreshed, stopped
 from torchsmith.redact import redacted_lines
-from torchsmith.web.builds import number
 from torchsmith.web.pages import address, page, part
-from torchsmith.web.portal import action, portal_of
+from torchsmith.web.portal import action, number, portal_of
 
 _PAGE = 50
 _LINES = 2000

@@ -42,6 +42,12 @@ def portal_of(request: Request) -> Portal:
     return found
 
 
+def number(request: Request, name: str, default: int = 0) -> int:
+    """A number out of an address; whatever else stands there is the default."""
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
+
+
 async def posted(request: Request) -> dict[str, str]:
     """The fields of a form of ours."""
     body = b""
