@@ -30,7 +30,8 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 # Set to a folder, the screenshots of the documentation are written there.
 PICTURES = os.environ.get("TORCHSMITH_PORTAL_PICTURES", "")
-PATIENCE = 180
+# A limit, not a length: machines that run tests are busy.
+PATIENCE = 600
 JOB = """
 name = "count"
 [[role]]

@@ -19,6 +19,7 @@ import rattler
 from rattler.index import index_fs
 from tests.tiny_packages import conda, wheel
 
+from torchsmith.ship import addresses
 from torchsmith.ship.addresses import Found
 from torchsmith.ship.index_pages import JSON_TYPE
 from torchsmith.ship.publish import Places, publish, yank
@@ -68,7 +69,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     )
     with Server(make_app(Portal(places=places)), "127.0.0.1", 0) as server:
         shop = Shop(places, server)
-        real = published.look_up
+        real = addresses.look_up
 
         def seen(places: Places, address: str, accept: str = "") -> Found:
             shop.asked.append((address, accept))

@@ -69,7 +69,7 @@ def test_another_name_is_refused(tmp_path: Path, host: str) -> None:
 
 def test_of_a_server_for_others_only_its_address_and_names_are_known(tmp_path: Path) -> None:
     reader = client(tmp_path, Access(frozenset({"forge.lab"}), TOKEN))
-    reader.base_url = "http://10.0.0.7:8080"  # type: ignore[assignment]
+    reader.base_url = "http://10.0.0.7:8080"
     answers = {
         host: reader.get("/login", headers={"Host": host}).status_code
         for host in ("10.0.0.7:8080", "forge.lab:8080", "FORGE.lab", "other.lab", "127.0.0.1")

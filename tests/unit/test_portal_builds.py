@@ -63,7 +63,7 @@ class Forge:
     def get(self, path: str, **query: str) -> str:
         answer = self.reader.get(path, params=query, headers=HTML)
         assert answer.status_code == 200, answer.text
-        return answer.text
+        return str(answer.text)
 
     def told(self, run: str, step: str, **headers: str) -> list[tuple[str, str, str]]:
         """The messages of a build that is over: their kind, id and content."""

@@ -33,7 +33,7 @@ def asked(client: TestClient, **fields: str) -> str:
     own = client.get("/recipes", headers=HTML).text.partition('data-page-token="')[2][:64]
     answer = client.post("/recipes/check", data={**fields, "page_token": own})
     assert answer.status_code == 200, answer.text
-    return answer.text
+    return str(answer.text)
 
 
 def test_a_recipe_is_answered_while_it_is_typed(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def farm(folder: Path) -> Path:
         "reason": "no <b>room</b>",
         "excerpt": ["x"],
     }
-    told = {
+    told: dict[str, tuple[list[dict[str, object]], str | None]] = {
         "py311": ([{"event": "step-cached"}, {"event": "run-finished", "artifacts": []}], "0"),
         "py312": ([failed], "6"),
         "py313": ([failed], "6"),

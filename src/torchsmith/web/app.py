@@ -57,7 +57,7 @@ async def _login(request: Request) -> Response:
     if not access.accepts(given.get("token", "")):
         # Guessing is slow.
         await asyncio.sleep(1)
-        return page(request, "login.html", 403, wrong=True)
+        return page(request, "login.html", status=403, wrong=True)
     answer = RedirectResponse("/", 303)
     name = access.cookie_name(request)
     answer.set_cookie(name, access.log_in(), httponly=True, samesite="strict", path="/")

@@ -248,11 +248,21 @@ def _step_view(
         path = log_path(record.log)
         if status in _UNDER_WAY and kind in ("compile", "") and path is not None:
             done, total = last_count(path) or (0, 0)
+    title = (record.title if record else "") or str(planned.get("title", name))
     return StepView(
-        *(name, str((record.title if record else "") or planned.get("title", name)), kind, status),
-        *(str(planned.get("place", "")), tuple(map(str, planned.get("needs", ())))),
-        *(record.log if record else "", record.error if record else ""),
-        *(record.started if record else None, seconds, expected, done, total),
+        step=name,
+        title=title,
+        kind=kind,
+        status=status,
+        place=str(planned.get("place", "")),
+        needs=tuple(map(str, planned.get("needs", ()))),
+        log=record.log if record else "",
+        error=record.error if record else "",
+        started=record.started if record else None,
+        seconds=seconds,
+        expected=expected,
+        done=done,
+        total=total,
     )
 
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -66,7 +67,7 @@ def one(request: Request) -> Response:
     return page(request, "build.html", **_values(view, step), log=log, live=live)
 
 
-def _values(view: BuildView, step: StepView | None) -> dict[str, object]:
+def _values(view: BuildView, step: StepView | None) -> dict[str, Any]:
     return {"view": view, "step": step, "drawn": charts(view.flight)}
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -84,7 +85,7 @@ def parts(request: Request) -> Response:
     return Response(part("job_parts.html", **_values(request)), media_type="text/html")
 
 
-def _values(request: Request) -> dict[str, object]:
+def _values(request: Request) -> dict[str, Any]:
     wanted = request.query_params.get("id", "")
     with _kept(request) as kept:
         if kept is None:
@@ -120,7 +121,7 @@ def prepare(request: Request) -> Response:
     return page(request, "launch.html", **_checked(request, dict(request.query_params)))
 
 
-def _checked(request: Request, fields: dict[str, str]) -> dict[str, object]:
+def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
     name = fields.get("file", "")
     changes = [line.strip() for line in fields.get("changes", "").splitlines() if line.strip()]
     notes: list[str] = []
@@ -161,7 +162,7 @@ async def launch(request: Request) -> Response:
     fields = await action(request)
     checked = await run_in_threadpool(_checked, request, fields)
     if checked["problems"]:
-        return page(request, "launch.html", 422, **checked)
+        return page(request, "launch.html", status=422, **checked)
 
     def go() -> str:
         changes = [line.strip() for line in fields.get("changes", "").splitlines() if line.strip()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -68,12 +68,12 @@ def environment() -> Environment:
     return made
 
 
-def part(name: str, **values: object) -> str:
+def part(name: str, /, **values: object) -> str:
     """A piece of a page, for one that is open."""
     return environment().get_template(name).render(**values)
 
 
-def page(request: Request, name: str, status: int = 200, **values: object) -> HTMLResponse:
+def page(request: Request, name: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A whole page."""
     portal: Portal = request.app.state.portal
     content = (
@@ -94,4 +94,4 @@ def problem_page(
     request: Request, status: int, title: str, message: str, hint: str = ""
 ) -> HTMLResponse:
     """Why there is nothing to see."""
-    return page(request, "problem.html", status, title=title, message=message, hint=hint)
+    return page(request, "problem.html", status=status, title=title, message=message, hint=hint)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
@@ -135,7 +136,7 @@ async def check(request: Request) -> Response:
     return HTMLResponse(part("recipe_answer.html", **_shown(made)))
 
 
-def _shown(made: Answer) -> dict[str, object]:
+def _shown(made: Answer) -> dict[str, Any]:
     plan = made.plan
     return {
         "made": made,
