@@ -46,7 +46,7 @@ def plan(*, fails: bool) -> Plan:
             id="notes",
             kind="fetch",
             title="Write the notes",
-            commands=("echo '<script>alert(1)</script>' | tee notes.txt",),
+            commands=(f"echo '<script>alert(1)</script>' {fails} | tee notes.txt",),
             outputs=("notes.txt",),
         ),
         Step(

@@ -227,7 +227,7 @@ def test_a_failing_build_names_its_cause_and_cure(inside: Browser, portal: Porta
     inside.reads("no_such_header.h", "Cure:")
     inside.picture("failed")
     inside.driver.get(f"{inside.driver.current_url.partition('#')[0]}&step=notes")
-    inside.reads("<script>alert(1)</script>")
+    inside.reads("<script>alert(1)</script> True")
     assert errors(inside) == []
 
 

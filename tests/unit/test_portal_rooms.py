@@ -140,7 +140,7 @@ def farm(folder: Path) -> Path:
     made = folder / "store/farm/lab-0123"
     made.mkdir(parents=True)
     (made / "recipe.toml").write_text("torch = '2.6.0'\n")
-    failed = {
+    failed: dict[str, object] = {
         "event": "step-failed",
         "title": "Compile",
         "reason": "no <b>room</b>",
