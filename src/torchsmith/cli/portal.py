@@ -23,7 +23,9 @@ def portal(
     host: Host = "127.0.0.1",
     name: Annotated[
         list[str] | None,
-        typer.Option("--name", help="Another name of this server, as readers write it; repeatable"),
+        typer.Option(
+            "--name", help="Another name of this server, as readers write it; repeatable."
+        ),
     ] = None,
     token_file: Annotated[
         Path | None,
