@@ -31,6 +31,8 @@ if [ "${1:-}" != --basic ]; then
   lacks dockerd docker.io
   lacks docker-registry docker-registry
   lacks htpasswd apache2-utils
+  # The portal is looked at in a real browser.
+  lacks chromedriver chromium chromium-driver
   # For torchvision.
   pkg-config --exists libjpeg libpng 2>/dev/null || missing+=(libjpeg-dev libpng-dev)
   # The headers of the Python that runs the tests, if it is the system's.

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,14 @@ import rattler
 from rattler.index import index_fs
 from tests.tiny_packages import conda, wheel
 
-from torchsmith.ship import serve
+from torchsmith.ship import addresses
+from torchsmith.ship.addresses import Found
 from torchsmith.ship.index_pages import JSON_TYPE
 from torchsmith.ship.publish import Places, publish, yank
-from torchsmith.ship.serve import Found, Server
+from torchsmith.web import published
+from torchsmith.web.app import make_app
+from torchsmith.web.portal import Portal
+from torchsmith.web.server import Server
 
 pytestmark = pytest.mark.integration
 
@@ -64,22 +67,16 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
         ],
         places,
     )
-    with Server(places, "127.0.0.1", 0) as server:
+    with Server(make_app(Portal(places=places)), "127.0.0.1", 0) as server:
         shop = Shop(places, server)
-        real = serve.look_up
+        real = addresses.look_up
 
         def seen(places: Places, address: str, accept: str = "") -> Found:
             shop.asked.append((address, accept))
             return real(places, address, accept)
 
-        monkeypatch.setattr(serve, "look_up", seen)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield shop
-        finally:
-            server.shutdown()
-            thread.join()
+        monkeypatch.setattr(published, "look_up", seen)
+        yield shop
 
 
 def installed(

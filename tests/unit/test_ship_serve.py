@@ -6,22 +6,40 @@ import contextlib
 import http.client
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from tests.tiny_packages import conda, wheel
 
 from torchsmith.errors import HostError
+from torchsmith.ship.addresses import accepted, usage
 from torchsmith.ship.index_pages import HTML_TYPE, JSON_TYPE
 from torchsmith.ship.publish import Places, publish
-from torchsmith.ship.serve import Server, _Handler, accepted, usage
+from torchsmith.web import server as web_server
+from torchsmith.web.access import Access
+from torchsmith.web.app import make_app
+from torchsmith.web.portal import Portal
+from torchsmith.web.server import Server
 
 pytestmark = pytest.mark.unit
 
 WHEEL = "tiny_lib-1.0%2Bcpu-py3-none-any.whl"
 PIP = f"{JSON_TYPE}, {HTML_TYPE}; q=0.1, text/html; q=0.01"
+
+
+def serving(places: Places, said: list[str] | None = None, port: int = 0) -> Server:
+    portal = Portal(Access(names=None), places)
+    say = said.append if said is not None else lambda _: None
+    return Server(make_app(portal, say), "127.0.0.1", port)
+
+
+def place(server: Server) -> tuple[str, int]:
+    found = urlsplit(server.address)
+    assert found.hostname is not None
+    assert found.port is not None
+    return found.hostname, found.port
 
 
 class Answer:
@@ -37,7 +55,7 @@ class Client:
     """One connection that is kept open."""
 
     def __init__(self, server: Server) -> None:
-        self._connection = http.client.HTTPConnection(*server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+        self._connection = http.client.HTTPConnection(*place(server), timeout=10)
 
     def get(self, path: str, method: str = "GET", **headers: str) -> Answer:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -64,16 +82,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 
 @pytest.fixture(scope="module")
 def client(places: Places) -> Iterator[Client]:
-    with Server(places, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(places) as server:
         client = Client(server)
-        try:
-            yield client
-        finally:
-            client.close()
-            server.shutdown()
-            thread.join()
+        yield client
+        client.close()
 
 
 @pytest.mark.parametrize(
@@ -197,14 +209,14 @@ def test_nothing_else_can_be_reached(path: str, client: Client) -> None:
 
 def test_it_can_only_be_read(client: Client) -> None:
     for method in ("PUT", "POST", "DELETE"):
-        assert client.get("/simple/", method).status == 501
+        assert client.get("/simple/", method).status == 405
 
 
 def test_a_port_that_is_taken_is_said_to_be(places: Places) -> None:
-    with Server(places, "127.0.0.1", 0) as server:
-        port = server.server_address[1]
+    with serving(places) as server:
+        port = place(server)[1]
         with pytest.raises(HostError, match="cannot be listened on"):
-            Server(places, "127.0.0.1", int(port))
+            serving(places, port=port)
         assert usage(places, server.address) == [
             f"pip install --index-url http://127.0.0.1:{port}/simple/ NAME",
             f"uv pip install --index-url http://127.0.0.1:{port}/simple/ NAME",
@@ -215,16 +227,12 @@ def test_a_port_that_is_taken_is_said_to_be(places: Places) -> None:
 @pytest.fixture
 def server(places: Places) -> Iterator[tuple[Server, list[str]]]:
     said: list[str] = []
-    with Server(places, "127.0.0.1", 0, said.append) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(places, said) as server:
         yield server, said
-        server.shutdown()
-        thread.join()
 
 
 def connected(server: Server) -> socket.socket:
-    return socket.create_connection(server.server_address[:2], timeout=10)  # type: ignore[arg-type]
+    return socket.create_connection(place(server), timeout=10)
 
 
 def test_a_body_is_not_taken_for_the_next_request(server: tuple[Server, list[str]]) -> None:
@@ -236,7 +244,8 @@ def test_a_body_is_not_taken_for_the_next_request(server: tuple[Server, list[str
             + hidden
         )
         said = b""
-        with contextlib.suppress(ConnectionError):
+        line.settimeout(1)
+        with contextlib.suppress(ConnectionError, TimeoutError):
             while chunk := line.recv(65536):
                 said += chunk
     assert said.count(b"HTTP/1.1 ") == 1
@@ -257,7 +266,7 @@ def test_this_machines_own_names_are_taken(host: str, client: Client) -> None:
 def test_a_slow_request_is_cut_off(
     server: tuple[Server, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_Handler, "request_seconds", 0.3)
+    monkeypatch.setattr(web_server._Impatient, "request_seconds", 0.3)
     begin = time.monotonic()
     with connected(server[0]) as line, contextlib.suppress(ConnectionError):
         for byte in b"GET / HTTP/1.1\r\n" + b"X: " + b"a" * 1000:
@@ -268,28 +277,22 @@ def test_a_slow_request_is_cut_off(
     assert time.monotonic() - begin < 8
 
 
-def test_connections_beyond_the_most_wait_their_turn(
+def test_connections_beyond_the_most_are_told_so_and_idle_ones_go(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Server, "most_connections", 2)
-    monkeypatch.setattr(_Handler, "timeout", 0.5)
-    others = set(threading.enumerate())
-    with Server(places, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    monkeypatch.setattr(web_server, "_MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(web_server._Impatient, "request_seconds", 1.0)
+    with serving(places) as server:
         idle = [connected(server) for _ in range(5)]
-        answering = {
-            thread for thread in threading.enumerate() if "process_request_thread" in thread.name
-        }
-        # Those of other servers are none of this one's.
-        assert len(answering - others) <= 2
+        client = Client(server)
+        assert client.get("/simple/").status == 503
+        client.close()
+        for line in idle:
+            assert line.recv(1) == b""
+            line.close()
         client = Client(server)
         assert client.get("/simple/").status == 200
         client.close()
-        for line in idle:
-            line.close()
-        server.shutdown()
-        thread.join()
 
 
 def test_a_client_that_resets_is_no_error(

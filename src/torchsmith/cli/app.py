@@ -26,6 +26,7 @@ from torchsmith.cli import (
     log,
     parity,
     plan,
+    portal,
     publish,
     run,
     schema,
@@ -96,6 +97,7 @@ _SECTIONS: dict[str, dict[str, Callable[..., None] | App]] = {
         "serve": serve.serve,
     },
     "Images and jobs": {"image": image.app, "run": run.run, "job": job.app},
+    "Watch": {"portal": portal.portal},
     "Compare": {"bench": bench.bench, "parity": parity.parity},
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Index = Annotated[Path | None, typer.Option("--index", help="Folder of a pip index.")]
 Channel = Annotated[Path | None, typer.Option("--channel", help="Folder of a conda channel.")]
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+
+Say = Callable[[str], None]
 
 _SAID = {
     "added": "added",

@@ -9,36 +9,47 @@ import typer
 
 from torchsmith.cli import places
 
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes one that is free.")]
+Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per request.")]
+
 
 def serve(
     index: places.Index = None,
     channel: places.Channel = None,
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0 takes one that is free.")
-    ] = 8080,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per request.")] = False,
+    port: Port = 8080,
+    host: Host = "127.0.0.1",
+    quiet: Quiet = False,
 ) -> None:
     """Serve an index and a channel over HTTP; by default only to this machine."""
+    from torchsmith.ship.addresses import is_loopback, usage
     from torchsmith.ship.publish import Places
-    from torchsmith.ship.serve import Server, is_loopback, usage
+    from torchsmith.web.access import Access
+    from torchsmith.web.app import make_app
+    from torchsmith.web.portal import Portal
+    from torchsmith.web.server import Server
 
     where = Places(index, channel)
+    where.check()
+    portal = Portal(Access(names=None), where)
+    server = Server(make_app(portal, log_to_stderr(quiet=quiet)), host, port)
+    if not is_loopback(host):
+        print(
+            f"!  anybody who reaches {host} can read what is served; there is no password",
+            file=sys.stderr,
+        )
+    print(f"serving at {server.address}", flush=True)
+    for line in usage(where, server.address):
+        print(f"  {line}", flush=True)
+    server.run()
+    print("stopped", file=sys.stderr)
+
+
+def log_to_stderr(*, quiet: bool) -> places.Say:
+    """Where the lines about requests go."""
 
     def say(text: str) -> None:
         if not quiet:
             print(text, file=sys.stderr, flush=True)
 
-    with Server(where, host, port, say) as server:
-        if not is_loopback(host):
-            print(
-                f"!  anybody who reaches {host} can read what is served; there is no password",
-                file=sys.stderr,
-            )
-        print(f"serving at {server.address}", flush=True)
-        for line in usage(where, server.address):
-            print(f"  {line}", flush=True)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print("stopped", file=sys.stderr)
+    return say

@@ -185,6 +185,7 @@ def build(
                 options=names_from_within(place.resolve(), knows),
             ) as governor,
         ):
+            compiles.budget = governor.budget
             own = {
                 **acceleration(store.root / "lessons", cores, headers, governor.budget),
                 "PROJECT": str(project.resolve()),

@@ -1,19 +1,24 @@
-"""What every compile of a run took, kept beside the run's logs: for its timeline."""
+"""What every compile of a run took, kept beside the run's logs: for its timeline.
+
+compiles.jsonl   a line for each compile that ended
+memory.jsonl     a line for each that waits for memory, begins or ends: what runs at this moment
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import msgspec
 
 from torchsmith.engine.events import Event, RunStarted
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
-from torchsmith.toolchain.governor_events import Finished
+from torchsmith.toolchain.governor_events import Finished, Started, WaitingForMemory
 
 NAME = "compiles.jsonl"
+MEMORY = "memory.jsonl"
 
 
 class CompileRecord(msgspec.Struct, frozen=True):
@@ -33,18 +38,36 @@ class CompileRecord(msgspec.Struct, frozen=True):
     output: str = ""
 
 
+class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What happened to a compile, and when (seconds since 1970); sizes in bytes.
+
+    The first line of a run, "limits", says what all of them together may use.
+    """
+
+    kind: Literal["limits", "waits", "runs", "ended"]
+    at: float
+    job: int = 0
+    file: str = ""
+    estimate: int = 0
+    cores: int = 0
+    budget: int = 0
+
+
 class CompileLog:
-    """Writes a line for each compile that ended; `logs` is the store's folder of logs."""
+    """Writes lines about compiles; `logs` is the store's folder of logs, `budget` their memory."""
 
     def __init__(self, logs: Path, cores: int) -> None:
         self._logs = logs
         self._cores = cores
         self._file: BinaryIO | None = None
+        self._memory: BinaryIO | None = None
+        self.budget = 0
 
     def close(self) -> None:
         """Write nothing more."""
-        if self._file is not None:
-            self._file.close()
+        for file in (self._file, self._memory):
+            if file is not None:
+                file.close()
 
     def heed(self, event: Event) -> None:
         """Begin where a run begins."""
@@ -54,13 +77,24 @@ class CompileLog:
             with contextlib.suppress(OSError):
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = (folder / NAME).open("ab", buffering=0)
+                self._memory = (folder / MEMORY).open("ab", buffering=0)
+            limits = MemoryRecord("limits", time.time(), cores=self._cores, budget=self.budget)
+            self._write(self._memory, limits)
 
     def add(self, event: MemoryEvent) -> None:
         """Write down what a compile took, once it has ended."""
-        if self._file is None or not isinstance(event, Finished):
-            return
         now = time.time()
-        record = CompileRecord(
+        match event:
+            case WaitingForMemory() | Started():
+                kind: Literal["waits", "runs"] = "runs" if isinstance(event, Started) else "waits"
+                record = MemoryRecord(kind, now, event.job, event.file, event.estimate)
+                self._write(self._memory, record)
+                return
+            case _:
+                self._write(self._memory, MemoryRecord("ended", now, event.job))
+        if not isinstance(event, Finished):
+            return
+        compiled = CompileRecord(
             event.file,
             now - event.wall_seconds,
             now,
@@ -70,9 +104,13 @@ class CompileLog:
             self._cores,
             event.output,
         )
+        self._write(self._file, compiled)
+
+    def _write(self, file: BinaryIO | None, record: msgspec.Struct) -> None:
         # One write a line: a run that is killed leaves whole lines, or a last one cut short.
         with contextlib.suppress(OSError):
-            self._file.write(msgspec.json.encode(record) + b"\n")
+            if file is not None:
+                file.write(msgspec.json.encode(record) + b"\n")
 
 
 def read_compiles(logs: Path, run: str) -> list[CompileRecord]:

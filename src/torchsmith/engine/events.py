@@ -20,6 +20,17 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A step of the plan: `needs` are those it waits for, `place` the system it is run in."""
+
+    step: str
+    title: str
+    kind: str
+    needs: tuple[str, ...]
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Event):
     """A run begins: `total` steps are looked at, `to_run` of them will be run."""
 
@@ -28,6 +39,7 @@ class RunStarted(Event):
     work: str
     total: int
     to_run: tuple[str, ...]
+    steps: tuple[PlannedStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ def share_left(same: Sequence[StepRecord]) -> float:
     for record in sorted(same, key=lambda item: item.started or 0):
         if record.status == "done" or not record.log:
             continue
-        came = _last_count(Path(record.log))
+        came = last_count(Path(record.log))
         if came is not None:
             done, total = came
             whole = max(whole, total)
@@ -124,7 +124,8 @@ def share_left(same: Sequence[StepRecord]) -> float:
     return rest / whole if rest is not None and whole else 1.0
 
 
-def _last_count(log: Path) -> tuple[int, int] | None:
+def last_count(log: Path) -> tuple[int, int] | None:
+    """How many files of a compilation are done, and of how many, by the end of its log."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)

@@ -10,9 +10,11 @@ common file its lock would, until the file server lets it go.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import signal
 import sqlite3
 import time
 import uuid
@@ -23,6 +25,7 @@ from typing import Literal
 from torchsmith import __version__
 from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.events import Event, StepLine, StepProgress, as_json, event_name
+from torchsmith.errors import UsageError
 
 RunStatus = Literal["running", "done", "failed", "interrupted"]
 StepStatus = Literal["running", "waiting", "done", "cached", "skipped", "failed", "interrupted"]
@@ -215,6 +218,15 @@ class Journal:
         about = (row["plan"], row["recipe"], row["host"], row["torchsmith"])
         return RunRecord(row["id"], *about, *times, status, row["error"])
 
+    def stop(self, run: str) -> None:
+        """Ask a run of this machine to stop, as Ctrl-C does."""
+        rows = self._database.rows("SELECT * FROM runs WHERE id = ?", (run,))
+        if not rows or rows[0]["status"] != "running" or self._left(rows[0], "running"):
+            raise UsageError(f"{run} is not running", "There is nothing to stop.")
+        if rows[0]["node"] != platform.node():
+            raise UsageError(f"{run} runs on {rows[0]['node']}", "Stop it there.")
+        os.kill(rows[0]["pid"], signal.SIGTERM)
+
     def steps(self, run: str) -> list[StepRecord]:
         """The steps of a run, in the order they were come to."""
         owner = self._database.rows("SELECT * FROM runs WHERE id = ?", (run,))
@@ -246,4 +258,10 @@ class Journal:
         rows = self._database.rows(
             "SELECT content FROM events WHERE run = ? ORDER BY number", (run,)
         )
-        return [json.loads(row["content"]) for row in rows]
+        found: list[dict[str, object]] = []
+        for row in rows:
+            # Half a record tells nothing, and hides none of the others.
+            with contextlib.suppress(ValueError, TypeError):
+                content = json.loads(row["content"])
+                found += [content] if isinstance(content, dict) else []
+        return found

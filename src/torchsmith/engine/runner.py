@@ -187,6 +187,16 @@ class _Run:
                 work=str(self.work.path),
                 total=len(self.steps),
                 to_run=order,
+                steps=tuple(
+                    events.PlannedStep(
+                        step=step.id,
+                        title=step.title,
+                        kind=step.kind,
+                        needs=step.needs,
+                        place=step.place.system,
+                    )
+                    for step in self.steps
+                ),
             )
         )
         self._say_how_long(chosen)

@@ -16,7 +16,7 @@ from torchsmith.ship.channel import (
     yank_packages,
 )
 from torchsmith.ship.conda_package import ENDINGS
-from torchsmith.ship.folder import Change, FolderKind, Say
+from torchsmith.ship.folder import Change, FolderKind, Say, check_folder
 from torchsmith.ship.index import publish_wheels, remove_wheel, yank_wheels
 from torchsmith.ship.libtorch import is_libtorch, publish_archives, remove_archive
 
@@ -39,6 +39,13 @@ class Places(Struct, frozen=True):
                 "neither an index nor a channel was named",
                 "Say --index DIR or --channel DIR, or put them under [publish] in the recipe.",
             )
+
+    def check(self) -> None:
+        """Refuse folders that are not published ones."""
+        if self.index is not None:
+            check_folder(self.index, "index", exists=True)
+        if self.channel is not None:
+            check_folder(self.channel, "channel", exists=True)
 
 
 class Sorted(Struct, frozen=True):

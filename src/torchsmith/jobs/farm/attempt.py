@@ -49,6 +49,8 @@ class Attempt:
         self.seconds = 0.0
         self.artifacts: tuple[Path, ...] = ()
         self.failure: Failure | None = None
+        # Steps found in the store and steps run; compiles found in the compiler cache, of all.
+        self.cached = self.ran = self.hits = self.compiles = 0
         self._finished = False
         self._error = ""
         self._offset = 0
@@ -109,6 +111,12 @@ class Attempt:
         match event:
             case {"event": "step-started", "title": str(title)}:
                 self.step = title
+            case {"event": "step-cached"}:
+                self.cached += 1
+            case {"event": "step-finished"}:
+                self.ran += 1
+            case {"event": "compiler-cache-used", "hits": int(hits), "misses": int(misses)}:
+                self.hits, self.compiles = hits, hits + misses
             case {"event": "waiting", "message": str(message)}:
                 self.step = message
             case {"event": "step-progress", "done": int(done), "total": int(total)}:

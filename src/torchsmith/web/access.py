@@ -1,0 +1,122 @@
+"""Who may see the portal, and who may act: names, origins, the token, sessions.
+
+A page of another site can send requests here from the reader's own browser. A request is therefore
+refused unless its Host is a name of this server (DNS rebinding), and one that changes something
+unless it comes from a page of ours (Origin) with that page's own token (CSRF).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import secrets
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from torchsmith.ship.addresses import is_loopback
+
+SHORTEST_TOKEN = 16
+_SESSION_S = 7 * 86_400.0
+_MOST_SESSIONS = 1000
+
+
+@dataclass
+class Access:
+    """What this server asks of a request.
+
+    `names` are the hosts it is known by besides this machine's loopback and the address a
+    connection came to; None: any name. Without a `token` whoever reaches it may read.
+    """
+
+    names: frozenset[str] | None = frozenset()
+    token: str = ""
+    actions: bool = False
+    _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    _sessions: dict[str, float] = field(default_factory=dict)
+
+    def knows_host(self, request: HTTPConnection) -> bool:
+        """Whether a request names this server."""
+        given = request.headers.getlist("host")
+        name = _host_name(given[0]) if len(given) == 1 else ""
+        if not name:
+            return False
+        bound = str((request.scope.get("server") or ("",))[0])
+        if self.names is None and not is_loopback(bound):
+            return True
+        # Only what reaches the loopback came from this machine: its names are then ours.
+        own = is_loopback(name) if is_loopback(bound) else name == bound.lower()
+        return own or name in (self.names or ())
+
+    def is_cross_site(self, request: HTTPConnection) -> bool:
+        """Whether a browser says that another site's page sends this."""
+        origin = request.headers.get("origin")
+        if origin is not None:
+            return origin.lower() != f"http://{request.headers['host']}".lower()
+        return request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+
+    def accepts(self, token: str) -> bool:
+        """Whether this is the token."""
+        return bool(self.token) and hmac.compare_digest(token.encode(), self.token.encode())
+
+    def log_in(self) -> str:
+        """A new session: what its cookie holds."""
+        now = time.monotonic()
+        live = {name: end for name, end in self._sessions.items() if end > now}
+        # The oldest go first: dictionaries keep their order.
+        self._sessions = dict(list(live.items())[-_MOST_SESSIONS + 1 :])
+        session = secrets.token_urlsafe(32)
+        self._sessions[session] = now + _SESSION_S
+        return session
+
+    def log_out(self, request: HTTPConnection) -> None:
+        """End the session of a request."""
+        self._sessions.pop(self._session(request), None)
+
+    def admits(self, request: HTTPConnection) -> bool:
+        """Whether a request may read."""
+        if not self.token or self.by_header(request):
+            return True
+        return self._sessions.get(self._session(request), 0.0) > time.monotonic()
+
+    def by_header(self, request: HTTPConnection) -> bool:
+        """Whether a request carries the token itself, which no page of another site can have it do.
+
+        pip and conda know only Basic: the token is then the password, whatever the user is.
+        """
+        kind, _, value = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self.accepts(value.strip())
+        if kind.lower() == "basic":
+            try:
+                said = base64.b64decode(value.strip(), validate=True).decode()
+            except ValueError:
+                return False
+            return self.accepts(said.partition(":")[2])
+        return False
+
+    def cookie_name(self, request: HTTPConnection) -> str:
+        """Cookies of one host are common to all its ports."""
+        return f"torchsmith-{request.url.port or 80}"
+
+    def _session(self, request: HTTPConnection) -> str:
+        return request.cookies.get(self.cookie_name(request), "")
+
+    def page_token(self, request: HTTPConnection) -> str:
+        """What the forms of a page send along."""
+        return hmac.new(self._secret, self._session(request).encode(), "sha256").hexdigest()
+
+    def is_page_token(self, request: HTTPConnection, given: str) -> bool:
+        """Whether a form was on a page of ours."""
+        return hmac.compare_digest(given.encode(), self.page_token(request).encode())
+
+
+def _host_name(host: str) -> str:
+    try:
+        parts = urlsplit(f"//{host}")
+        # Reading the port checks it.
+        return "" if parts.username or parts.path or parts.port == 0 else parts.hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,303 @@
+"""One build as its page shows it: steps and their graph, compiles, log, what is known of a failure.
+
+Fifty readers of one build cost what one costs: what they see is read once a moment, for all.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torchsmith.bench.timeline import Timeline, lay_out
+from torchsmith.diagnose.diagnose import Diagnosis, explained
+from torchsmith.diagnose.knowledge import shipped
+from torchsmith.diagnose.scan import scan_file
+from torchsmith.engine.compile_log import read_compiles
+from torchsmith.engine.expected import last_count
+from torchsmith.engine.in_flight import InFlight
+from torchsmith.engine.job_log import read_jobs
+from torchsmith.engine.journal import Journal, RunRecord, StepRecord
+from torchsmith.engine.journals import past_journal
+from torchsmith.engine.store import Store
+from torchsmith.errors import UsageError
+from torchsmith.owners import open_plain
+
+_UNDER_WAY = ("running", "waiting")
+_FRESH_S = 0.4
+_KEPT = 64
+_BOX, _HIGH, _GAP, _ROOM = 210, 46, 14, 60
+# More boxes than these are no picture any more.
+_MOST_BOXES = 80
+
+
+@contextmanager
+def journal_at(root: Path) -> Iterator[Journal | None]:
+    """The journal of a store, for as long as one answer takes."""
+    journal = past_journal(Store(root))
+    if journal is None:
+        yield None
+        return
+    with closing(journal):
+        yield journal
+
+
+@dataclass(frozen=True)
+class StepView:
+    """A step: where it is, what was expected of it, what it took so far."""
+
+    step: str
+    title: str
+    kind: str
+    status: str
+    place: str
+    needs: tuple[str, ...]
+    log: str
+    error: str
+    started: float | None
+    seconds: float | None
+    expected: float | None
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Box:
+    """A step in the drawing."""
+
+    view: StepView
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The steps as boxes and the arrows between them, each as x1, y1, x2, y2."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[tuple[int, int, int, int], ...]
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class BuildView:
+    """All of it at one moment."""
+
+    run: RunRecord
+    steps: tuple[StepView, ...]
+    graph: Graph | None
+    flight: InFlight
+    warnings: tuple[str, ...]
+    artifacts: tuple[str, ...]
+    expected: float | None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.run.status not in _UNDER_WAY
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, or takes so far."""
+        return max(0.0, (self.run.ended or time.time()) - self.run.started)
+
+    def step(self, name: str) -> StepView | None:
+        """A step by its name; without one, the step a reader most likely wants."""
+        if name:
+            return next((item for item in self.steps if item.step == name), None)
+        for status in ("failed", "running", "interrupted"):
+            for item in self.steps:
+                if item.status == status and item.log:
+                    return item
+        return next((item for item in reversed(self.steps) if item.log), None)
+
+
+@dataclass
+class Builds:
+    """The builds of a store, read at most every moment."""
+
+    root: Path
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _views: dict[str, tuple[float, BuildView]] = field(default_factory=dict)
+    _flights: dict[str, InFlight] = field(default_factory=dict)
+    _known: dict[tuple[str, int, int], Diagnosis] = field(default_factory=dict)
+
+    def view(self, run: str) -> BuildView:
+        """A build as it is now."""
+        with self._turn:
+            at, known = self._views.get(run, (0.0, None))
+            if known is None or (time.monotonic() - at > _FRESH_S and not known.over):
+                known = self._read(run)
+                _put(self._views, run, (time.monotonic(), known))
+            return known
+
+    def _read(self, run: str) -> BuildView:
+        with journal_at(self.root) as journal:
+            record = journal.run(run) if journal is not None else None
+            if journal is None or record is None:
+                raise UsageError(f"there is no build {run!r}", "The list has those that are known.")
+            steps, events = journal.steps(run), journal.events(run)
+        flight = self._flights.get(run) or InFlight(self.root / "logs", run)
+        _put(self._flights, run, flight)
+        flight.look()
+        return _view(record, steps, events, flight.now(), self.log_path)
+
+    def log_path(self, log: str) -> Path | None:
+        """A log, if it is one of this store."""
+        path = Path(log)
+        return path if log and path.resolve().is_relative_to(self.root.resolve()) else None
+
+    def timeline(self, run: str) -> Timeline | None:
+        """Where the time of a build went."""
+        logs = self.root / "logs"
+        return lay_out(read_compiles(logs, run), read_jobs(logs, run))
+
+    def diagnosis(self, step: StepView) -> Diagnosis | None:
+        """What is known of a failure."""
+        path = self.log_path(step.log)
+        if path is None:
+            return None
+        try:
+            with os.fdopen(open_plain(path), "rb") as file:
+                status = path.stat()
+                key = (str(path), status.st_size, status.st_mtime_ns)
+                if key not in self._known:
+                    _put(self._known, key, explained(scan_file(file, shipped())))
+                return self._known[key]
+        except (OSError, ValueError):
+            return None
+
+
+def _put(kept: dict[Any, Any], key: object, value: object) -> None:
+    """Keep a value, and no more than the latest few."""
+    kept.pop(key, None)
+    kept[key] = value
+    while len(kept) > _KEPT:
+        del kept[next(iter(kept))]
+
+
+def _view(
+    run: RunRecord,
+    records: Sequence[StepRecord],
+    events: Sequence[Mapping[str, object]],
+    flight: InFlight,
+    log_path: Callable[[str], Path | None],
+) -> BuildView:
+    planned: dict[str, Mapping[str, Any]] = {}
+    expected: dict[str, float] = {}
+    warnings: list[str] = []
+    artifacts: list[str] = []
+    total: float | None = None
+    for event in events:
+        # Older journals lack some of these, and half-written ones hold anything.
+        match event:
+            case {"event": "run-started", "steps": list(steps)}:
+                planned = {str(item["step"]): item for item in steps if _is_planned(item)}
+            case {
+                "event": "run-expected",
+                "steps": list(steps),
+                "seconds": int() | float() as all_,
+            }:
+                total = float(all_)
+                for item in steps:
+                    if isinstance(item, dict) and isinstance(item.get("seconds"), int | float):
+                        expected[str(item.get("step"))] = float(item["seconds"])
+            case {"event": "warned" | "waiting", "message": str(message)}:
+                warnings.append(message)
+            case {"event": "run-finished", "artifacts": list(paths)}:
+                artifacts = [str(path) for path in paths]
+    known = {item.step: item for item in records}
+    names = [*planned, *(name for name in known if name not in planned)]
+    views = [
+        _step_view(name, known.get(name), planned.get(name, {}), expected.get(name), log_path)
+        for name in names
+    ]
+    return BuildView(
+        *(run, tuple(views), _graph(views), flight),
+        *(tuple(warnings[-20:]), tuple(artifacts), total),
+    )
+
+
+def _is_planned(item: object) -> bool:
+    return (
+        isinstance(item, dict)
+        and isinstance(item.get("step"), str)
+        and isinstance(item.get("needs"), list)
+    )
+
+
+def _step_view(
+    name: str,
+    record: StepRecord | None,
+    planned: Mapping[str, Any],
+    expected: float | None,
+    log_path: Callable[[str], Path | None],
+) -> StepView:
+    status = record.status if record else "to come"
+    kind = str(planned.get("kind", ""))
+    seconds: float | None = None
+    done = total = 0
+    if record is not None and record.started:
+        seconds = max(0.0, (record.ended or time.time()) - record.started)
+        path = log_path(record.log)
+        if status in _UNDER_WAY and kind in ("compile", "") and path is not None:
+            done, total = last_count(path) or (0, 0)
+    title = (record.title if record else "") or str(planned.get("title", name))
+    return StepView(
+        step=name,
+        title=title,
+        kind=kind,
+        status=status,
+        place=str(planned.get("place", "")),
+        needs=tuple(map(str, planned.get("needs", ()))),
+        log=record.log if record else "",
+        error=record.error if record else "",
+        started=record.started if record else None,
+        seconds=seconds,
+        expected=expected,
+        done=done,
+        total=total,
+    )
+
+
+def _graph(views: Sequence[StepView]) -> Graph | None:
+    """The steps in columns, each behind all that it needs; None where there is nothing to draw."""
+    names = {item.step for item in views}
+    if not any(item.needs for item in views) or len(views) > _MOST_BOXES:
+        return None
+    column: dict[str, int] = {}
+    waiting = list(views)
+    while waiting:
+        ready = [
+            item for item in waiting if all(need in column for need in item.needs if need in names)
+        ]
+        if not ready:
+            # A circle is no plan: somebody else wrote this.
+            return None
+        for item in ready:
+            column[item.step] = max(
+                (column[need] + 1 for need in item.needs if need in names), default=0
+            )
+        waiting = [item for item in waiting if item.step not in column]
+    rows: dict[int, int] = {}
+    boxes: dict[str, Box] = {}
+    for item in views:
+        place = column[item.step]
+        row = rows.get(place, 0)
+        rows[place] = row + 1
+        boxes[item.step] = Box(item, 4 + place * (_BOX + _ROOM), 4 + row * (_HIGH + _GAP))
+    arrows = tuple(
+        (boxes[need].x + _BOX, boxes[need].y + _HIGH // 2, box.x, box.y + _HIGH // 2)
+        for box in boxes.values()
+        for need in box.view.needs
+        if need in boxes
+    )
+    width = 8 + (max(column.values()) + 1) * (_BOX + _ROOM) - _ROOM
+    height = 8 + max(rows.values()) * (_HIGH + _GAP) - _GAP
+    return Graph(tuple(boxes.values()), arrows, width, height)

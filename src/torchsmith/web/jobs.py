@@ -1,0 +1,199 @@
+"""Jobs: those submitted, one with its tasks and what it says, launching one of a recipe."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from torchsmith.diagnose.diagnose import Diagnosis, explained
+from torchsmith.diagnose.knowledge import shipped
+from torchsmith.diagnose.scan import scan_lines
+from torchsmith.errors import RecipeError, TorchsmithError, UsageError
+from torchsmith.jobs.clients import client_for, engine_for
+from torchsmith.jobs.files import load_jobs
+from torchsmith.jobs.render import render
+from torchsmith.jobs.states import State
+from torchsmith.jobs.submissions import Submission, Submissions
+from torchsmith.jobs.submit import check, submit
+from torchsmith.jobs.watch import all_refreshed, client_of, failures, refreshed, stopped
+from torchsmith.redact import redacted_lines
+from torchsmith.web.pages import address, page, part
+from torchsmith.web.portal import action, number, portal_of
+
+_PAGE = 50
+_LINES = 2000
+_BAD = (State.FAILED, State.TIMEOUT, State.LOST)
+
+
+@contextmanager
+def _kept(request: Request) -> Iterator[Submissions | None]:
+    """The record of jobs; None where none was submitted: a reader makes no files."""
+    root = portal_of(request).root
+    if not (root / "jobs.db").exists():
+        yield None
+        return
+    with closing(Submissions(root)) as found:
+        yield found
+
+
+def listed(request: Request) -> Response:
+    """The jobs, newest first; and the files whose jobs can be launched."""
+    start = number(request, "from")
+    warnings: list[str] = []
+    with _kept(request) as kept:
+        jobs = all_refreshed(kept, start + _PAGE + 1, warnings.append)[start:] if kept else []
+    return page(
+        request,
+        "jobs.html",
+        jobs=jobs[:_PAGE],
+        start=start,
+        more=len(jobs) > _PAGE,
+        size_of_page=_PAGE,
+        warnings=warnings,
+        files=_files(request),
+    )
+
+
+def _files(request: Request) -> list[str]:
+    folder = portal_of(request).recipes
+    found = (path for path in sorted(folder.glob("*.toml"))[:500] if path.is_file())
+    return [path.name for path in found if "[[job" in _text(path) or "[[role" in _text(path)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace") if path.stat().st_size < 1 << 20 else ""
+    except OSError:
+        return ""
+
+
+def one(request: Request) -> Response:
+    """A job."""
+    return page(request, "job.html", **_values(request))
+
+
+def parts(request: Request) -> Response:
+    """The same, for a page that is open."""
+    return Response(part("job_parts.html", **_values(request)), media_type="text/html")
+
+
+def _values(request: Request) -> dict[str, Any]:
+    wanted = request.query_params.get("id", "")
+    with _kept(request) as kept:
+        if kept is None:
+            raise UsageError(f"there is no job {wanted!r}", "None was submitted yet.")
+        job = kept.get(wanted)
+        problem = ""
+        try:
+            job = refreshed(job, kept)
+        except TorchsmithError as error:
+            problem = f"{error.message}; it is shown as it was last known"
+    lines = _said(job)
+    return {"job": job, "problem": problem, "lines": lines, "known": _known(job, lines)}
+
+
+def _said(job: Submission) -> list[str]:
+    if not job.engine_id:
+        return []
+    try:
+        return list(deque(redacted_lines(client_of(job).logs(job.submitted)), _LINES))
+    except TorchsmithError as error:
+        return [f"what it said cannot be had: {error.message}"]
+
+
+def _known(job: Submission, lines: list[str]) -> Diagnosis | None:
+    if job.status.state not in _BAD:
+        return None
+    ends = [line for failure in failures(job) for line in failure.lines]
+    return explained(scan_lines(ends or lines, shipped()))
+
+
+def prepare(request: Request) -> Response:
+    """The form that launches a job of a file: first what would be asked of its engine."""
+    return page(request, "launch.html", **_checked(request, dict(request.query_params)))
+
+
+def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
+    name = fields.get("file", "")
+    changes = [line.strip() for line in fields.get("changes", "").splitlines() if line.strip()]
+    notes: list[str] = []
+    problems: list[str] = []
+    files: dict[str, str] = {}
+    names: list[str] = []
+    try:
+        path = _path(request, name)
+        names = [job.name for job in load_jobs(path)]
+        chosen = [fields["job"]] if fields.get("job") else []
+        jobs = load_jobs(path, changes, chosen)
+        client = client_for(engine_for(jobs, fields.get("to", ""), "local"))
+        check(jobs, client, portal_of(request).recipes, note=notes.append)
+        made = render(jobs, client.engine).files
+        files = {key: text.decode(errors="replace") for key, text in made.items()}
+    except RecipeError as error:
+        problems = [str(item) for item in error.problems] or [error.message]
+    except TorchsmithError as error:
+        problems = [error.message, error.hint]
+    return {
+        "file": name,
+        "names": names,
+        "fields": {key: fields.get(key, "") for key in ("job", "to", "changes")},
+        "notes": notes,
+        "problems": [item for item in problems if item],
+        "files": files,
+    }
+
+
+def _path(request: Request, name: str) -> Path:
+    if name not in _files(request):
+        raise UsageError(f"{name!r} is no file with jobs here", "The list has those that are.")
+    return portal_of(request).recipes / name
+
+
+async def launch(request: Request) -> Response:
+    """Submit jobs."""
+    fields = await action(request)
+    checked = await run_in_threadpool(_checked, request, fields)
+    if checked["problems"]:
+        return page(request, "launch.html", status=422, **checked)
+
+    def go() -> str:
+        changes = [line.strip() for line in fields.get("changes", "").splitlines() if line.strip()]
+        chosen = [fields["job"]] if fields.get("job") else []
+        jobs = load_jobs(_path(request, fields["file"]), changes, chosen)
+        client = client_for(engine_for(jobs, fields.get("to", ""), "local"))
+        with closing(Submissions(portal_of(request).root)) as kept:
+            made = list(submit(jobs, client, kept, portal_of(request).recipes))
+        return made[-1].id
+
+    return RedirectResponse(address("/job", id=await run_in_threadpool(go)), 303)
+
+
+async def cancel(request: Request) -> Response:
+    """Stop a job."""
+    fields = await action(request)
+
+    def go() -> None:
+        with _kept(request) as kept:
+            if kept is not None:
+                stopped(kept.get(fields.get("id", "")), kept, patience=10)
+
+    await run_in_threadpool(go)
+    return RedirectResponse(address("/job", id=fields.get("id", "")), 303)
+
+
+ROUTES = [
+    Route("/jobs", listed),
+    Route("/job", one),
+    Route("/job/parts", parts),
+    Route("/job/launch", prepare),
+    Route("/job/launch", launch, methods=["POST"]),
+    Route("/job/cancel", cancel, methods=["POST"]),
+]

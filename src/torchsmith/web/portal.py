@@ -1,0 +1,77 @@
+"""What all pages know: the store, the published folders, who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from torchsmith.web.access import Access
+from torchsmith.web.guard import MOST_BYTES
+
+if TYPE_CHECKING:
+    from torchsmith.ship.publish import Places
+
+_PATIENCE_S = 20.0
+
+
+@dataclass
+class Portal:
+    """One portal; without a `store` it serves the published folders and nothing else."""
+
+    access: Access = field(default_factory=Access)
+    places: Places | None = None
+    store: Path | None = None
+    recipes: Path = field(default_factory=Path.cwd)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the store; pages that ask for it are only there with one."""
+        assert self.store is not None
+        return self.store
+
+
+def portal_of(request: Request) -> Portal:
+    """The portal a request came to."""
+    found: Portal = request.app.state.portal
+    return found
+
+
+def number(request: Request, name: str, default: int = 0) -> int:
+    """A number out of an address; whatever else stands there is the default."""
+    text = request.query_params.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
+
+
+async def posted(request: Request) -> dict[str, str]:
+    """The fields of a form of ours."""
+    body = b""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BYTES:
+                    raise HTTPException(413, "This is too long.")
+    except (ClientDisconnect, TimeoutError):
+        raise HTTPException(400, "The form did not come whole.") from None
+    try:
+        fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=200))
+    except ValueError:
+        raise HTTPException(400, "This is not a form.") from None
+    access = portal_of(request).access
+    own = access.is_page_token(request, fields.pop("page_token", ""))
+    if not own and not access.by_header(request):
+        raise HTTPException(403, "This form is not from a page of this portal: load it again.")
+    return fields
+
+
+async def action(request: Request) -> dict[str, str]:
+    """The same for a form that does something."""
+    if not portal_of(request).access.actions:
+        raise HTTPException(403, "This portal only shows: start it with --allow-actions.")
+    return await posted(request)

@@ -1,0 +1,362 @@
+"""The portal as people see it: in a real browser, with a real build, a real job and a real pip."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+from tests.tiny_packages import wheel
+
+from torchsmith.ship.publish import Places, publish
+
+pytestmark = [
+    pytest.mark.integration,
+    # One browser and one portal for all of them.
+    pytest.mark.xdist_group("portal"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+# Set to a folder, the screenshots of the documentation are written there.
+PICTURES = os.environ.get("TORCHSMITH_PORTAL_PICTURES", "")
+# A limit, not a length: machines that run tests are busy.
+PATIENCE = 600
+JOB = """
+name = "count"
+[[role]]
+name = "main"
+command = "for n in 1 2 3 4 5; do echo step-$n; sleep 0.5; done; echo counted"
+"""
+
+
+class Portal:
+    """A running portal and what it printed."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "torchsmith", "portal", "--port", "0", *words]
+        self.process = subprocess.Popen(
+            [*command, "--store", str(folder / "store"), "--recipes", str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=(folder / "portal.log").open("w"),
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().removeprefix("portal at ").strip()
+        assert self.address, (folder / "portal.log").read_text()
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "portal.log").read_text()
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(20)
+
+
+class Browser:
+    """Chromium, and how a person uses it."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def find(self, css: str) -> WebElement:
+        return self.wait(lambda: self.driver.find_element(By.CSS_SELECTOR, css))
+
+    def wait(self, true: Callable[[], WebElement]) -> WebElement:
+        def tried(_: object) -> WebElement | None:
+            try:
+                return true()
+            except Exception:
+                return None
+
+        found = WebDriverWait(self.driver, PATIENCE).until(tried)
+        assert found is not None
+        return found
+
+    def reads(self, *words: str) -> None:
+        """Wait until the page says all of these."""
+
+        def said(_: object) -> bool:
+            text = str(self.driver.execute_script("return document.body.innerText"))
+            return all(word in text for word in words)
+
+        try:
+            WebDriverWait(self.driver, PATIENCE).until(said)
+        except Exception:
+            text = self.driver.find_element(By.TAG_NAME, "body").text
+            raise AssertionError(f"{words} is not in:\n{text[:3000]}") from None
+
+    def type(self, css: str, text: str) -> None:
+        field = self.find(css)
+        field.clear()
+        field.send_keys(text)
+
+    def press(self, words: str) -> None:
+        self.wait(
+            lambda: self.driver.find_element(By.XPATH, f"//button[normalize-space()='{words}']")
+        ).click()
+
+    def picture(self, name: str) -> None:
+        """The page at two widths, light and dark; nothing is wider than the screen."""
+        for width, height in ((1280, 900), (390, 844)):
+            self.driver.execute_cdp_cmd(
+                "Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+            )
+            for scheme in ("light", "dark"):
+                self.driver.execute_cdp_cmd(
+                    "Emulation.setEmulatedMedia",
+                    {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+                )
+                wide = self.driver.execute_script("return document.documentElement.scrollWidth")
+                assert wide <= width, f"{name} is {wide} wide on a screen of {width}"
+                if PICTURES:
+                    target = Path(PICTURES) / f"portal-{name}-{width}-{scheme}.png"
+                    self.driver.save_screenshot(str(target))
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    options = webdriver.ChromeOptions()
+    binary = shutil.which("chromium")
+    assert binary is not None, "tools/install_test_tools.sh installs it"
+    options.binary_location = binary
+    for word in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(word)
+    options.add_argument("--window-size=1280,900")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
+    driver.set_page_load_timeout(PATIENCE)
+    yield Browser(driver)
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
+    folder = tmp_path_factory.mktemp("forge")
+    made = folder / "made"
+    wheels = [wheel(made, "torch", f"2.6.0+cu126.sm{arch}") for arch in ("70", "86")]
+    publish([*wheels, wheel(made, "tiny-lib", "1.0")], Places(folder / "index"))
+    (folder / "job.toml").write_text(JOB)
+    found = Portal(folder, "--index", str(folder / "index"), "--allow-actions")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def inside(browser: Browser, portal: Portal) -> Browser:
+    """The browser, logged in with the token of the file."""
+    token = (portal.folder / "store/portal.token").read_text().strip()
+    browser.driver.get(f"{portal.address}/builds")
+    assert browser.driver.current_url.endswith("/login")
+    browser.type("#token", "not-the-token-at-all")
+    browser.press("Log in")
+    browser.reads("This is not the token")
+    browser.type("#token", token)
+    browser.press("Log in")
+    browser.reads("Packages", "Doctor")
+    assert token not in browser.driver.current_url
+    assert token not in browser.driver.page_source
+    # No script reads it, no log has it.
+    assert browser.driver.execute_script("return document.cookie") == ""
+    assert token not in portal.log
+    return browser
+
+
+def small_build(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    programs = Path(sys.executable).parent
+    return subprocess.Popen(
+        [sys.executable, ROOT / "tests/small_build.py", folder, *words],
+        env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        stderr=(folder / "build.err").open("a"),
+    )
+
+
+def errors(browser: Browser) -> list[str]:
+    """What the console complains of, but for answers that are refusals on purpose."""
+    found = [str(line["message"]) for line in browser.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+    return [line for line in found if "favicon" not in line and "status of" not in line]
+
+
+def test_a_build_is_watched_from_start_to_end(inside: Browser, portal: Portal) -> None:
+    build = small_build(portal.folder)
+    inside.driver.get(f"{portal.address}/builds")
+    inside.wait(lambda: inside.driver.find_element(By.PARTIAL_LINK_TEXT, "20")).click()
+    inside.reads("Compile small", "running", "Expected", "Actual")
+    inside.reads("limit", "cores")
+    # Nothing is loaded again: the page is told.
+    inside.driver.execute_script("window.mine = 1")
+    compiling = inside.driver.find_elements(By.CSS_SELECTOR, ".flight li")
+    if compiling:
+        inside.picture("building")
+    inside.reads("Pack small", "done")
+    assert build.wait(PATIENCE) == 0, (portal.folder / "build.err").read_text()
+    inside.wait(lambda: inside.driver.find_element(By.CSS_SELECTOR, "[data-over=yes]"))
+    assert inside.driver.execute_script("return window.mine") == 1
+    marks = inside.driver.find_elements(By.CSS_SELECTOR, "#part-steps .mark")
+    assert {mark.text for mark in marks} == {"done"}
+    inside.picture("build")
+    inside.driver.find_element(By.LINK_TEXT, "Timeline and critical path").click()
+    inside.reads("Slowest", ".cpp")
+    assert errors(inside) == []
+
+
+def test_a_failing_build_names_its_cause_and_cure(inside: Browser, portal: Portal) -> None:
+    build = small_build(portal.folder, "fails")
+    assert build.wait(PATIENCE) != 0
+    inside.driver.get(f"{portal.address}/builds")
+    inside.reads("small-fails", "failed")
+    inside.picture("builds")
+    inside.wait(
+        lambda: inside.driver.find_element(By.CSS_SELECTOR, "tbody tr:first-child .code a")
+    ).click()
+    inside.reads("no_such_header.h", "Cure:")
+    inside.picture("failed")
+    inside.driver.get(f"{inside.driver.current_url.partition('#')[0]}&step=notes")
+    inside.reads("<script>alert(1)</script> True")
+    assert errors(inside) == []
+
+
+def test_a_package_is_found_and_installed_with_the_line_shown(
+    inside: Browser, portal: Portal, tmp_path: Path
+) -> None:
+    inside.driver.get(f"{portal.address}/packages")
+    inside.type("#gpu", "RTX 3090")
+    inside.type("#torch", "2.6")
+    inside.press("Find")
+    inside.reads("torch 2.6.0+cu126.sm86")
+    assert "sm70" not in inside.driver.find_element(By.TAG_NAME, "main").text
+    inside.picture("packages")
+    line = inside.find("code[data-client=pip]").text
+    inside.driver.find_element(By.LINK_TEXT, "torch 2.6.0+cu126.sm86").click()
+    inside.reads("sha256", "Signature", "unsigned")
+    # The token goes where installers look for passwords, not into the address.
+    token = (portal.folder / "store/portal.token").read_text().strip()
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine 127.0.0.1 login any password {token}\n")
+    netrc.chmod(0o600)
+    words = shlex.split(line)
+    assert words[:2] == ["pip", "install"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            *words,
+            "--no-deps",
+            "--no-cache-dir",
+            "--target",
+            tmp_path / "site",
+        ],
+        env={**os.environ, "NETRC": str(netrc)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/torch-2.6.0+cu126.sm86.dist-info").is_dir()
+
+
+def test_a_recipe_is_refused_and_mended_in_the_form(inside: Browser, portal: Portal) -> None:
+    inside.driver.get(f"{portal.address}/recipes")
+    inside.reads("This can be built")
+    inside.type("#field-cuda", "9.0")
+    inside.type("#field-gpus", "RTX 3090")
+    inside.reads("cannot exist", "Nearest that works")
+    inside.picture("refused")
+    inside.press("Take the nearest")
+    inside.reads("This can be built", "GPU")
+    inside.picture("recipe")
+    toml = inside.find("[data-toml]").text
+    assert 'gpus = ["RTX 3090"]' in toml
+    assert "9.0" not in toml
+    inside.type("#field-toml", "torch = 1")
+    inside.reads("This is not a recipe yet")
+    assert errors(inside) == []
+
+
+def test_a_job_is_launched_and_followed(inside: Browser, portal: Portal) -> None:
+    inside.driver.get(f"{portal.address}/jobs")
+    inside.driver.find_element(By.LINK_TEXT, "job.toml").click()
+    inside.reads("step-$n")
+    inside.press("Launch")
+    inside.reads("count", "What it said")
+    inside.reads("counted", "succeeded")
+    inside.picture("job")
+    assert errors(inside) == []
+
+
+def test_pages_can_be_used_with_the_keyboard_and_have_names(
+    inside: Browser, portal: Portal
+) -> None:
+    for path in ("/", "/builds", "/matrix", "/packages", "/recipes", "/jobs", "/doctor"):
+        inside.driver.get(portal.address + path)
+        nameless = inside.driver.execute_script(
+            "return [...document.querySelectorAll('a, button, input, select, textarea')]"
+            ".filter(e => e.type !== 'hidden' && !e.labels?.length && !e.getAttribute('aria-label')"
+            " && !e.textContent.trim()).map(e => e.outerHTML)"
+        )
+        assert nameless == [], path
+        inside.driver.execute_script("document.activeElement.blur()")
+        assert inside.find("html").get_attribute("lang") == "en"
+        assert len(inside.driver.find_elements(By.TAG_NAME, "h1")) == 1
+    inside.driver.get(portal.address)
+    inside.picture("start")
+    inside.driver.get(f"{portal.address}/doctor")
+    inside.reads("platform")
+    inside.picture("doctor")
+
+
+def test_a_page_of_another_site_can_do_nothing(
+    inside: Browser, portal: Portal, tmp_path: Path
+) -> None:
+    """The reader's own browser, logged in, meets a page that posts to the portal."""
+    import http.server
+    import threading
+
+    page = (
+        f"<form method=post action='{portal.address}/job/launch'>"
+        "<input name=file value=job.toml><button>Go</button></form>"
+        f"<script>fetch('{portal.address}/builds', {{credentials: 'include'}})"
+        ".then(r => r.text()).then(t => document.title = 'read', e => document.title = 'kept')"
+        "</script>"
+    ).encode()
+
+    class Evil(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *words: object) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        inside.driver.get(f"{portal.address}/jobs")
+        before = len(inside.driver.find_elements(By.CSS_SELECTOR, "tbody tr"))
+        # Another site by its name, though the same machine.
+        inside.driver.get(f"http://localhost:{server.server_address[1]}/")
+        inside.wait(lambda: inside.driver.find_element(By.TAG_NAME, "button"))
+        WebDriverWait(inside.driver, PATIENCE).until(lambda d: d.title == "kept")
+        inside.press("Go")
+        inside.reads("may not")
+        server.shutdown()
+    inside.driver.get(f"{portal.address}/jobs")
+    time.sleep(1)
+    assert len(inside.driver.find_elements(By.CSS_SELECTOR, "tbody tr")) == before
+    errors(inside)

@@ -1,0 +1,109 @@
+"""Finding packages in the portal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.tiny_packages import conda, wheel
+
+from torchsmith.facts.files import shipped
+from torchsmith.ship.catalogue import Asked, search
+from torchsmith.ship.publish import Places, publish, yank
+from torchsmith.web.app import make_app
+from torchsmith.web.portal import Portal
+
+pytestmark = pytest.mark.unit
+
+RTX, CPU, OLD = "2.6.0+cu126.sm86", "2.6.0+cpu", "2.5.1+cu124.sm70"
+BOTH, CONDA = "2.6.0+cu126.sm70.sm80", "2.6.0"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    folder = tmp_path_factory.mktemp("shop")
+    found = Places(folder / "index", folder / "channel")
+    files = [
+        *(wheel(folder / "made", "torch", version) for version in (RTX, CPU, OLD, BOTH)),
+        wheel(folder / "made", "tiny-lib", "1.0"),
+        conda(folder / "made", "pytorch", "2.6.0", build="py3.11_cuda12.6_0"),
+    ]
+    publish(files, found)
+    return found
+
+
+def reader(places: Places, tmp_path: Path) -> TestClient:
+    return TestClient(make_app(Portal(places=places, store=tmp_path)), "http://127.0.0.1:8080")
+
+
+@pytest.mark.parametrize(
+    ("asked", "versions"),
+    [
+        (Asked(gpu="RTX 3090", name="torch", cuda="12.6"), {RTX, BOTH, CONDA}),
+        (Asked(gpu="V100", torch="2.5"), {OLD}),
+        (Asked(gpu="7.0", torch="2.6"), {BOTH, CONDA}),
+        (Asked(torch="2.6.0+cpu"), {CPU}),
+        (Asked(torch="2.6", cuda="none"), {CPU}),
+        (Asked(torch="2.6", python="3.12", cuda="12.6", gpu="RTX 3090"), {RTX, BOTH}),
+        (Asked(name="tiny"), {"1.0"}),
+        (Asked(torch="2"), {RTX, CPU, OLD, BOTH, CONDA}),
+        (Asked(torch="3"), set()),
+    ],
+)
+def test_what_fits_is_found(places: Places, asked: Asked, versions: set[str]) -> None:
+    assert {item.version for item in search(places, asked, shipped())} == versions
+
+
+def test_the_page_gives_the_line_of_every_client(places: Places, tmp_path: Path) -> None:
+    text = reader(places, tmp_path).get("/packages", params={"gpu": "RTX 3090"}).text
+    index = "--extra-index-url http://127.0.0.1:8080/simple/ torch==2.6.0+cu126.sm86"
+    assert f"pip install {index}" in text
+    assert f"uv pip install {index}" in text
+    channel = "conda install --channel http://127.0.0.1:8080/channel"
+    assert f"{channel} pytorch=2.6.0=py3.11_cuda12.6_0" in text
+    assert OLD not in text
+    tiny = reader(places, tmp_path).get("/packages", params={"name": "tiny"}).text
+    assert "--index-url http://127.0.0.1:8080/simple/ tiny-lib==1.0" in tiny
+    assert "extra" not in tiny
+
+
+def test_a_gpu_nobody_knows_is_asked_back(places: Places, tmp_path: Path) -> None:
+    answer = reader(places, tmp_path).get("/packages", params={"gpu": "RTX <b>3091"})
+    assert answer.status_code == 200
+    assert "is no GPU that is known" in answer.text
+    assert "3090" in answer.text
+    assert "<b>" not in answer.text
+
+
+def test_a_package_tells_what_is_in_it_and_who_vouches(places: Places, tmp_path: Path) -> None:
+    address = "simple/torch/torch-2.6.0+cpu-py3-none-any.whl"
+    answer = reader(places, tmp_path).get("/package", params={"file": address})
+    assert answer.status_code == 200
+    for word in ("sha256", "unsigned", "No report lies beside it", "No provenance", "4"):
+        assert word in answer.text
+    for odd in ("", "simple/../../etc/passwd", "/etc/passwd", "channel/%00", "x" * 5000):
+        missing = reader(places, tmp_path).get("/package", params={"file": odd})
+        assert missing.status_code == 404
+
+
+def test_a_yanked_file_is_marked(tmp_path: Path) -> None:
+    places = Places(tmp_path / "index")
+    publish([wheel(tmp_path / "made", "tiny-lib", "1.0")], places)
+    yank("tiny-lib==1.0", places)
+    assert "yanked" in reader(places, tmp_path).get("/packages").text
+
+
+def test_an_index_that_is_half_written_is_said_to_be(tmp_path: Path) -> None:
+    places = Places(tmp_path / "index")
+    publish([wheel(tmp_path / "made", "tiny-lib", "1.0")], places)
+    (tmp_path / "index/simple/tiny-lib/index.json").write_text('{"files": [')
+    answer = reader(places, tmp_path).get("/packages")
+    assert answer.status_code == 503
+    assert "index.json" in answer.text
+
+
+def test_without_anything_published_it_says_how(tmp_path: Path) -> None:
+    client = TestClient(make_app(Portal(store=tmp_path)), "http://127.0.0.1:8080")
+    assert "--index" in client.get("/packages").text
+    assert client.get("/package", params={"file": "x"}).status_code == 404

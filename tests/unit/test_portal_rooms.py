@@ -1,0 +1,188 @@
+"""Recipes, jobs, matrix and doctor in the portal."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.unit.test_portal_access import HTML, TOKEN, log_in, page_token
+
+from torchsmith.web.access import Access
+from torchsmith.web.app import make_app
+from torchsmith.web.portal import Portal
+
+pytestmark = pytest.mark.unit
+
+JOB = """
+name = "hello"
+[[role]]
+name = "main"
+command = "echo said-by-the-job; echo '<script>alert(1)</script>'"
+"""
+
+
+def reader(folder: Path, access: Access | None = None) -> TestClient:
+    portal = Portal(access or Access(), None, folder / "store", folder)
+    return TestClient(make_app(portal), "http://127.0.0.1:8080", follow_redirects=False)
+
+
+def asked(client: TestClient, **fields: str) -> str:
+    own = client.get("/recipes", headers=HTML).text.partition('data-page-token="')[2][:64]
+    answer = client.post("/recipes/check", data={**fields, "page_token": own})
+    assert answer.status_code == 200, answer.text
+    return str(answer.text)
+
+
+def test_a_recipe_is_answered_while_it_is_typed(tmp_path: Path) -> None:
+    client = reader(tmp_path)
+    good = asked(client, torch="2.6.0", python="3.11, 3.12", cuda="none")
+    assert "This can be built" in good
+    assert "of one core" in good
+    assert "torch = &#34;2.6.0&#34;" in good
+    bad = asked(client, torch="2.6.0", python="3.11", cuda="9.0", gpus="RTX 3090")
+    assert "cannot exist" in bad
+    assert "Nearest that works" in bad
+    assert 'data-key="cuda"' in bad
+    # Nothing was looked up and nothing written.
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "toml",
+    [
+        "torch = ",
+        "torch = '2.6.0'\nnonsense = 1",
+        "<script>alert(1)</script>",
+        "torch = '2.6.0'\n[[patches]]\nfile = '/etc/passwd'\n",
+        "a." * 5000,
+        "\x00\x1b[2J",
+        "torch = '9.9'",
+        "torch = '2.6.0'\nname = '<img src=x>'",
+    ],
+)
+def test_a_bad_recipe_is_explained_and_never_run(tmp_path: Path, toml: str) -> None:
+    text = asked(reader(tmp_path), toml=toml)
+    for word in ("<script>", "<img", "\x1b", "root:"):
+        assert word not in text
+
+
+def test_a_form_of_fields_and_a_file_say_the_same(tmp_path: Path) -> None:
+    client = reader(tmp_path)
+    fields = asked(client, torch="2.6.0", python="3.11", cuda="none")
+    file = asked(client, toml='torch = "2.6.0"\r\ncuda = "none"\r\npython = ["3.11"]\r\n')
+    assert fields == file
+    assert "written like name=value" in asked(client, torch="2.6.0", features="=")
+
+
+def test_the_doctor_says_what_is_here(tmp_path: Path) -> None:
+    text = reader(tmp_path).get("/doctor", headers=HTML).text
+    assert "platform" in text
+    assert "memory" in text
+
+
+def test_without_jobs_nothing_is_made(tmp_path: Path) -> None:
+    client = reader(tmp_path)
+    assert "Nothing was submitted yet" in client.get("/jobs").text
+    assert client.get("/job", params={"id": "x"}).status_code == 404
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_job_is_checked_launched_and_followed(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    (tmp_path / "other.toml").write_text("torch = '2.6.0'\n")
+    client = reader(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(client)
+    listed = client.get("/jobs").text
+    assert "job.toml" in listed
+    assert "other.toml" not in listed
+    form = client.get("/job/launch", params={"file": "job.toml"}).text
+    assert "said-by-the-job" in form
+    own = page_token(form)
+    wrong = {"file": "job.toml", "changes": "role.main.gpus=many", "page_token": own}
+    refused = client.post("/job/launch", data=wrong)
+    assert refused.status_code == 422
+    assert "gpus" in refused.text
+    assert not (tmp_path / "store/jobs.db").exists()
+    made = client.post("/job/launch", data={"file": "job.toml", "to": "local", "page_token": own})
+    assert made.status_code == 303
+    end = time.monotonic() + 60
+    while "succeeded" not in (text := client.get(made.headers["location"]).text):
+        assert time.monotonic() < end, text
+        time.sleep(0.2)
+    assert "said-by-the-job" in text
+    assert "<script>alert" not in text
+    assert "hello" in client.get("/jobs").text
+
+
+def test_jobs_are_launched_from_the_recipes_folder_and_with_leave_only(tmp_path: Path) -> None:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (tmp_path / "outside.toml").write_text(JOB)
+    (folder / "job.toml").write_text(JOB)
+    client = reader(folder, Access(token=TOKEN, actions=True))
+    log_in(client)
+    for name in ("../outside.toml", str(tmp_path / "outside.toml"), "", "none.toml"):
+        form = client.get("/job/launch", params={"file": name})
+        assert "no file with jobs" in form.text
+        own = page_token(form.text)
+        assert client.post("/job/launch", data={"file": name, "page_token": own}).status_code == 422
+    closed = reader(folder)
+    own = page_token(closed.get("/login").text)
+    fields = {"file": "job.toml", "page_token": own}
+    assert closed.post("/job/launch", data=fields).status_code == 403
+    assert closed.post("/job/cancel", data={"id": "x", "page_token": own}).status_code == 403
+
+
+def farm(folder: Path) -> Path:
+    made = folder / "store/farm/lab-0123"
+    made.mkdir(parents=True)
+    (made / "recipe.toml").write_text("torch = '2.6.0'\n")
+    failed: dict[str, object] = {
+        "event": "step-failed",
+        "title": "Compile",
+        "reason": "no <b>room</b>",
+        "excerpt": ["x"],
+    }
+    told: dict[str, tuple[list[dict[str, object]], str | None]] = {
+        "py311": ([{"event": "step-cached"}, {"event": "run-finished", "artifacts": []}], "0"),
+        "py312": ([failed], "6"),
+        "py313": ([failed], "6"),
+        "py314": ([{"event": "step-started", "title": "Configure"}], None),
+    }
+    for name, (events, code) in told.items():
+        attempt = made / name / "1"
+        attempt.mkdir(parents=True)
+        lines = [json.dumps(event) for event in events]
+        (attempt / "events.jsonl").write_text("\n".join([*lines, "not json", ""]) + '{"half')
+        (attempt / "node").write_text("node7\n")
+        if code is not None:
+            (attempt / "ended").write_text(code)
+    return made
+
+
+def test_a_matrix_groups_failures_by_their_cause(tmp_path: Path) -> None:
+    farm(tmp_path)
+    text = reader(tmp_path).get("/matrix", headers=HTML).text
+    for word in ("built", "running", "node7", "Configure", "1 of 1", "py312, py313"):
+        assert word in text, word
+    assert text.count("Compile: no &lt;b&gt;room") == 1
+    client = reader(tmp_path)
+    assert client.get("/matrix", params={"farm": "lab-0123"}).status_code == 200
+    assert client.get("/matrix", params={"farm": "../../etc"}).status_code == 404
+
+
+def test_a_job_whose_folder_is_gone_is_still_shown(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "job.toml").write_text(JOB)
+    client = reader(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(client)
+    own = page_token(client.get("/job/launch", params={"file": "job.toml"}).text)
+    made = client.post("/job/launch", data={"file": "job.toml", "to": "local", "page_token": own})
+    (tmp_path / "store/jobs").rename(tmp_path / "store/gone")
+    answer = client.get(made.headers["location"])
+    assert answer.status_code == 200
+    assert "hello" in answer.text
