@@ -17,6 +17,7 @@ from torchsmith.cli import (
     doctor,
     facts,
     finish,
+    guard,
     image,
     init,
     inspect,
@@ -75,6 +76,7 @@ _SECTIONS: dict[str, dict[str, Callable[..., None] | App]] = {
     },
     "Build": {
         "build": build.build,
+        "guard": guard.guard,
         "bundle": bundle.bundle,
         "log": log.log,
         "timeline": timeline.timeline,
@@ -104,4 +106,6 @@ for _section, _commands in _SECTIONS.items():
         if isinstance(_command, App):
             app.add_typer(_command, name=_name, rich_help_panel=_section)
         else:
-            app.command(_name, rich_help_panel=_section)(_command)
+            # Options behind another program's name are that program's.
+            settings = {"allow_interspersed_args": _name != "guard"}
+            app.command(_name, rich_help_panel=_section, context_settings=settings)(_command)

@@ -99,7 +99,9 @@ def _understood(plan: Plan) -> Knows:
     return lambda compiler, option: known
 
 
-def _each(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
+def each_of(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
+    """One listener in the place of two."""
+
     def told(event: T) -> None:
         first(event)
         second(event)
@@ -107,7 +109,7 @@ def _each(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[
     return told
 
 
-def _with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
+def with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
     """Tell what the compiler cache was worth before a run is over."""
 
     def told(event: Event) -> None:
@@ -180,7 +182,7 @@ def build(
                 cores=cores,
                 book=book,
                 roots=[place],
-                listener=_each(compiles.add, on_memory),
+                listener=each_of(compiles.add, on_memory),
                 late_collection=not all(off),
                 options=names_from_within(place.resolve(), knows),
             ) as governor,
@@ -231,8 +233,8 @@ def build(
                 journal,
                 work=place,
                 only=only,
-                on_event=_each(
-                    _each(compiles.heed, _with_cache_report(told_of, on_event)),
+                on_event=each_of(
+                    each_of(compiles.heed, with_cache_report(told_of, on_event)),
                     JobLog(store.root / "logs").heed,
                 ),
                 environment=environment,
