@@ -22,6 +22,7 @@ from torchsmith.engine.compile_log import CompileLog
 from torchsmith.engine.disk import room
 from torchsmith.engine.failure import describe_exit, explain_log
 from torchsmith.engine.job_log import JobLog
+from torchsmith.engine.journal import RunStatus
 from torchsmith.engine.journals import journal_of, own_file
 from torchsmith.engine.process import Guard, Outcome, Stop, run_script
 from torchsmith.engine.recorder import Recorder
@@ -31,7 +32,7 @@ from torchsmith.errors import HostError, InterruptedRunError, StepFailed, UsageE
 from torchsmith.host.limits import read_cores
 from torchsmith.plan.models import Step
 from torchsmith.secret_names import is_secret_name
-from torchsmith.toolchain.cache import CompilerCache, compiler_cache, keep_newest
+from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.compiler_hook import compiler_hook
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
@@ -41,8 +42,6 @@ from torchsmith.toolchain.stray_compiles import StrayCompiles
 # The first line waits until it is known to be under way: see `step_script`.
 _SCRIPT = 'read -r _ && exec "$@" </dev/null'
 _STEP = "command"
-# Notes about objects that setuptools made: a list of files each.
-_MOST_NOTES = 500_000_000
 _NOT_FOUND = 127
 
 
@@ -88,7 +87,8 @@ def guard(
         )
         recorder = Recorder(journal, run, heard)
         seconds = 0.0
-        status, error = "failed", ""
+        status: RunStatus = "failed"
+        error = ""
         try:
             with (
                 stop.on_signals(),
@@ -153,7 +153,6 @@ def _governed(
             "compilers cannot be made to wait: no C compiler here makes a library that loads",
             "Install gcc and the C library's headers (Debian: gcc libc6-dev).",
         )
-    keep_newest(Path(hook["TORCHSMITH_OBJECTS"]), _MOST_NOTES)
     learned = own_file(store.root, "memory") if store.shared else store.root / "memory.db"
     cores = jobs or read_cores()
     with (

@@ -14,14 +14,17 @@ import sys
 from pathlib import Path
 
 from torchsmith.host.probe import ask
+from torchsmith.toolchain.cache import keep_newest
 from torchsmith.toolchain.governor import launcher
 from torchsmith.toolchain.preload import preloaded
 
 _HERE = Path(__file__).parent
 _SOURCE = _HERE / "compiler_hook.c"
-_LOADED = "LD_PRELOAD"
+LOADED = "LD_PRELOAD"
 # A program checked by gcc's AddressSanitizer refuses to run behind another preloaded library.
 _SANITIZER = ("ASAN_OPTIONS", "verify_asan_link_order=0")
+# Of what setuptools compiled, the files that each object was made of.
+_MOST_NOTES = 500_000_000
 
 
 def compiler_hook(store: Path, cache: str = "") -> dict[str, str]:
@@ -32,19 +35,21 @@ def compiler_hook(store: Path, cache: str = "") -> dict[str, str]:
     library = next(filter(None, (preloaded(store, _SOURCE, each) for each in _compilers())), None)
     if library is None:
         return {}
-    others = os.environ.get(_LOADED, "").replace(":", " ").split()
+    others = os.environ.get(LOADED, "").replace(":", " ").split()
     preload = " ".join(dict.fromkeys([str(library), *others]))
-    tried = ask([sys.executable, "-I", "-S", "-c", ""], {**os.environ, _LOADED: preload})
+    tried = ask([sys.executable, "-I", "-S", "-c", ""], {**os.environ, LOADED: preload})
     if tried is None or tried.code or "cannot be preloaded" in tried.err:
         return {}
+    notes = store / "objects"
+    keep_newest(notes, _MOST_NOTES)
     name, setting = _SANITIZER
     return {
-        _LOADED: preload,
+        LOADED: preload,
         name: ":".join(filter(None, [os.environ.get(name, ""), setting])),
         "TORCHSMITH_LAUNCH": "\n".join(launcher()),
         "TORCHSMITH_CACHE": cache,
         "TORCHSMITH_HOOK_PATH": str(_HERE / "setuptools_hook"),
-        "TORCHSMITH_OBJECTS": str(store / "objects"),
+        "TORCHSMITH_OBJECTS": str(notes),
     }
 
 

@@ -53,5 +53,5 @@ def _run_next() -> None:
         spec.loader.exec_module(module)
 
 
-sys.meta_path.insert(0, _AfterImport)  # type: ignore[arg-type]
+sys.meta_path.insert(0, _AfterImport)
 _run_next()
