@@ -106,6 +106,4 @@ for _section, _commands in _SECTIONS.items():
         if isinstance(_command, App):
             app.add_typer(_command, name=_name, rich_help_panel=_section)
         else:
-            # Options behind another program's name are that program's.
-            settings = {"allow_interspersed_args": _name != "guard"}
-            app.command(_name, rich_help_panel=_section, context_settings=settings)(_command)
+            app.command(_name, rich_help_panel=_section)(_command)

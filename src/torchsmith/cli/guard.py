@@ -11,7 +11,7 @@ from torchsmith.cli.build import StoreFolder
 
 def guard(
     command: Annotated[
-        list[str], typer.Argument(help="The command, and behind it its own options.")
+        list[str], typer.Argument(help="Behind `--`: the command, with its own options.")
     ],
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Compilers at once.")
@@ -30,12 +30,20 @@ def guard(
 
     Each compiler waits until there is memory for it. Ends with the command's own exit code.
     """
+    import sys
+
     from torchsmith.cli.show_build import guard_display, show_guarded
     from torchsmith.engine.build import memory_budget
     from torchsmith.engine.guard import guard as run
     from torchsmith.engine.guard import preview
     from torchsmith.engine.store import Store, default_root
+    from torchsmith.errors import UsageError
 
+    if "--" not in sys.argv:
+        # Options of the command would be taken for ours, and silently.
+        raise UsageError(
+            "-- is missing before the command", "Write: torchsmith guard -- pip install ..."
+        )
     place = Store(store or default_root())
     budget = memory_budget(memory)
     if dry_run:
