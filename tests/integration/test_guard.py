@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,12 @@ from pathlib import Path
 import pytest
 from benchmarks.governor_memory import GIB, MIB, Confinement, confined, source_of
 
+from torchsmith.engine.build import build
 from torchsmith.engine.compile_log import CompileRecord, read_compiles
+from torchsmith.engine.store import Store
+from torchsmith.errors import StepFailed
+from torchsmith.plan.models import Plan, Step
+from torchsmith.toolchain.governor_events import FilesDone
 
 pytestmark = pytest.mark.integration
 
@@ -84,7 +90,7 @@ def guard(tmp_path: Path, build_tools: None) -> Guard:
 def heavy_modules(folder: Path, count: int, mib: int) -> list[str]:
     names = [f"heavy{number}" for number in range(count)]
     for name in names:
-        (folder / f"{name}.cpp").write_text(source_of(name, mib, 400_000))
+        (folder / f"{name}.cpp").write_text(source_of(name, mib, 60_000))
         (folder / f"{name}_module.cpp").write_text(MODULE.format(name=name))
     return names
 
@@ -103,7 +109,7 @@ def by_cmake(folder: Path, names: list[str], python: str) -> list[str]:
     files = " ".join(f"{name}.cpp" for name in names)
     (folder / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.18)\nproject(heavy CXX)\n"
-        f'set(CMAKE_CXX_FLAGS "{FLAGS}")\nadd_library(all STATIC {files})\n'
+        f'set(CMAKE_CXX_FLAGS "{FLAGS}")\nadd_library(everything STATIC {files})\n'
     )
     # Configured before: the compiler stands in build.ninja by its path, with no launcher.
     subprocess.run(["cmake", "-G", "Ninja", "-B", "build", "."], cwd=folder, check=True)
@@ -218,6 +224,50 @@ def test_setuptools_goes_on_without_compiling_what_was_done(guard: Guard, tmp_pa
     shutil.rmtree(tmp_path / "build")
     subprocess.run(BUILD, cwd=tmp_path, check=True, capture_output=True)
     assert next(tmp_path.rglob("part0.o")).read_bytes() == guarded
+
+
+def test_a_build_governs_setuptools_and_goes_on_after_a_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CCACHE_DISABLE", "1")
+    small_modules(tmp_path, 3)
+    good = (tmp_path / "part1.cpp").read_text()
+    (tmp_path / "part1.cpp").write_text("this is no C++\n")
+    step = Step(
+        id="compile-whole",
+        kind="compile",
+        title="Compile whole",
+        project="whole",
+        commands=(f"cd {tmp_path}", shlex.join([*BUILD, "--build-lib", "whole"])),
+        outputs=("nothing",),
+        key="0" * 64,
+    )
+    plan = Plan("whole", (), (step,))
+    store = Store(tmp_path / "store")
+    told: list[FilesDone] = []
+
+    def run() -> list[str]:
+        with pytest.raises(StepFailed):
+            build(
+                plan,
+                store,
+                project=tmp_path,
+                jobs=1,
+                on_memory=lambda event: (
+                    told.append(event) if isinstance(event, FilesDone) else None
+                ),
+            )
+        last = max(path.name for path in (store.root / "logs").iterdir())
+        compiles = read_compiles(store.root / "logs", last)
+        return sorted(Path(item.file).name for item in compiles if item.output.endswith(".o"))
+
+    first = run()
+    assert first == ["part0.cpp", "part1.cpp", "whole.cpp"]
+    (tmp_path / "part1.cpp").write_text(good)
+    told.clear()
+    # It makes no such output, and so fails only when all is compiled.
+    assert run() == ["part1.cpp", "part2.cpp"]
+    assert [(event.done, event.total) for event in told] == [(n, 4) for n in range(1, 5)]
 
 
 @pytest.mark.parametrize("fails", ["whole.cpp", "nothing"])
