@@ -116,7 +116,9 @@ def _forked(compiler: Any, one: Callable[..., None], file: tuple[Any, ...]) -> t
         return pid, answer
     status = 1
     try:
-        compiler.spawn = _unless_made(compiler.spawn)
+        # What runs a command; it was `spawn` before setuptools 84.
+        name = "call" if hasattr(compiler, "call") else "spawn"
+        setattr(compiler, name, _unless_made(getattr(compiler, name)))
         one(*file)
         status = 0
     except BaseException as error:
@@ -153,13 +155,13 @@ def _tell(done: int, total: int, source: str) -> None:
         pass
 
 
-def _unless_made(spawn: Callable[..., None]) -> Callable[..., None]:
+def _unless_made(run: Callable[..., None]) -> Callable[..., None]:
     def unless_made(command: Sequence[str], *args: Any, **kwargs: Any) -> None:
         made = _followed(command)
         if made is None:
-            spawn(command, *args, **kwargs)
+            run(command, *args, **kwargs)
         elif not made.is_current():
-            spawn([*command, *made.options], *args, **kwargs)
+            run([*command, *made.options], *args, **kwargs)
             made.keep()
 
     return unless_made
