@@ -96,7 +96,7 @@ def heavy_modules(folder: Path, count: int, mib: int) -> list[str]:
 
 
 def within(place: Confinement, guard: Guard, *command: str, guarded: bool) -> tuple[int, str]:
-    options = ("--jobs", "4")
+    options: tuple[str, ...] = ("--jobs", "4")
     if place.group is None:
         options += ("--memory", f"{place.limit * 95 // 100 // MIB}M")
     words = guard.words(*command, options=options) if guarded else list(command)
