@@ -144,6 +144,9 @@ def ends_well_only_with_guard(guard: Guard, way: Way, python: str, limit: int, m
         status, said = within(place, guard, *command, guarded=False)
         assert status != 0, said
         assert "Killed" in said or "signal 9" in said, said
+        # What was not killed would not be compiled again.
+        for made in guard.folder.rglob("*.o"):
+            made.unlink()
         status, said = within(place, guard, *command, guarded=True)
     assert status == 0, said
     assert {f"{name}.cpp" for name in names} <= set(guard.compiled)
