@@ -126,6 +126,7 @@ def test_a_recipe_without_an_image_has_none_to_run_or_push(
 HARMLESS = {
     "plan": "missing.toml",
     "build": "--dry-run --preset quickstart --python 3.11",
+    "guard": "--dry-run true",
     "doctor": "missing.toml",
     "verify": "missing.whl",
     "inspect": "missing.whl",

@@ -19,6 +19,7 @@ from torchsmith.engine.store import SHARED, Store
 from torchsmith.owners import make_folder, who_else_writes
 from torchsmith.plan.models import Step
 from torchsmith.toolchain import huge_pages
+from torchsmith.toolchain.preload import preloaded
 
 pytestmark = pytest.mark.unit
 
@@ -234,17 +235,17 @@ def test_a_library_of_another_user_is_made_anew(tmp_path: Path, disown: Disown) 
     library = _made(tmp_path)
     library.write_text("evil")
     disown(library)
-    made = huge_pages._library(tmp_path / "tools", _compiler(tmp_path))
+    made = preloaded(tmp_path, huge_pages._SOURCE, _compiler(tmp_path))
     assert made is None or library.read_text() == "compiled"
 
 
 def test_nothing_is_loaded_from_a_folder_that_others_may_write_to(tmp_path: Path) -> None:
     _made(tmp_path).parent.chmod(0o777)
-    assert huge_pages._library(tmp_path / "tools", _compiler(tmp_path)) is None
+    assert preloaded(tmp_path, huge_pages._SOURCE, _compiler(tmp_path)) is None
 
 
 def _made(tmp_path: Path) -> Path:
-    library = huge_pages._library(tmp_path / "tools", _compiler(tmp_path))
+    library = preloaded(tmp_path, huge_pages._SOURCE, _compiler(tmp_path))
     assert library is not None
     return library
 

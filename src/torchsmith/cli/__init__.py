@@ -24,7 +24,9 @@ def main() -> None:
 
     if sys.argv[1:2] == ["help"]:
         sys.argv[1:] = [*sys.argv[2:], "--help"]
-    debug = "--debug" in sys.argv
+    # What follows `--` is another program's.
+    ours = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
+    debug = "--debug" in ours
     if debug:
         sys.argv.remove("--debug")
     try:

@@ -17,6 +17,7 @@ from torchsmith.cli import (
     doctor,
     facts,
     finish,
+    guard,
     image,
     init,
     inspect,
@@ -76,6 +77,7 @@ _SECTIONS: dict[str, dict[str, Callable[..., None] | App]] = {
     },
     "Build": {
         "build": build.build,
+        "guard": guard.guard,
         "bundle": bundle.bundle,
         "log": log.log,
         "timeline": timeline.timeline,

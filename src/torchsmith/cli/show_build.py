@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from torchsmith.cli.output import counted, duration, log_line, print_json, print_json_line
@@ -18,6 +19,7 @@ from torchsmith.toolchain import governor_events
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from torchsmith.engine.guard import Guarded
     from torchsmith.engine.outlook import Outlook
     from torchsmith.plan.models import Plan, Step
 
@@ -58,6 +60,8 @@ class _Lines:
         self.running = 0
         self.reserved = 0
         self._told = 0.0
+        self._compiled = 0
+        self._counted = False
 
     def line(self, text: str) -> None:
         log_line(text)
@@ -114,19 +118,50 @@ class _Lines:
             self.line(f"   {duration(item.seconds):>7}  {item.title} ({item.basis})")
 
     def progress(self, event: events.StepProgress) -> None:
+        self._counted = True
+        if self._is_time() or event.done == event.total:
+            left = f", {duration(event.seconds_left)} left" if event.seconds_left else ""
+            self.line(f"   {event.done}/{event.total} compiles{left}")
+
+    def _is_time(self) -> bool:
         now = time.monotonic()
-        if now - self._told < _EVERY_SECONDS and event.done != event.total:
-            return
+        if now - self._told < _EVERY_SECONDS:
+            return False
         self._told = now
-        left = f", {duration(event.seconds_left)} left" if event.seconds_left else ""
-        self.line(f"   {event.done}/{event.total} compiles{left}")
+        return True
 
     def memory(self, event: governor_events.Event) -> None:
         match event:
-            case governor_events.Started():
-                self.running, self.reserved = event.running, event.reserved
             case governor_events.Retried():
                 self.line(f"!  {event.file} was killed for memory; it is compiled again, alone")
+            case _ if self.quiet:
+                return
+            case governor_events.Started():
+                self.running, self.reserved = event.running, event.reserved
+            case governor_events.FilesDone():
+                self.files(event)
+            case governor_events.Finished() if not self._counted:
+                # Nobody says how many there will be.
+                self._compiled += 1
+                if self._is_time():
+                    at_once = f"{self.running} at once, {self.reserved / _GIB:.1f} GiB"
+                    self.line(f"   {counted(self._compiled, 'compile')}; {at_once}")
+
+    def files(self, event: governor_events.FilesDone) -> None:
+        """How far setuptools is with the files that it compiles."""
+        self._counted = True
+        if self._is_time() or event.done == event.total:
+            self.line(f"   {event.done}/{event.total} compiles")
+
+
+class _Guarded(_Lines):
+    """The same for a command that is not ours, whose own output is passed on."""
+
+    def event(self, event: events.Event) -> None:
+        if isinstance(event, events.StepLine):
+            print(event.text, flush=True)
+        else:
+            super().event(event)
 
 
 class _Live(_Lines):
@@ -154,6 +189,15 @@ class _Live(_Lines):
                 return
         super().event(event)
 
+    def files(self, event: governor_events.FilesDone) -> None:
+        # Steps that compile run one at a time.
+        for task in self._tasks.values():
+            count = f"{event.done}/{event.total}"
+            now = event.file[-70:]
+            self._progress.update(
+                task, completed=event.done, total=event.total, count=count, now=now
+            )
+
     def progress(self, event: events.StepProgress) -> None:
         if event.step not in self._tasks:
             return
@@ -167,6 +211,11 @@ class _Live(_Lines):
             count=f"{event.done}/{event.total}",
             now=now[-70:],
         )
+
+
+def guard_display(*, json: bool, quiet: bool) -> Display:
+    """The display for a command that is not ours: its output, and lines about it."""
+    return _Json() if json else _Guarded(quiet=quiet)
 
 
 @contextlib.contextmanager
@@ -227,6 +276,26 @@ def show_dry_run(ahead: Outlook, *, json: bool) -> None:
         print(f"{marks[_status(step, ahead)]}  {step.kind:<11} {step.title}")
     took = f"About {duration(ahead.seconds)} on {counted(ahead.cores, 'core')}. "
     say(f"{took if ahead.expected else ''}Nothing was run.")
+
+
+def show_guarded(guarded: Guarded, command: Sequence[str], *, json: bool) -> None:
+    """What a command would be given by `torchsmith guard`."""
+    if json:
+        given = {
+            "command": list(command),
+            "jobs": guarded.cores,
+            "memory": guarded.memory,
+            "compiler_cache": guarded.cached,
+            "environment": dict(guarded.environment),
+        }
+        print_json({"dry_run": True, **given})
+        return
+    memory = f"{guarded.memory / _GIB:.1f} GiB"
+    cache = "a compiler cache" if guarded.cached else "no compiler cache (install ccache)"
+    print(f"{counted(guarded.cores, 'compiler')} at once, {memory} for all of them, {cache}")
+    for name, value in sorted(guarded.environment.items()):
+        print(f"  {name}={shlex.quote(value)}")
+    say("Nothing was run.")
 
 
 def _status(step: Step, ahead: Outlook) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from torchsmith.engine.compile_log import CompileLog
 from torchsmith.engine.door import tree_name
 from torchsmith.engine.events import CompilerCacheUsed, Event, OnEvent, RunFinished
-from torchsmith.engine.inside import HUGE_PAGES
+from torchsmith.engine.inside import HOOK, HUGE_PAGES
 from torchsmith.engine.job_log import JobLog
 from torchsmith.engine.journals import journal_of, own_file
 from torchsmith.engine.places import Containers
@@ -33,6 +33,7 @@ from torchsmith.sources.required import required
 from torchsmith.toolchain.accel import SWITCH, acceleration
 from torchsmith.toolchain.build_paths import Knows, names_from_within, understands
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache, without_a_cache
+from torchsmith.toolchain.compiler_hook import LOADED, compiler_hook
 from torchsmith.toolchain.governor import SHIMS, Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.huge_pages import huge_pages
@@ -99,7 +100,9 @@ def _understood(plan: Plan) -> Knows:
     return lambda compiler, option: known
 
 
-def _each(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
+def each_of(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
+    """One listener in the place of two."""
+
     def told(event: T) -> None:
         first(event)
         second(event)
@@ -107,7 +110,7 @@ def _each(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[
     return told
 
 
-def _with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
+def with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
     """Tell what the compiler cache was worth before a run is over."""
 
     def told(event: Event) -> None:
@@ -136,6 +139,14 @@ def _emptied(folder: Path) -> Iterator[None]:
         yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hook(store: Path, before: Sequence[str]) -> dict[str, str]:
+    """What has every compiler ask the governor; which steps load it is theirs to say."""
+    hook = compiler_hook(store, *before)
+    if loaded := hook.pop(LOADED, ""):
+        hook[HOOK] = loaded
+    return hook
 
 
 def build(
@@ -180,7 +191,7 @@ def build(
                 cores=cores,
                 book=book,
                 roots=[place],
-                listener=_each(compiles.add, on_memory),
+                listener=each_of(compiles.add, on_memory),
                 late_collection=not all(off),
                 options=names_from_within(place.resolve(), knows),
             ) as governor,
@@ -193,10 +204,12 @@ def build(
                 # takes room in it, which would be as long as the name of that tree.
                 "CMAKE_BUILD_RPATH_USE_ORIGIN": "ON",
             }
+            # Without a cache nothing is ever there, and what is compiled is the same.
+            before = cache.command or without_a_cache()
             environment = {
                 **inherited,
-                # Without a cache nothing is ever there, and what is compiled is the same.
-                **governor.environment(cache.command or without_a_cache()),
+                **governor.environment(before),
+                **_hook(store.root, before),
                 **(cache.environment or {}),
                 **({} if all(off) else huge_pages(store.root)),
                 **own,
@@ -209,6 +222,7 @@ def build(
                 **(boxed.environment or {}),
                 # Which of this machine's libraries do, only the container's own gcc knows.
                 **({} if all(off) else {HUGE_PAGES: str(store.root)}),
+                HOOK: "\n".join((str(store.root), *boxed.command)),
                 **own,
             }
             # PATH is the image's own, behind programs of ours: make may be too old there as well.
@@ -232,8 +246,8 @@ def build(
                 journal,
                 work=place,
                 only=only,
-                on_event=_each(
-                    _each(compiles.heed, _with_cache_report(told_of, on_event)),
+                on_event=each_of(
+                    each_of(compiles.heed, with_cache_report(told_of, on_event)),
                     JobLog(store.root / "logs").heed,
                 ),
                 environment=environment,

@@ -29,6 +29,9 @@ from types import FrameType
 PATH = "TORCHSMITH_PATH"
 # The store; set where compilers are to be given huge pages.
 HUGE_PAGES = "TORCHSMITH_HUGE_PAGES"
+# The store, and behind a line's end a compiler cache; set where every compiler is to ask the
+# governor, not only those that CMake starts.
+HOOK = "TORCHSMITH_HOOK"
 
 
 def main(script: str, folder: str) -> int:
@@ -62,14 +65,16 @@ def main(script: str, folder: str) -> int:
 
 
 def _environment(env: dict[str, str]) -> dict[str, str]:
-    """What the script sees: PATH complete, and huge pages where this container's gcc takes them."""
+    """What the script sees: PATH complete, and what this container's gcc makes for it."""
     if before := env.pop(PATH, ""):
         env["PATH"] = f"{before}:{env.get('PATH', os.defpath)}"
-    if store := env.pop(HUGE_PAGES, ""):
-        words = [env["TORCHSMITH_PYTHON"], "-P", "-m", "torchsmith.toolchain.huge_pages", store]
-        asked = subprocess.run(words, stdout=subprocess.PIPE, env=env, check=False)
-        if asked.returncode == 0:
-            env.update(json.loads(asked.stdout or b"{}"))
+    for variable, module in ((HUGE_PAGES, "huge_pages"), (HOOK, "compiler_hook")):
+        if given := env.pop(variable, ""):
+            words = [env["TORCHSMITH_PYTHON"], "-P", "-m", f"torchsmith.toolchain.{module}"]
+            words += given.split("\n")
+            asked = subprocess.run(words, stdout=subprocess.PIPE, env=env, check=False)
+            if asked.returncode == 0:
+                env.update(json.loads(asked.stdout or b"{}"))
     return env
 
 

@@ -23,6 +23,7 @@ from torchsmith.engine.disk import room
 from torchsmith.engine.places import Vessel
 from torchsmith.engine.secrets import LineReader, Redactor
 from torchsmith.engine.signals import hearing
+from torchsmith.toolchain.processes import session_members
 
 GRACE_S = 10.0
 _POLL_S = 0.1
@@ -31,14 +32,14 @@ _CHUNK = 1 << 16
 # Whether anything lives is read from /proc: a dead process nobody reaps (a container without an
 # init) still answers `kill -0`.
 _GUARD = """
-lives() {
-  local file line
+members() {
+  local file line pid
   for file in /proc/[0-9]*/stat; do
     read -r line <"$file" || continue
+    pid=${line%% *}
     line=(${line##*) })
-    if [ "${line[2]}" = "$1" ] && [ "${line[0]}" != Z ]; then return 0; fi
+    if [ "${line[3]}" = "$1" ] && [ "${line[0]}" != Z ]; then echo "$pid"; fi
   done
-  return 1
 }
 trap '' INT TERM HUP
 declare -A groups tools names
@@ -52,8 +53,9 @@ for group in "${!groups[@]}"; do
   # A container ends by itself, and lets go of this when it has. What started it then puts it away,
   # and would leave half of it if it were killed meanwhile.
   if [ -n "${groups[$group]}" ]; then flock "${groups[$group]}" true; tries=600; fi
-  while [ $((tries--)) -gt 0 ] && lives "$group"; do sleep 0.05; done
-  kill -KILL -- "-$group"
+  while [ $((tries--)) -gt 0 ] && [ -n "$(members "$group")" ]; do sleep 0.05; done
+  # Some may be in groups of their own by now, as ninja's commands are.
+  kill -KILL -- "-$group" $(members "$group")
   if [ -n "${groups[$group]}" ]; then "${tools[$group]}" rm --force "${names[$group]}"; fi
 done
 """
@@ -165,8 +167,12 @@ class _Script:
         return os.waitid(os.P_PID, self.process.pid, flags) is not None
 
     def reap(self) -> tuple[int, float, int]:
-        # While the shell is not reaped its group's number is nobody else's.
+        # While the shell is not reaped its number is nobody else's. What it started may have made
+        # groups of their own, as ninja does for each command.
         self.send(signal.SIGKILL)
+        for pid in session_members(self.process.pid):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         _, status, usage = os.wait4(self.process.pid, 0)
         self.process.returncode = os.waitstatus_to_exitcode(status)
         # Linux counts the largest process in KiB.

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from torchsmith.engine.inside import PATH
+from torchsmith.engine.inside import HOOK, PATH
 from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.package import UNCOMPRESSED
 from torchsmith.plan.models import Step
 from torchsmith.plan.shell import OURS
 from torchsmith.secret_names import is_secret_name
 from torchsmith.toolchain.build_paths import Knows, setuptools_flags, understands
+from torchsmith.toolchain.compiler_hook import LOADED
 
 # A C++ file of PyTorch takes up to this much to compile.
 _BYTES_A_COMPILER = 2_500_000_000
@@ -110,6 +111,10 @@ def step_environment(
         env[PATH] = ":".join(folders)
     elif folders:
         env["PATH"] = ":".join([*folders, env.get("PATH", os.defpath)])
+    # torch's own compiles are CMake's, which has each of them ask the governor itself.
+    hook = env.pop(HOOK, "")
+    if hook and step.kind == "compile" and step.project != "torch":
+        env[HOOK if step.place.inside else LOADED] = hook
     for name, value in step.env:
         env[name] = f"{work}/{value[2:]}" if value.startswith("@/") else value
     if resume:

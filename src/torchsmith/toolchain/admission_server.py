@@ -22,6 +22,7 @@ from torchsmith.toolchain.admission import Admission, Room
 from torchsmith.toolchain.compiles import Compile, Language, killed_for_memory, read_compile
 from torchsmith.toolchain.governor_events import (
     Event,
+    FilesDone,
     Finished,
     GaveUp,
     Listener,
@@ -187,6 +188,9 @@ class AdmissionServer:
             elif fields[0] == b"done":
                 job.compiler, job.unnamed = None, False
                 self._ended(job, fields[1:])
+            elif fields[0] == b"files":
+                done, total = int(fields[1]), int(fields[2])
+                self._tell(FilesDone(self._now(), os.fsdecode(fields[3]), done, total))
 
     def _forget(self, job: _Job) -> None:
         if job.compiler and job.compiler.alive:

@@ -54,11 +54,12 @@ def _counts(log: Path | None) -> Counter[str]:
 
 
 def compiler_cache(
-    store: Path, work: Path, *, shared: bool = False, program: str = ""
+    store: Path, work: Path, *, shared: bool = False, program: str = "", base: Path | None = None
 ) -> CompilerCache:
     """ccache with its files in the store; nothing where there is no ccache.
 
-    `program` is what it is called in a container, where it is known to be.
+    `program` is what it is called in a container, where it is known to be. `base` is the folder
+    below which names are taken relative, if it is not the work folder.
 
     The caller's own settings, of a remote storage for a team say, stay in force. A store is
     `shared` where several hosts build into it.
@@ -71,17 +72,20 @@ def compiler_cache(
         "CCACHE_STATSLOG": str(log),
         "CCACHE_DIR": str(store / "compiler-cache"),
         "CCACHE_MAXSIZE": _MOST,
-        # Names below the work folder are taken relative to it: two folders share what is equal.
-        "CCACHE_BASEDIR": str(work),
+        # Names below it are taken relative to where the compiler runs: two folders share what is
+        # equal.
+        "CCACHE_BASEDIR": str(base or work),
         "CCACHE_NOHASHDIR": "1",
         # The compiler's own list of headers says what to look at: no run of the preprocessor.
         "CCACHE_DEPEND": "1",
         # A compiler that was updated in place is another one, whatever its date says.
         "CCACHE_COMPILERCHECK": "content",
-        # When gcc looks for garbage depends on the machine, and how a folder is left out of
-        # what it makes on the folder; what it makes depends on neither.
-        "CCACHE_IGNOREOPTIONS": " ".join((f"{COLLECTION}*", *IGNORED)),
     }
+    if base is None:
+        # When gcc looks for garbage depends on the machine, and how a folder is left out of
+        # what it makes on the folder; what it makes depends on neither. These are ours; a build
+        # that is not may mean them.
+        settings["CCACHE_IGNOREOPTIONS"] = " ".join((f"{COLLECTION}*", *IGNORED))
     if shared:
         # What is not yet complete need not cross the network (ccache's manual, on NFS).
         settings["CCACHE_TEMPDIR"] = str(Path(tempfile.gettempdir()) / f"ccache-{os.getuid()}")

@@ -49,6 +49,8 @@ _KILLED = re.compile(
     rb"|memory exhausted"  # ld
 )
 _SIGKILL_STATUS = 128 + 9
+# What pip and uv put into the names of folders that they make anew for each build.
+_RANDOM = re.compile(r"(?<=/)(pip-[a-z-]+-\w{8}|\.?tmp\w{6,8})(?=/)|(?<=_)[0-9a-f]{32}(?=/)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def _relative(cwd: str, name: str, roots: Sequence[str]) -> str:
     for root in sorted(roots, key=len, reverse=True):
         if path.is_relative_to(root):
             return str(path.relative_to(root))
-    return str(path)
+    return _RANDOM.sub("*", str(path))
 
 
 def killed_for_memory(status: int, last_words: bytes) -> bool:

@@ -50,6 +50,16 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesDone:
+    """setuptools is done with so many of the files it compiles now; `file` is the last."""
+
+    at: float
+    file: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Retried:
     """A compile was killed for memory at `peak`, and will run again, alone."""
 
@@ -88,7 +98,7 @@ class GaveUp:
         )
 
 
-Event = WaitingForMemory | Started | Finished | Retried | GaveUp
+Event = WaitingForMemory | Started | Finished | FilesDone | Retried | GaveUp
 Listener = Callable[[Event], None]
 
 

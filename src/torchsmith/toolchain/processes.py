@@ -78,11 +78,27 @@ def process_tree(pid: int) -> list[int]:
     """A process and all under it, as far as the kernel tells."""
     found = [pid]
     for each in found:
-        try:
-            # Read for every thread: a child belongs to the one that started it.
-            for task in os.listdir(f"/proc/{each}/task"):  # noqa: PTH208
-                text = Path(f"/proc/{each}/task/{task}/children").read_bytes()
-                found += [int(child) for child in text.split()]
-        except OSError:
-            continue
+        found += children(each)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one started and that are still its own."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        # Read for every thread: a child belongs to the one that started it.
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            text = Path(f"/proc/{pid}/task/{task}/children").read_bytes()
+            found += [int(child) for child in text.split()]
+    return found
+
+
+def session_members(leader: int) -> list[int]:
+    """The processes of a session, in whatever group: what a command left when it ended, too."""
+    found: list[int] = []
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{int(name)}/stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] != "Z":
+                found.append(int(name))
     return found

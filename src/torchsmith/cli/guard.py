@@ -1,0 +1,53 @@
+"""`torchsmith guard`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli.build import StoreFolder
+
+
+def guard(
+    command: Annotated[
+        list[str], typer.Argument(help="Behind `--`: the command, with its own options.")
+    ],
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Compilers at once.")
+    ] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Their budget, e.g. 8G.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be set; run nothing.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only the command's output, and errors.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
+    store: StoreFolder = None,
+) -> None:
+    """Run any build within the memory there is: pip, CMake, make.
+
+    Each compiler waits until there is memory for it. Ends with the command's own exit code.
+    """
+    import sys
+
+    from torchsmith.cli.show_build import guard_display, show_guarded
+    from torchsmith.engine.build import memory_budget
+    from torchsmith.engine.guard import guard as run
+    from torchsmith.engine.guard import preview
+    from torchsmith.engine.store import Store, default_root
+    from torchsmith.errors import UsageError
+
+    if "--" not in sys.argv:
+        # Options of the command would be taken for ours, and silently.
+        raise UsageError(
+            "-- is missing before the command", "Write: torchsmith guard -- pip install ..."
+        )
+    place = Store(store or default_root())
+    budget = memory_budget(memory)
+    if dry_run:
+        show_guarded(preview(place, jobs, budget), command, json=json)
+        return
+    shown = guard_display(json=json, quiet=quiet)
+    run(command, place, jobs=jobs, memory=budget, on_event=shown.event, on_memory=shown.memory)

@@ -1,0 +1,266 @@
+"""Running a build that is not ours within the memory there is: `torchsmith guard`.
+
+The command runs as it is, in its own folder; what it needs to be held to the memory is in its
+environment and in the store. It is a run like others: its log, its timeline and its end are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchsmith.engine import events
+from torchsmith.engine.build import each_of, with_cache_report
+from torchsmith.engine.compile_log import CompileLog
+from torchsmith.engine.disk import room
+from torchsmith.engine.failure import describe_exit, explain_log
+from torchsmith.engine.job_log import JobLog
+from torchsmith.engine.journal import RunStatus
+from torchsmith.engine.journals import journal_of, own_file
+from torchsmith.engine.process import Guard, Outcome, Stop, run_script
+from torchsmith.engine.recorder import Recorder
+from torchsmith.engine.secrets import Redactor
+from torchsmith.engine.store import Store
+from torchsmith.errors import HostError, InterruptedRunError, StepFailed, UsageError
+from torchsmith.host.limits import read_cores
+from torchsmith.plan.models import Step
+from torchsmith.secret_names import is_secret_name
+from torchsmith.toolchain.cache import CompilerCache, compiler_cache
+from torchsmith.toolchain.compiler_hook import compiler_hook
+from torchsmith.toolchain.governor import Governor
+from torchsmith.toolchain.governor_events import Event as MemoryEvent
+from torchsmith.toolchain.memory_book import MemoryBook
+from torchsmith.toolchain.stray_compiles import StrayCompiles
+
+# The first line waits until it is known to be under way: see `step_script`.
+_SCRIPT = 'read -r _ && exec "$@" </dev/null'
+_STEP = "command"
+_NOT_FOUND = 127
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """What a command is given: limits, and variables beside its own."""
+
+    cores: int
+    memory: int
+    cached: bool
+    environment: Mapping[str, str]
+
+
+def guard(
+    command: Sequence[str],
+    store: Store,
+    *,
+    jobs: int | None = None,
+    memory: int | None = None,
+    on_event: events.OnEvent = lambda _: None,
+    on_memory: Callable[[MemoryEvent], None] = lambda _: None,
+) -> None:
+    """Run a command, its compilers held to a memory budget.
+
+    Raises StepFailed, with the command's own exit code, if it ends badly.
+    """
+    _ensure_program(command)
+    redactor = Redactor(value for name, value in os.environ.items() if is_secret_name(name))
+    title = redactor.text(shlex.join(command))
+    step = Step(id=_STEP, kind="compile", title=title)
+    logs = store.root / "logs"
+    stop = Stop()
+    with contextlib.ExitStack() as stack:
+        journal = stack.enter_context(closing(journal_of(store)))
+        run = journal.begin(f"guard: {title}")
+        folder = logs / run
+        with room(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        cache = _cache(store, folder)
+        compiles = stack.enter_context(closing(CompileLog(logs, jobs or read_cores())))
+        heard = each_of(
+            each_of(compiles.heed, with_cache_report(cache, on_event)), JobLog(logs).heed
+        )
+        recorder = Recorder(journal, run, heard)
+        seconds = 0.0
+        status: RunStatus = "failed"
+        error = ""
+        try:
+            with (
+                stop.on_signals(),
+                _governed(store, cache, jobs, memory, each_of(compiles.add, on_memory)) as guarded,
+            ):
+                recorder.emit(
+                    events.RunStarted(
+                        run=run, plan=title, work=str(Path.cwd()), total=1, to_run=(_STEP,)
+                    )
+                )
+                outcome = _run(command, step, folder, guarded, recorder, redactor, stop)
+                seconds = outcome.seconds
+            status = "done"
+        except InterruptedRunError as interruption:
+            status, error = "interrupted", interruption.message
+            raise
+        except BaseException as failure:
+            error = redactor.text(str(failure) or type(failure).__name__)
+            raise
+        finally:
+            journal.end(run, status, error)
+            recorder.emit(
+                events.RunFinished(
+                    run=run, status=status, seconds=seconds, artifacts=(), error=error
+                )
+            )
+
+
+def preview(store: Store, jobs: int | None = None, memory: int | None = None) -> Guarded:
+    """What a command would be given."""
+    with (
+        tempfile.TemporaryDirectory() as place,
+        _governed(store, _cache(store, Path(place)), jobs, memory) as guarded,
+    ):
+        return guarded
+
+
+def _ensure_program(command: Sequence[str]) -> None:
+    if shutil.which(command[0]) is None:
+        error = UsageError(f"{command[0]}: there is no such command", "Check its name, and PATH.")
+        error.exit_code = _NOT_FOUND
+        raise error
+
+
+def _cache(store: Store, folder: Path) -> CompilerCache:
+    # pip unpacks what it builds into a new temporary folder each time.
+    base = Path(tempfile.gettempdir()).resolve()
+    return compiler_cache(store.root, folder, shared=store.shared, base=base)
+
+
+@contextlib.contextmanager
+def _governed(
+    store: Store,
+    cache: CompilerCache,
+    jobs: int | None,
+    memory: int | None,
+    listener: Callable[[MemoryEvent], None] = lambda _: None,
+) -> Iterator[Guarded]:
+    hook = compiler_hook(store.root, *cache.command)
+    if not hook:
+        raise HostError(
+            "compilers cannot be made to wait: no C compiler here makes a library that loads",
+            "Install gcc and the C library's headers (Debian: gcc libc6-dev).",
+        )
+    learned = own_file(store.root, "memory") if store.shared else store.root / "memory.db"
+    cores = jobs or read_cores()
+    with (
+        MemoryBook(learned, "guard") as book,
+        Governor(
+            budget=memory, cores=cores, book=book, roots=[Path.cwd()], listener=listener
+        ) as governor,
+    ):
+        told = governor.environment()
+        own = {
+            "TORCHSMITH_GOVERNOR": told["TORCHSMITH_GOVERNOR"],
+            "TORCHSMITH_CORES": str(cores),
+            **hook,
+            **(cache.environment or {}),
+            # Lines when they are written, not when a buffer is full.
+            "PYTHONUNBUFFERED": "1",
+        }
+        if not os.environ.get("MAKEFLAGS"):
+            # Ninja shares slots so. Who starts make without -j means one job at a time.
+            own |= dict.fromkeys(["MAKEFLAGS", "TORCHSMITH_NINJA_ONLY"], told["MAKEFLAGS"])
+        if not os.environ.get("MAX_JOBS"):
+            # Some projects' setups guess one from the memory, and guess low.
+            own["MAX_JOBS"] = str(cores)
+        yield Guarded(cores, governor.budget, bool(cache.command), own)
+
+
+def _run(
+    command: Sequence[str],
+    step: Step,
+    folder: Path,
+    guarded: Guarded,
+    recorder: Recorder,
+    redactor: Redactor,
+    stop: Stop,
+) -> Outcome:
+    log = folder / f"{_STEP}.log"
+    recorder.note(step, "running", log=log)
+    recorder.emit(
+        events.StepStarted(
+            step=_STEP, title=step.title, kind=step.kind, log=str(log), resumed=False
+        )
+    )
+    progress = events.Progress(_STEP)
+
+    def on_line(text: str) -> None:
+        recorder.emit(events.StepLine(step=_STEP, text=text))
+        if (made := progress.read(text)) is not None:
+            recorder.emit(made)
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    guard = Guard(descriptor)
+    try:
+        with StrayCompiles(os.getpid()) as stray:
+            outcome = run_script(
+                ["sh", "-c", _SCRIPT, "sh", *command],
+                Path.cwd(),
+                {**os.environ, **guarded.environment},
+                log,
+                redactor=redactor,
+                on_line=on_line,
+                stop=stop,
+                guard=guard,
+            )
+    finally:
+        guard.close()
+        os.close(descriptor)
+    if found := stray.found:
+        recorder.warn(_told_of_stray(found, redactor))
+    if outcome.stopped:
+        recorder.note(step, "interrupted", log=log, outcome=outcome)
+        recorder.emit(events.StepInterrupted(step=_STEP, title=step.title))
+        assert stop.signal is not None
+        raise InterruptedRunError(stop.signal)
+    if outcome.status:
+        raise _failure(step, outcome, log, recorder)
+    recorder.note(step, "done", log=log, outcome=outcome)
+    recorder.emit(
+        events.StepFinished(
+            step=_STEP,
+            title=step.title,
+            seconds=outcome.seconds,
+            cpu_seconds=outcome.cpu_seconds,
+            peak_rss=outcome.peak_rss,
+            bytes_stored=0,
+        )
+    )
+    return outcome
+
+
+def _told_of_stray(found: Sequence[str], redactor: Redactor) -> str:
+    count, were = ("1 compile", "was") if len(found) == 1 else (f"{len(found)} compiles", "were")
+    first = redactor.text(found[0])
+    return (
+        f"{count} {were} started past the guard, and did not wait for memory: "
+        f"{first[:160]}{'…' if len(first) > 160 else ''}"
+    )
+
+
+def _failure(step: Step, outcome: Outcome, log: Path, recorder: Recorder) -> StepFailed:
+    reason, excerpt = describe_exit(outcome.status), explain_log(log)
+    failure = StepFailed(step.id, step.title, reason, excerpt, str(log))
+    failure.exit_code = outcome.status if outcome.status > 0 else 128 - outcome.status
+    failure.hint = "Mend the cause, then run the same command again."
+    error = "\n".join((failure.message, *excerpt))
+    recorder.note(step, "failed", log=log, error=error, outcome=outcome)
+    recorder.emit(
+        events.StepFailed(
+            step=step.id, title=step.title, reason=reason, excerpt=excerpt, log=str(log)
+        )
+    )
+    return failure

@@ -1,0 +1,57 @@
+"""Found first by every Python of a build: teaches setuptools to compile files side by side.
+
+Python imports a module of this name when it starts. The one that would have been found without
+this folder is run, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+
+# setuptools has a copy of distutils, and moved the compiler class within it in 2025.
+_ENDS = ("distutils.ccompiler", "distutils.compilers.C.base")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+
+class _AfterImport:
+    """Finds the module that holds distutils' compiler class, and changes it once loaded."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not name.endswith(_ENDS):
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            from torchsmith_side_by_side import teach  # type: ignore[import-not-found]
+
+            teach(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _run_next() -> None:
+    """Run the sitecustomize behind this one, if there is one."""
+    here = __file__.rpartition("/")[0]
+    others = [folder for folder in sys.path if folder.rstrip("/") != here]
+    spec = PathFinder.find_spec(__name__, others)
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        sys.modules[__name__] = module
+        spec.loader.exec_module(module)
+
+
+sys.meta_path.insert(0, _AfterImport)
+_run_next()

@@ -1,0 +1,241 @@
+"""setuptools' own compiler, which compiles one file after the other, made to compile several.
+
+It runs in the Python of whoever is built, from 3.7 on, and so imports nothing of torchsmith. Each
+file is compiled by a process of its own that was forked from this one: what a project's setup put
+in the compiler's place (torch's does) may change the compiler object for each file, and does so
+there without being seen by the others. How many compilers really run is the governor's affair.
+
+A file is skipped if its object was made by the same command from files that did not change since.
+What that takes to know is kept in the store, not beside the object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import select
+import shutil
+import socket
+import sys
+import threading
+import time
+import warnings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+    from typing import Any
+
+_OBJECTS = "TORCHSMITH_OBJECTS"
+_GOVERNOR = "TORCHSMITH_GOVERNOR"
+# These change what a compiler reads or writes, and stand in no command.
+_VARIABLES = (
+    *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH"),
+    *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"),
+)
+# Those whose list of the files they read is understood.
+_KNOWN = ("cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc")
+_turn = threading.Lock()
+
+
+def teach(module: ModuleType) -> None:
+    """Change the compiler class of a module of distutils."""
+    for name in ("CCompiler", "Compiler"):
+        kind = module.__dict__.get(name)
+        # Not one that is only imported there: it was changed where it is from.
+        if kind is not None and kind.__module__ == module.__name__:
+            kind.compile = _side_by_side(kind.compile)
+
+
+def _side_by_side(original: Callable[..., Any]) -> Callable[..., Any]:
+    def compile_files(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.compiler_type != "unix" or not os.environ.get(_GOVERNOR):
+            return original(self, *args, **kwargs)
+        files: list[tuple[Any, ...]] = []
+        with _turn:
+            # The loop is left to distutils; only what it would do for each file is put off.
+            one = self._compile
+            own = "_compile" in self.__dict__
+            self._compile = lambda *file: files.append(file)
+            try:
+                objects = original(self, *args, **kwargs)
+            finally:
+                if own:
+                    self._compile = one
+                else:
+                    del self._compile
+        _compile_all(self, one, files)
+        return objects
+
+    compile_files.__doc__ = original.__doc__
+    return compile_files
+
+
+def _compile_all(compiler: Any, one: Callable[..., None], files: Sequence[tuple[Any, ...]]) -> None:
+    most = int(os.environ.get("TORCHSMITH_CORES") or os.cpu_count() or 1)
+    waiting = list(reversed(files))
+    running: dict[int, tuple[int, str]] = {}
+    failure: BaseException | None = None
+    try:
+        while running or (waiting and failure is None):
+            while waiting and failure is None and len(running) < most:
+                file = waiting.pop()
+                pid, answer = _forked(compiler, one, file)
+                # An object, its source, and more.
+                running[answer] = (pid, str(file[1]))
+            for answer in select.select(list(running), [], [])[0]:
+                pid, source = running.pop(answer)
+                with os.fdopen(answer, "rb") as pipe:
+                    said = pipe.read()
+                if os.waitpid(pid, 0)[1]:
+                    failure = failure or _error(said, source)
+                _tell(len(files) - len(waiting) - len(running), len(files), source)
+    finally:
+        for answer, (pid, _) in running.items():
+            os.close(answer)
+            os.kill(pid, 15)
+            os.waitpid(pid, 0)
+    if failure is not None:
+        raise failure
+
+
+def _forked(compiler: Any, one: Callable[..., None], file: tuple[Any, ...]) -> tuple[int, int]:
+    """Compile a file in another process; its number, and a pipe that tells an error."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    answer, told = os.pipe()
+    with warnings.catch_warnings():
+        # Python warns of other threads; what they hold is of no use to a compile.
+        warnings.simplefilter("ignore")
+        pid = os.fork()
+    if pid:
+        os.close(told)
+        return pid, answer
+    status = 1
+    try:
+        # What runs a command; it was `spawn` before setuptools 84.
+        name = "call" if hasattr(compiler, "call") else "spawn"
+        setattr(compiler, name, _unless_made(getattr(compiler, name)))
+        one(*file)
+        status = 0
+    except BaseException as error:
+        os.write(told, _pickled(error))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _pickled(error: BaseException) -> bytes:
+    try:
+        said = pickle.dumps(error)
+        pickle.loads(said)
+    except Exception:
+        said = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return said
+
+
+def _error(said: bytes, source: str) -> BaseException:
+    # From our own child; there is nothing if it was killed.
+    found = pickle.loads(said) if said else None
+    return found if isinstance(found, BaseException) else RuntimeError(f"{source}: it was ended")
+
+
+def _tell(done: int, total: int, source: str) -> None:
+    """Tell the governor how far this is, for whoever watches."""
+    body = b"\0".join([b"files", b"%d" % done, b"%d" % total, os.fsencode(source)])
+    try:
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(os.environ[_GOVERNOR])
+            link.sendall(len(body).to_bytes(4, "big") + body)
+    except OSError:
+        pass
+
+
+def _unless_made(run: Callable[..., None]) -> Callable[..., None]:
+    def unless_made(command: Sequence[str], *args: Any, **kwargs: Any) -> None:
+        made = _followed(command)
+        if made is None:
+            run(command, *args, **kwargs)
+        elif not made.is_current():
+            run([*command, *made.options], *args, **kwargs)
+            made.keep()
+
+    return unless_made
+
+
+def _followed(command: Sequence[str]) -> _Made | None:
+    """What a command makes; None where that cannot be known well enough to skip it."""
+    words = [os.fspath(word) for word in command]
+    store = os.environ.get(_OBJECTS)
+    # The compiler may stand behind a cache.
+    names = [os.path.basename(word).rstrip("-.0123456789") for word in words[:2]]
+    known = any(name.rpartition("-")[2] in _KNOWN for name in names)
+    plain = words.count("-c") == 1 and words.count("-o") == 1 and words[-1] != "-o"
+    # Either it has such a list made already, or it reads its options from a file.
+    other = any(word.startswith(("-M", "--generate-dep", "@")) for word in words)
+    return _Made(store, words) if store and known and plain and not other else None
+
+
+class _Made:
+    """An object and what it was made of."""
+
+    def __init__(self, store: str, words: list[str]) -> None:
+        self.object = os.path.abspath(words[words.index("-o") + 1])
+        self.words = words
+        name = hashlib.sha256(os.fsencode(self.object)).hexdigest()
+        self.note = os.path.join(store, name[:2], name[2:])
+        self.list = f"{self.note}.{os.getpid()}.d"
+        self.options = ["-MD", "-MF", self.list]
+        self.began = time.time_ns()
+
+    def command(self) -> str:
+        """All that decides what is made, but for the files."""
+        told = [os.getcwd(), *self.words]
+        told += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
+        return hashlib.sha256("\0".join(told).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def is_current(self) -> bool:
+        """Whether the object is as this command would make it."""
+        try:
+            with open(self.note, encoding="utf-8", errors="surrogateescape") as file:
+                known = json.load(file)
+            return known["command"] == self.command() and all(
+                _mark(path) == mark for path, mark in known["files"].items()
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            os.makedirs(os.path.dirname(self.note), exist_ok=True)
+            return False
+
+    def keep(self) -> None:
+        """Note what was read, for the next time; where that fails it is compiled again then."""
+        try:
+            with open(self.list, encoding="utf-8", errors="surrogateescape") as file:
+                read = _prerequisites(file.read())
+            os.unlink(self.list)
+            compilers = [found for found in map(shutil.which, self.words[:2]) if found]
+            marks = {path: _mark(path) for path in (*compilers, *read)}
+            if any(changed >= self.began for _, changed in marks.values()):
+                # Perhaps after the compiler had read it.
+                return
+            marks[self.object] = _mark(self.object)
+            with open(f"{self.list}.part", "w", encoding="utf-8", errors="surrogateescape") as file:
+                json.dump({"command": self.command(), "files": marks}, file)
+            os.replace(f"{self.list}.part", self.note)
+        except OSError:
+            pass
+
+
+def _mark(path: str) -> list[int]:
+    status = os.stat(path)
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _prerequisites(text: str) -> list[str]:
+    """The files that a compiler lists, as a rule for make."""
+    listed = text.replace("\\\n", " ").partition(": ")[2].partition("\n")[0]
+    words = listed.replace("\\ ", "\0").replace("\\#", "#").replace("$$", "$").split()
+    return [os.path.abspath(word.replace("\0", " ")) for word in words]
