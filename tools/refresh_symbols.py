@@ -1,7 +1,7 @@
 """Refresh the table of what torch's published libraries export, for `torchsmith fits`.
 
 Of every release since 2.1 and both platforms, one wheel's libraries are read in place on PyPI,
-by HTTP range requests: some 25 GB pass, one library at a time lies on the disk.
+by HTTP range requests: some 20 GB pass, one library at a time lies on the disk.
 
     python -m tools.refresh_symbols                  rewrite the table
     python -m tools.refresh_symbols --cache FOLDER   keep each wheel's symbols there, for next time
@@ -66,7 +66,9 @@ def exports(web: Web, wheel: File) -> Exports:
     try:
         with zipfile.ZipFile(io.BufferedReader(RemoteFile(web, wheel.url), AHEAD)) as archive:
             for info in archive.infolist():
-                if info.filename not in LIBRARIES:
+                # A CUDA library's names are the same on both platforms: one is enough.
+                lent = wheel.platform != PLATFORMS[-1] and "cuda" in info.filename
+                if info.filename not in LIBRARIES or lent:
                     continue
                 with archive.open(info) as member, tempfile.TemporaryFile() as library:
                     shutil.copyfileobj(member, library, AHEAD)
@@ -94,16 +96,11 @@ def cached(web: Web, wheel: File, folder: Path | None) -> Exports:
 
 
 def with_cuda(found: Mapping[tuple[str, str], Exports]) -> dict[Build, set[str]]:
-    """Join what each wheel's libraries export.
-
-    Where a platform's wheel has no CUDA, the names of the other platform's CUDA libraries
-    stand in: they are the same, and such builds are published elsewhere.
-    """
+    """Join what the libraries of each release and platform export, CUDA's lent to the other."""
     joined: dict[Build, set[str]] = {}
     for (version, platform), table in found.items():
-        other = found.get((version, "x86_64"), {})
-        lent = {name: names for name, names in other.items() if "cuda" in name}
-        whole = {**lent, **table}
+        lender = found.get((version, PLATFORMS[-1]), {})
+        whole = {**table, **{name: lender[name] for name in lender if "cuda" in name}}
         build = Build(version, platform, tuple(sorted(whole)))
         joined[build] = set().union(*whole.values())
     return joined
@@ -122,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         releases = by_release(files_of(web, options.index, "torch"), OLDEST)
         wheels = {
             (version, platform): wheel
-            for version, files in releases.items()
+            for version, files in reversed(releases.items())
             for platform in PLATFORMS
             if (wheel := chosen(files, platform))
         }
@@ -133,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found[place] = table
                 total = sum(map(len, table.values()))
                 print(*place, f"{total} symbols", file=sys.stderr, flush=True)
-        write_atomically(options.table, pack(with_cuda(found)))
+        write_atomically(options.table, pack(with_cuda(dict(reversed(found.items())))))
     except (RefreshError, OSError) as error:
         print(f"refresh_symbols: {error}", file=sys.stderr)
         return 2

@@ -35,7 +35,6 @@ _TORCH_LIBRARY = re.compile(
     r"|c10|c10_(?:cuda|hip|xpu))\.so"
 )
 _CUDA_LIBRARY = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc)\.so\.([0-9]+)")
-# One for each torch, of which the package loads the one that goes with the torch it finds:
 # metatensor/torch/torch-2.6/lib/…, libaddon_torch26-cpu.so.
 _ALTERNATIVE = re.compile(r"torch[-_.]?[0-9]+(?:[._][0-9]+)*(?=[-/_.])")
 
@@ -284,12 +283,17 @@ def _short_python(torch: InstalledTorch) -> str:
     return ".".join(torch.python.split(".")[:2]) + ("t" if torch.free_threaded else "")
 
 
-def judge(subject: Subject, table: Exports, build: Build) -> Verdict:
-    """Hold a wheel against one build: of libraries that stand for each other one has to load."""
+def alternatives(parts: Iterable[Part]) -> list[list[Part]]:
+    """Libraries that stand for each other: a package loads the one made for the torch it finds."""
     groups: dict[str, list[Part]] = {}
-    for part in subject.parts:
+    for part in parts:
         groups.setdefault(_ALTERNATIVE.sub("torch", part.path), []).append(part)
-    for _, group in sorted(groups.items()):
+    return [group for _, group in sorted(groups.items())]
+
+
+def judge(subject: Subject, table: Exports, build: Build) -> Verdict:
+    """Hold a wheel against one build."""
+    for group in alternatives(subject.parts):
         found = [_judge_part(part, table, build) for part in group]
         if not any(item.fits for item in found):
             return min(found, key=lambda item: item.missing or 1 << 30)
