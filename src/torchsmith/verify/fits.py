@@ -217,8 +217,8 @@ def judge_releases(subject: Subject, facts: Facts, asked: VersionRange) -> tuple
     builds = [build for build in wanted if build.platform == subject.platform]
     if not builds:
         raise UsageError(
-            f"no published torch is for {subject.platform or 'several machines at once'}",
-            "Its libraries have to be for x86_64 or aarch64; --env reads an installed torch.",
+            f"the table has no torch {asked} for {subject.platform or 'several machines at once'}",
+            "It has releases for x86_64 and aarch64; --env reads an installed torch.",
         )
     return tuple(
         _refused_by_facts(subject, facts, build) or judge(subject, table, build) for build in builds
