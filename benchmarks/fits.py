@@ -30,7 +30,13 @@ from packaging.utils import parse_wheel_filename
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import version_range
 from torchsmith.verify.binary import looks_shared
-from torchsmith.verify.fits import Subject, alternatives, judge_releases, read_subject
+from torchsmith.verify.fits import (
+    Subject,
+    alternatives,
+    is_torch_library,
+    judge_releases,
+    read_subject,
+)
 
 # One process imports torch; each package is tried in a child of it, which nothing survives.
 _TRIAL = """
@@ -49,12 +55,16 @@ for line in sys.stdin:
         continue
     sys.path.insert(0, folder)
     found, imported = {}, {}
-    for path in libraries:
-        try:
-            ctypes.CDLL(os.path.join(folder, path))
-            found[path] = ""
-        except OSError as error:
-            found[path] = str(error)
+    # Again while it helps: a package loads first what others of its libraries need.
+    pending = list(libraries)
+    for _ in libraries:
+        for path in pending:
+            try:
+                ctypes.CDLL(os.path.join(folder, path))
+                found[path] = ""
+            except OSError as error:
+                found[path] = str(error)
+        pending = [path for path in libraries if found[path]]
     for name in () if only_load else modules:
         try:
             importlib.import_module(name)
@@ -64,6 +74,7 @@ for line in sys.stdin:
     print("TRIED " + json.dumps([folder, found, imported]), flush=True)
     os._exit(0)
 """
+# The loader's words start with the name of what it did not find.
 _ELSEWHERE = "cannot open shared object file"
 
 
@@ -93,7 +104,11 @@ def really_loads(subject: Subject, found: dict[str, str]) -> tuple[bool | None, 
         errors = [found[part.path] for part in group]
         if not all(errors):
             continue
-        own = [text for text in errors if _ELSEWHERE not in text or "libtorch" in text]
+        own = [
+            text
+            for text in errors
+            if _ELSEWHERE not in text or is_torch_library(text.partition(":")[0])
+        ]
         if len(own) == len(errors):
             return False, own[0]
         unknown, detail = True, errors[0]

@@ -145,7 +145,7 @@ def describe(wheel: Wheel, symbols: dict[str, Symbols]) -> Subject:
     parts = []
     for item in libraries:
         names = frozenset(filter(is_torchs, symbols[item.path].needed - defined))
-        linked = frozenset(filter(_TORCH_LIBRARY.fullmatch, set(item.needed) - inside))
+        linked = frozenset(filter(is_torch_library, set(item.needed) - inside))
         if names or linked:
             parts.append(Part(item.path, names, linked))
     taken = frozenset[str]().union(*(part.symbols for part in parts))
@@ -170,7 +170,12 @@ def _majors(library: Library) -> Iterator[re.Match[str]]:
 def _outside(libraries: Iterable[Library], inside: set[str]) -> set[str]:
     needed = {name for item in libraries for name in item.needed} - inside
     known = baseline().system | baseline().driver
-    return {name for name in needed - known if not _TORCH_LIBRARY.fullmatch(name)}
+    return {name for name in needed - known if not is_torch_library(name)}
+
+
+def is_torch_library(name: str) -> bool:
+    """Whether a library of this name is one of torch's own."""
+    return _TORCH_LIBRARY.fullmatch(name) is not None
 
 
 def pythons(wheel: Wheel) -> str:
