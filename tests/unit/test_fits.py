@@ -182,6 +182,17 @@ def test_the_shipped_table_knows_when_strings_changed(platform: str, last: str) 
     assert [item.torch for item in verdicts if item.fits][-1] == last
 
 
+def test_a_release_that_was_not_read_for_a_platform_is_not_said_to_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = Build("2.9.0", "aarch64", NEW.libraries)
+    table = exports_of({OLD: [KEPT], other: [KEPT]})
+    monkeypatch.setattr("torchsmith.verify.fits.exports", lambda: table)
+    verdicts = judge_releases(subject({"demo/_C.so": needs(KEPT)}), Facts(), version_range(":"))
+    assert [(item.torch, item.fits) for item in verdicts] == [("2.8.0", True), ("2.9.0", False)]
+    assert verdicts[1].reason == "not in the table for x86_64"
+
+
 def test_a_c_name_has_no_other_form() -> None:
     assert demangled(SHIM) == ""
     assert demangled(KEPT) in ("c10::Error::what()", "")

@@ -219,14 +219,18 @@ def judge_releases(subject: Subject, facts: Facts, asked: VersionRange) -> tuple
         )
     if subject.kind in ("pure", "independent"):
         return tuple(Verdict(name, True) for name in dict.fromkeys(item.torch for item in wanted))
-    builds = [build for build in wanted if build.platform == subject.platform]
+    builds = {build.torch: build for build in wanted if build.platform == subject.platform}
     if not builds:
         raise UsageError(
             f"the table has no torch {asked} for {subject.platform or 'several machines at once'}",
             "It has releases for x86_64 and aarch64; --env reads an installed torch.",
         )
+    unread = f"not in the table for {subject.platform}"
     return tuple(
-        _refused_by_facts(subject, facts, build) or judge(subject, table, build) for build in builds
+        _refused_by_facts(subject, facts, builds[name]) or judge(subject, table, builds[name])
+        if name in builds
+        else Verdict(name, False, unread)
+        for name in dict.fromkeys(build.torch for build in wanted)
     )
 
 
