@@ -393,14 +393,14 @@ def differences(before: Table, after: Table) -> list[str]:
     return lines
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step, so that nobody ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+        dir=path.parent, prefix=f".{path.name}.", delete=False
     ) as file:
         try:
-            file.write(text)
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
             Path(file.name).chmod(0o644)
@@ -432,7 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         after = {**before, **as_table(taken)}
         changes = differences(before, after)
         if not options.check and old != as_text(after):
-            write_atomically(options.snapshot, as_text(after))
+            write_atomically(options.snapshot, as_text(after).encode())
     except (RefreshError, OSError, json.JSONDecodeError) as error:
         print(f"refresh_pypi: {error}", file=sys.stderr)
         print("The snapshot has not been changed.", file=sys.stderr)

@@ -17,6 +17,7 @@ from torchsmith.cli import (
     doctor,
     facts,
     finish,
+    fits,
     guard,
     image,
     init,
@@ -87,6 +88,7 @@ _SECTIONS: dict[str, dict[str, Callable[..., None] | App]] = {
     "Prove and package": {
         "verify": verify.verify,
         "inspect": inspect.inspect,
+        "fits": fits.fits,
         "finish": finish.finish,
         "conda": conda.conda,
         "libtorch": libtorch.libtorch,

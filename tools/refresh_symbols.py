@@ -1,0 +1,141 @@
+"""Refresh the table of what torch's published libraries export, for `torchsmith fits`.
+
+Of every release since 2.1 and both platforms, one wheel's libraries are read in place on PyPI,
+by HTTP range requests: some 20 GB pass, one library at a time lies on the disk.
+
+    python -m tools.refresh_symbols                  rewrite the table
+    python -m tools.refresh_symbols --cache FOLDER   keep each wheel's symbols there, for next time
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import shutil
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import zstandard
+from tools.refresh_pypi import (
+    INDEX,
+    File,
+    RefreshError,
+    RemoteFile,
+    Web,
+    by_release,
+    files_of,
+    write_atomically,
+)
+
+from torchsmith.facts.exports import Build, pack
+from torchsmith.facts.files import DATA
+from torchsmith.verify.symbols import read_symbols
+
+TABLE = DATA / "exports.bin"
+OLDEST = (2, 1)
+PLATFORMS = ("aarch64", "x86_64")
+LIBRARIES = frozenset(
+    f"torch/lib/lib{name}.so"
+    for name in ("c10", "c10_cuda", "torch", "torch_cpu", "torch_cuda", "torch_cuda_linalg")
+) | {"torch/lib/libtorch_python.so"}
+# Read ahead: few requests for a library of a gigabyte, little wasted behind a small one.
+AHEAD = 32 << 20
+
+Exports = dict[str, list[str]]
+
+
+def chosen(files: Sequence[File], platform: str) -> File | None:
+    """Choose the wheel of one platform that is read: of the newest CPython with a GIL."""
+    wheels = [
+        file
+        for file in files
+        if file.is_wheel and file.platform == platform and not file.python.endswith("t")
+    ]
+    return max(wheels, key=lambda file: (int(file.python[3:] or 0), file.name), default=None)
+
+
+def exports(web: Web, wheel: File) -> Exports:
+    """Read what each of a wheel's libraries defines."""
+    found: Exports = {}
+    try:
+        with zipfile.ZipFile(io.BufferedReader(RemoteFile(web, wheel.url), AHEAD)) as archive:
+            for info in archive.infolist():
+                # A CUDA library's names are the same on both platforms: one is enough.
+                lent = wheel.platform != PLATFORMS[-1] and "cuda" in info.filename
+                if info.filename not in LIBRARIES or lent:
+                    continue
+                with archive.open(info) as member, tempfile.TemporaryFile() as library:
+                    shutil.copyfileobj(member, library, AHEAD)
+                    library.seek(0)
+                    name = info.filename.rpartition("/")[2]
+                    found[name] = sorted(read_symbols(library).defined)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise RefreshError(f"{wheel.url}: not a complete wheel ({error})") from error
+    if "libtorch_cpu.so" not in found:
+        raise RefreshError(f"{wheel.url}: holds no libtorch_cpu.so")
+    return found
+
+
+def cached(web: Web, wheel: File, folder: Path | None) -> Exports:
+    """The same, from a file of an earlier time where there is one."""
+    file = folder / f"{wheel.name}.json.zst" if folder else None
+    if file is not None and file.exists():
+        known: Exports = json.loads(zstandard.decompress(file.read_bytes()))
+        return known
+    found = exports(web, wheel)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(zstandard.compress(json.dumps(found).encode(), 9))
+    return found
+
+
+def with_cuda(found: Mapping[tuple[str, str], Exports]) -> dict[Build, set[str]]:
+    """Join what the libraries of each release and platform export, CUDA's lent to the other."""
+    joined: dict[Build, set[str]] = {}
+    for (version, platform), table in found.items():
+        lender = found.get((version, PLATFORMS[-1]), {})
+        whole = {**table, **{name: lender[name] for name in lender if "cuda" in name}}
+        build = Build(version, platform, tuple(sorted(whole)))
+        joined[build] = set().union(*whole.values())
+    return joined
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; 0: done, 2: it failed and nothing was changed."""
+    parser = argparse.ArgumentParser(description="Refresh the table of torch's exported symbols.")
+    parser.add_argument("--index", default=INDEX, help="simple index (default: %(default)s)")
+    parser.add_argument("--table", type=Path, default=TABLE, help="the file to write")
+    parser.add_argument("--cache", type=Path, help="keep each wheel's symbols in this folder")
+    parser.add_argument("--jobs", type=int, default=4, help="wheels at a time")
+    options = parser.parse_args(arguments)
+    web = Web()
+    try:
+        releases = by_release(files_of(web, options.index, "torch"), OLDEST)
+        wheels = {
+            (version, platform): wheel
+            for version, files in reversed(releases.items())
+            for platform in PLATFORMS
+            if (wheel := chosen(files, platform))
+        }
+        with ThreadPoolExecutor(options.jobs) as pool:
+            tables = pool.map(lambda wheel: cached(web, wheel, options.cache), wheels.values())
+            found = {}
+            for place, table in zip(wheels, tables, strict=True):
+                found[place] = table
+                total = sum(map(len, table.values()))
+                print(*place, f"{total} symbols", file=sys.stderr, flush=True)
+        write_atomically(options.table, pack(with_cuda(dict(reversed(found.items())))))
+    except (RefreshError, OSError) as error:
+        print(f"refresh_symbols: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
