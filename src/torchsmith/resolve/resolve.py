@@ -380,6 +380,9 @@ class _Attempt:
             build_number=recipe.torch.build_number,
             python=self.python,
             python_from=self.python_from,
+            python_package=(
+                f"python{self.python}" if system and self.python in system.pythons else "python3"
+            ),
             platform=target.platform,
             board=target.board.name if target.board else "",
             jetpack=target.jetpack.version if target.jetpack else "",

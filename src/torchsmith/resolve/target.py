@@ -10,7 +10,7 @@ from torchsmith.facts.models import Board, Jetpack
 from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.build_rules import find_system, fitting_jetpacks
+from torchsmith.resolve.build_rules import find_system, fitting_jetpacks, pythons_of
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
 from torchsmith.resolve.rules import builds_with
@@ -255,7 +255,7 @@ def decide_python(
     if asked == "host":
         asked, reason = _own_python(target, system.python if system else "", host)
         decided.choices.append(Choice("Python", asked, reason))
-    have = system.python == asked if system is not None else asked in pythons_here(host)
+    have = asked in (pythons_of(system) if system is not None else pythons_here(host))
     if have:
         return asked, "system"
     reason = (
