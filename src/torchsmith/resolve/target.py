@@ -161,7 +161,7 @@ def _jetpack(
         return None
     offered = board.jetpack
     if recipe.jetpack is not None:
-        offered = [item for item in offered if item.version in version_range(recipe.jetpack)]
+        offered = [item for item in offered if _is_jetpack(item, recipe.jetpack)]
         if not offered:
             decided.conflicts.append(_jetpack_unknown(facts, recipe.jetpack, board))
             return None
@@ -213,11 +213,16 @@ def _builds(facts: Facts, torch: str, cuda: str) -> bool:
     )
 
 
+def _is_jetpack(item: Jetpack, asked: str) -> bool:
+    """Whether that is asked for: 5.1.2 is 5.1 with the same CUDA, Python and Ubuntu."""
+    return item.version in version_range(asked) or asked.startswith(f"{item.version}.")
+
+
 def _jetpack_alone(facts: Facts, jetpack: str) -> Conflict:
     having = [
         board.name
         for board in facts.boards.board
-        if any(item.version in version_range(jetpack) for item in board.jetpack)
+        if any(_is_jetpack(item, jetpack) for item in board.jetpack)
     ]
     return Conflict(
         "jetpack",
