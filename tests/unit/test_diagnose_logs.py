@@ -224,6 +224,56 @@ def test_a_good_end_before_the_failure_is_none() -> None:
     assert ids(found) == ["compiler-killed"]
 
 
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (
+            "The repository located at mirror.lab is not a trusted or secure host and is being "
+            "ignored.\nERROR: No matching distribution found for torch",
+            "pip-index-not-trusted",
+        ),
+        (
+            "WARNING: Retrying (Retry(total=0)) after connection broken by 'ProxyError('Your proxy "
+            "appears to only use HTTP and not HTTPS')': /simple/torch/\n"
+            "ERROR: No matching distribution found for torch",
+            "proxy-address-scheme",
+        ),
+        (
+            "LibMambaUnsatisfiableError: Encountered problems while solving:\n"
+            "  - nothing provides cudatoolkit >=11.1,<11.2 needed by pytorch-1.10.0",
+            "conda-unsatisfiable",
+        ),
+        (
+            "cmake --build . --target install\nmake: *** No rule to make target 'install'.  Stop.",
+            "build-file-missing",
+        ),
+        (
+            "fatal: early EOF\nfatal: clone of 'https://lab/x' into submodule path 'x' failed",
+            "clone-broken-off",
+        ),
+        ("cp: cannot create file: disk quota exceeded", "disk-full"),
+        ("Process completed with exit code 137.", "process-killed"),
+        ('CUDA_ARCHITECTURES is set to "native", but no GPU was detected.', "no-gpu-to-build-for"),
+        ("Fatal Python error: Bus error", "shared-memory-small"),
+        (
+            "Could not find cudnn_LIBRARY using the following names: cudnn",
+            "cmake-variable-not-found",
+        ),
+        ("Reason: QOSMinCpuNotSatisfied", "slurm-account"),
+        ("NameError: name 'autogptq_cuda_64' is not defined", "extension-without-cuda"),
+    ],
+)
+def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -> None:
+    assert ids(diagnose(log.splitlines())) == [cause]
+
+
+@pytest.mark.parametrize(
+    "line", ["Can't find it", "limit exceeded", "SomeOddError()", "Process ended: exit code 3"]
+)
+def test_what_sounds_like_a_failure_is_not_called_quiet(line: str) -> None:
+    assert diagnose([line]).ended == "badly"
+
+
 def test_what_was_overcome_is_told_apart() -> None:
     found = diagnose(RETRIED.splitlines())
     assert "clone-failed" in [item.id for item in found.overcome]

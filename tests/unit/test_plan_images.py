@@ -241,6 +241,15 @@ def test_the_base_is_complete_for_every_step() -> None:
     assert {"python3", "python3-dev", "python3-venv"} <= words
 
 
+def test_a_python_beside_the_distributions_own_is_installed_by_its_number() -> None:
+    text = stage(
+        cuda_dockerfile('torch = "1.10.2"\npython = "3.7"\nsystem = "ubuntu-18.04"'), "toolchain"
+    )
+    words = {word.rstrip(";") for word in text.split()}
+    assert {"python3.7", "python3.7-dev", "python3.7-venv"} <= words
+    assert "python3-dev" not in words
+
+
 def test_a_distribution_whose_servers_are_gone_takes_packages_from_the_archive() -> None:
     text = cuda_dockerfile('torch = "1.8.0"\npython = "3.7"\nsystem = "debian-10"')
     for name in ("toolchain", "shared"):

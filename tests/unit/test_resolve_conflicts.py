@@ -104,8 +104,8 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "Python 3.8 with torch 1.0": (
         {"torch": "1.0.0", "python": "3.8", "system": "ubuntu-18.04"},
         ["python-torch"],
-        # Ubuntu's own; uv has no Python before 3.8.
-        "torch 1.0.0, Python 3.6",
+        # In Ubuntu's universe; uv has no Python before 3.8.
+        "torch 1.0.0, Python 3.7",
     ),
     "Python 3.9 with torch 2.15": (
         {"torch": "2.15.0", **J22, "python": "3.9"},

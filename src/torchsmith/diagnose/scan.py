@@ -81,7 +81,8 @@ _WELL = re.compile(
 # Not all of these are failures, but whoever says none of them has told of none.
 _TROUBLE = re.compile(
     r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
-    r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such)\b"
+    r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such|"
+    r"\w+error|can.t find|no rule to make|exceeded|exit code [1-9]\d*)\b"
 )
 _MAGIC = (
     (b"\x1f\x8b", gzip.open),

@@ -90,7 +90,7 @@ class CompileLog:
                 record = MemoryRecord(kind, now, event.job, event.file, event.estimate)
                 self._write(self._memory, record)
                 return
-            case _:
+            case Finished() | Retried() | GaveUp():
                 self._write(self._memory, MemoryRecord("ended", now, event.job))
         if not isinstance(event, Finished):
             return

@@ -134,6 +134,8 @@ class TorchArchs(Fact, frozen=True, kw_only=True):
 
     torch: Range
     known: list[Arch]
+    # Taken as a number by torch's own CMake, and not by its cpp_extension.py: torch alone.
+    torch_alone: list[Arch] = []
 
 
 class PublishedArchs(Fact, frozen=True, kw_only=True):
@@ -541,6 +543,8 @@ class System(Fact, frozen=True, kw_only=True):
     archive: str = ""
     # Its own python3.
     python: Version
+    # Others that it packages as pythonX.Y with -dev and -venv, and uv does not have.
+    pythons: list[Version] = []
     cmake: Version
 
 

@@ -66,6 +66,11 @@ def place_of(facts: Facts, asked: Combination) -> Place:
     return on_system(asked.place, find_system(facts, _built_on(facts, asked)))
 
 
+def pythons_of(system: System) -> tuple[str, ...]:
+    """The Pythons a distribution packages, its own python3 first."""
+    return (system.python, *system.pythons)
+
+
 def find_system(facts: Facts, name: str) -> System | None:
     """What is known of a distribution."""
     return next((item for item in facts.systems.system if item.name == name), None)
@@ -431,12 +436,12 @@ def python_place_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
     # That no JetPack fits, or that torch has no such Python, is said elsewhere.
     if (asked.board and system is None) or any(True for _ in python_rule(facts, asked)):
         return
-    have = (system.python,) if system is not None else asked.pythons
+    have = pythons_of(system) if system is not None else asked.pythons
     source = source_of_python(facts, python)
     # In a container, its source does: a board has its own Python, and is built on itself.
     if python in have or (source is not None and system is not None and not asked.board):
         return
-    homes = [item.name for item in facts.systems.system if item.python == python]
+    homes = [item.name for item in facts.systems.system if python in pythons_of(item)]
     where = system.name if system is not None else "this machine"
     conflict = Conflict(
         "python-nowhere",
@@ -444,7 +449,7 @@ def python_place_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
         Evidence(f"{where} has Python {', '.join(have) or 'none with headers'}"),
         Evidence(
             f"uv has CPython {dotted(_OLDEST_OF_UV)} and newer"
-            + (f"; Python {python} is the own one of {', '.join(homes)}" if homes else ""),
+            + (f"; Python {python} is in {', '.join(homes)}" if homes else ""),
             "https://github.com/astral-sh/python-build-standalone",
         ),
         f"name a distribution to build in (system): CPython {python} is built there from source"

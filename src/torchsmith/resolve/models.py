@@ -245,6 +245,8 @@ class Resolution(Struct, frozen=True):
     build_number: int
     python: str
     python_from: str
+    # What the distribution calls it: python3, or python3.7 beside its own.
+    python_package: str
     platform: str
     board: str
     jetpack: str

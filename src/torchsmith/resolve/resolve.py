@@ -393,6 +393,9 @@ class _Attempt:
             python=self.python,
             python_from=self.python_from,
             cpython=self._cpython(),
+            python_package=(
+                f"python{self.python}" if system and self.python in system.pythons else "python3"
+            ),
             platform=target.platform,
             board=target.board.name if target.board else "",
             jetpack=target.jetpack.version if target.jetpack else "",

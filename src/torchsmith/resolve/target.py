@@ -10,7 +10,12 @@ from torchsmith.facts.models import Board, Jetpack
 from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Archive, Recipe
-from torchsmith.resolve.build_rules import find_system, fitting_jetpacks, source_of_python
+from torchsmith.resolve.build_rules import (
+    find_system,
+    fitting_jetpacks,
+    pythons_of,
+    source_of_python,
+)
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
 from torchsmith.resolve.rules import builds_with
@@ -161,7 +166,7 @@ def _jetpack(
         return None
     offered = board.jetpack
     if recipe.jetpack is not None:
-        offered = [item for item in offered if item.version in version_range(recipe.jetpack)]
+        offered = [item for item in offered if _is_jetpack(item, recipe.jetpack)]
         if not offered:
             decided.conflicts.append(_jetpack_unknown(facts, recipe.jetpack, board))
             return None
@@ -213,11 +218,16 @@ def _builds(facts: Facts, torch: str, cuda: str) -> bool:
     )
 
 
+def _is_jetpack(item: Jetpack, asked: str) -> bool:
+    """Whether that is asked for: 5.1.2 is 5.1 with the same CUDA, Python and Ubuntu."""
+    return item.version in version_range(asked) or asked.startswith(f"{item.version}.")
+
+
 def _jetpack_alone(facts: Facts, jetpack: str) -> Conflict:
     having = [
         board.name
         for board in facts.boards.board
-        if any(item.version in version_range(jetpack) for item in board.jetpack)
+        if any(_is_jetpack(item, jetpack) for item in board.jetpack)
     ]
     return Conflict(
         "jetpack",
@@ -268,7 +278,7 @@ def decide_python(
                 "name the distribution to build in, such as system = 'debian-12'",
             )
         )
-    have = system.python == asked if system is not None else asked in pythons_here(host)
+    have = asked in (pythons_of(system) if system is not None else pythons_here(host))
     if have:
         return asked, "system"
     reason = (

@@ -27,6 +27,7 @@ from torchsmith.resolve.build_rules import (
     from_uv,
     gccs_of,
     on_system,
+    pythons_of,
     why_compiler,
 )
 from torchsmith.resolve.models import Caution, Choice, CompilerChoice, Conflict
@@ -184,7 +185,7 @@ def default_system(
         system = find_system(facts, name)
         if toolkit and not brings_toolkit(facts, toolkit.version, name, platform):
             continue
-        if system is None or not (python == "" or from_uv(python) or python == system.python):
+        if system is None or not (python == "" or from_uv(python) or python in pythons_of(system)):
             continue
         there = on_system(place, system)
         if fails_anyway(facts, torch, cuda, there) is None and any(

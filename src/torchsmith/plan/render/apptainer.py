@@ -95,8 +95,8 @@ def _post(
             *cpython_commands(resolution.python, resolution.cpython),
             'export PATH="/opt/python/bin:$PATH"',
         ]
-    elif "python3-venv" not in apt:
-        apt += ["python3", "python3-venv"]
+    elif f"{resolution.python_package}-venv" not in apt:
+        apt += [resolution.python_package, f"{resolution.python_package}-venv"]
     client = [one_command(line) for item in image.client for line in item.run]
     pip = [*image.pip, *(training.pip if training else ())]
     before, words = apt_words(apt, pins(resolution))

@@ -182,7 +182,11 @@ def python_packages(resolution: Resolution) -> list[str]:
         return ["ca-certificates", "curl"]
     if resolution.cpython is not None:
         return ["ca-certificates", *_CPYTHON_PACKAGES]
-    return ["ca-certificates", "python3", "python3-venv"]
+    return ["ca-certificates", *_with_venv(resolution)]
+
+
+def _with_venv(resolution: Resolution) -> list[str]:
+    return [resolution.python_package, f"{resolution.python_package}-venv"]
 
 
 def build_packages(resolution: Resolution) -> list[str]:
@@ -197,7 +201,7 @@ def build_packages(resolution: Resolution) -> list[str]:
         # No wheel of CMake is as old as that Python.
         packages.append("cmake")
     if resolution.python_from == "system":
-        packages += ["python3-dev", "python3-pip"]
+        packages += [f"{resolution.python_package}-dev", "python3-pip"]
     if resolution.cuda is not None and resolution.cuda.toolkit == "wheels":
         # The toolkit is fetched with any Python, and its stubs are made with `cc`.
         packages += ["gcc", "python3", "python3-venv"]
@@ -225,7 +229,7 @@ def runtime_packages(resolution: Resolution) -> list[str]:
         if resolution.feature("mpi") in ("on", "system"):
             packages.append("openmpi-bin")
     if resolution.python_from == "system":
-        packages += ["python3", "python3-venv"]
+        packages += _with_venv(resolution)
     if any(item.name == "vision" for item in resolution.companions):
         packages.append("libjpeg-turbo8" if "ubuntu" in resolution.system else "libjpeg62-turbo")
         packages.append(_png(resolution.system))
