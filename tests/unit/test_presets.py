@@ -276,11 +276,34 @@ def test_jetson_is_an_aarch64_wheel_for_python_3_5() -> None:
     assert resolution.jetpack == "3.3"
 
 
-def test_jetson_script_names_the_documents_packages() -> None:
+def test_jetson_script_names_every_package_that_the_dockerfile_installs() -> None:
     script = render_script(planned("jetson-tx2"), __version__)
     said = " ".join(line.removeprefix("#") for line in script.splitlines()[:20])
     for package in ("libopenblas-dev", "libatlas-dev", "checkinstall", "protobuf-compiler"):
         assert package in said
+    toolchain = dockerfile("jetson-tx2").partition("---- sources")[0]
+    names = set(re.findall(r"^ {8}([a-z0-9+.-]+);? ", toolchain, re.MULTILINE))
+    assert {"cmake", "python3-dev", "libffi-dev"} <= names
+    assert not names - set(said.split())
+
+
+def test_jetson_dockerfile_says_at_once_that_cuda_is_on_the_board_alone() -> None:
+    text = dockerfile("jetson-tx2")
+    guard = text.index("test -x /usr/local/cuda/bin/nvcc || ")
+    assert "JetPack 3.3 installs it on the board" in text[:guard].replace("\n# ", " ")
+    assert guard < text.index("git -C sources/torch-1.1.0")
+
+
+def test_jetson_compiles_more_than_the_board_holds_and_that_is_said() -> None:
+    (resolution,) = planned("jetson-tx2").variants
+    said = [caution.message for caution in resolution.cautions]
+    assert "compiling takes about 40 GB, and the Jetson TX2 has 32 GB of its own" in said
+
+
+@pytest.mark.parametrize("name", ["orion-vgpu", "jetson-tx2"])
+def test_python_3_5_gets_the_last_cffi_that_was_made_for_it(name: str) -> None:
+    (resolution,) = planned(name).variants
+    assert "cffi<1.15" in resolution.requires
 
 
 def test_jetson_finds_cudnn_where_the_document_says() -> None:
@@ -402,6 +425,14 @@ def test_a_torch_without_torchtext_is_refused_with_the_flag_that_leaves_it_out(r
     assert code == 3
     assert "--with text=none" in out
     assert "--with text=none" not in run(*asked, "--with", "text=none")[1]
+
+
+def test_the_documents_tags_are_taken_as_they_are_written(run: Run) -> None:
+    tags = ("--with", "vision=v0.10.1", "--with", "text=v0.10.1", "--with", "audio=v0.9.1")
+    code, out, _ = run("plan", "--preset", "training-image", "--torch", "v1.9.1", *tags)
+    assert code == 0
+    for title in ("torchvision 0.10.1", "torchtext 0.10.1", "torchaudio 0.9.1"):
+        assert title in out
 
 
 def test_the_time_zone_is_said_on_the_command_line(run: Run) -> None:

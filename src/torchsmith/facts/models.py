@@ -416,6 +416,8 @@ class Board(Fact, frozen=True, kw_only=True):
     # For -mcpu, e.g. cortex-a57.
     cpu: str
     memory_gb: int
+    # On the module itself.
+    storage_gb: int | None = None
     # Where PyTorch's default of 1024 exhausts the registers.
     max_threads_per_block: int | None = None
     lacks: list[Lack] = []

@@ -362,7 +362,7 @@ class _Attempt:
         )
         deleted_base(facts, recipe, decided)
         if target.board is not None:
-            board_notes(target.board, decided)
+            board_notes(facts, recipe, torch, target.board, decided)
         version = self._version()
         frontend = entry_for(facts.torch.frontend, torch)
         system = find_system(facts, target.system)

@@ -28,6 +28,7 @@ from torchsmith.plan.render.instructions import (
     secret_mounts,
 )
 from torchsmith.plan.render.stages import (
+    absent_cuda,
     base_stage,
     environment_commands,
     runtime_base,
@@ -238,6 +239,7 @@ def render_dockerfile(
         "#   docker build --target runtime --tag NAME .      (or podman build)",
         f"#   docker run --shm-size={image.shm_size} NAME",
         *(f"#   --secret id={name},env={name} for the build" for name in image.secrets),
+        *(comment(f"{absent_cuda(resolution)}.") if inside and absent_cuda(resolution) else ()),
         *_beside(mine if inside else [], image, wheels=compiled and not inside),
         "#",
         *_PRAGMA,
