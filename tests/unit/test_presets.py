@@ -16,6 +16,7 @@ from torchsmith.host.models import Host
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
 from torchsmith.plan.build import make_plan
+from torchsmith.plan.conda import CondaSpec
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Plan, Step
 from torchsmith.plan.publish import Delivery, Shipment
@@ -209,6 +210,47 @@ def test_gemfield_sets_the_rpaths_the_document_lists() -> None:
     assert "--force-rpath" in script
     # What MAGMA is built with comes from conda, too.
     assert '- "cmake"' in files["magma-cuda110/recipe.yaml"].decode()
+
+
+def test_gemfield_is_linked_to_mkl_and_holds_caffe2() -> None:
+    plan = planned("gemfield-conda")
+    env = dict(compiling(plan, "torch").env)
+    assert (env["BLAS"], env["BUILD_CAFFE2"], env["BUILD_CAFFE2_OPS"]) == ("MKL", "1", "1")
+    environment = next(step for step in plan.steps if step.kind == "environment")
+    assert env["CMAKE_PREFIX_PATH"] == f"@/{environment.outputs[0]}"
+    assert any("mkl-static==2021.1.1" in command for command in environment.commands)
+    packed = next(step for step in plan.steps if step.id == "package-conda-gemfield-conda")
+    assert not [name for name in arguments(packed, CondaSpec).depends if "blas" in name]
+
+
+def test_a_conda_package_requires_the_blas_that_its_container_linked(tmp_path: Path) -> None:
+    recipe = tmp_path / "plain.toml"
+    text = find_preset("gemfield-conda").path.read_text(encoding="utf-8")
+    recipe.write_text(text.replace('mkl = "static"', ""), encoding="utf-8")
+    read = load_recipe(recipe)
+    (variant,) = expand(read.recipe)
+    resolution = resolve(variant, shipped(), HOST, read.files)
+    assert isinstance(resolution, Resolution)
+    plan = make_plan(read.recipe, [resolution], shipped(), __version__)
+    packed = next(step for step in plan.steps if step.id.startswith("package-conda-"))
+    assert "libopenblas" in arguments(packed, CondaSpec).depends
+    files = dockerfile_context(plan, read.recipe, __version__)
+    assert b'- "libopenblas"' in files["conda/out/pytorch/recipe.yaml"]
+
+
+def test_gemfield_dockerfile_makes_the_conda_packages_of_the_same_build() -> None:
+    recipe = loaded("gemfield-conda").recipe
+    files = dockerfile_context(planned("gemfield-conda"), recipe, __version__)
+    text = files["Dockerfile"].decode()
+    stage = text[text.index("FROM verified AS conda") : text.index("FROM scratch AS wheels")]
+    copied = re.findall(r"^COPY (conda/\S+) \1$", stage, re.MULTILINE)
+    assert set(copied) == {name for name in files if name.startswith("conda/")}
+    assert "pytorch-1.8.0-py3.8_cuda11.0.221_cudnn8.0.5_0.tar.bz2" in stage
+    assert "magma-cuda110-2.5.2-1.tar.bz2" in stage
+    # Where no driver is, the package could else not be tried out.
+    assert stage.count("export CONDA_OVERRIDE_CUDA=11.0") == 2
+    assert "COPY --from=conda /opt/torchsmith/channel/out /" in stage
+    assert b"../../../dist/out/torch-1.8.0-" in files["conda/out/pytorch/recipe.yaml"]
 
 
 def test_gemfield_makes_a_wheel_too_and_uploads_without_writing_the_token() -> None:

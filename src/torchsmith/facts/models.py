@@ -479,6 +479,8 @@ class Feature(Fact, frozen=True, kw_only=True):
     cache: str | None = None
     # Debian packages mode 'system' needs.
     apt: list[str] = []
+    # Packages of PyPI mode 'static' is linked from.
+    pip: list[str] = []
     switch: list[Switch]
 
 

@@ -400,7 +400,11 @@ class _Attempt:
                 facts,
                 torch,
                 self.python,
-                [*(frontend.requires if frontend else []), *recipe.build.pip],
+                [
+                    *(frontend.requires if frontend else []),
+                    *self.features.pip,
+                    *recipe.build.pip,
+                ],
                 cmake=needs_cmake(recipe),
             ),
             frontend=frontend.command if frontend else "setup.py",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
+from torchsmith.plan.conda import CondaSpec
 from torchsmith.plan.finishing import finishes
 from torchsmith.plan.images import wheels_image
 from torchsmith.plan.models import Plan, Step, digest, renamed
@@ -62,13 +63,17 @@ def _exports(step: Step) -> list[str]:
     return lines
 
 
-def _step(step: Step, mounts: Iterable[str] = ()) -> list[str]:
+def _step(
+    step: Step, mounts: Iterable[str] = (), resolution: Resolution | None = None
+) -> list[str]:
     lines = ["", *comment(sentences(step.title, step.why))]
     lines += [copy(name, name) for name in step.inputs]
     for path in step.reads:
         there = path if path.startswith("/") else f"{PROJECT}/{path}"
         lines.append(copy(path.lstrip("/"), there))
-    return lines + run([*_exports(step), *twin(step, None).commands], mounts)
+    plain = twin(step, resolution)
+    lines += [copy(name, name) for name in plain.files]
+    return lines + run([*_exports(step), *plain.commands], mounts)
 
 
 def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:
@@ -119,6 +124,38 @@ def _wheels(steps: Sequence[Step], *, inside: bool) -> list[str]:
         f"COPY --from=verified {WORK}/{folder}/*.whl /" if inside else "COPY wheels/*.whl /",
         label({WHEELS_LABEL: "/"}),
     ]
+
+
+# A program of one file that brings any other from conda-forge.
+_MICROMAMBA = "docker.io/mambaorg/micromamba:2.0.5"
+
+
+def _packs(step: Step) -> bool:
+    return step.task is not None and isinstance(step.task.arguments, CondaSpec)
+
+
+def _channel(resolution: Resolution, steps: Sequence[Step]) -> list[str]:
+    """The same build as conda packages, in a channel."""
+    packing = [step for step in steps if _packs(step)]
+    if not packing:
+        return []
+    lines = [
+        "",
+        "# ---- channel: conda packages; `docker build --target channel --output channel .`",
+        "FROM verified AS conda",
+        f"COPY --from={_MICROMAMBA} /bin/micromamba /usr/local/bin/micromamba",
+        *run(
+            [
+                "micromamba create --yes --quiet --prefix /opt/rattler-build "
+                "--channel conda-forge patch rattler-build"
+            ]
+        ),
+        "ENV PATH=/opt/rattler-build/bin:$PATH",
+    ]
+    for step in packing:
+        lines += _step(step, resolution=resolution)
+    folder = f"channel/{resolution.variant}"
+    return [*lines, "", "FROM scratch AS channel", f"COPY --from=conda {WORK}/{folder} /"]
 
 
 def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]:
@@ -247,7 +284,8 @@ def render_dockerfile(
     lines += _toolchain(resolution, compilers=inside)
     if inside:
         # Folders named by a variant would make other layers of the same build.
-        lines += [renamed(line, resolution.variant, "out") for line in _builds(mine)]
+        built = [*_builds(mine), *_channel(resolution, steps)]
+        lines += [renamed(line, resolution.variant, "out") for line in built]
     if compiled:
         lines += _wheels(mine, inside=inside)
     lines += _install(resolution, image, wheels=compiled)
@@ -293,4 +331,8 @@ def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str,
             if _reaches(step, resolution):
                 for name in step.inputs:
                     files[f"{top}{name}"] = plan.files[name]
+            elif inside and _packs(step):
+                for name, content in twin(step, resolution).files.items():
+                    text = renamed(content.decode(), resolution.variant, "out")
+                    files[top + renamed(name, resolution.variant, "out")] = text.encode()
     return files
