@@ -305,6 +305,8 @@ def test_training_image_takes_the_callers_user_and_the_documents_time_zone() -> 
     # As for the user's numbers, whoever builds may say another one.
     assert 'ENV TZ="$TZ"' in text
     assert "FROM scratch AS wheels" in text
+    # Each image tells whoever runs it, without the recipe at hand.
+    assert text.count("dev.torchsmith.shm-size=8G") == 4
 
 
 # ------------------------------------------------------------------------------ jetson-tx2

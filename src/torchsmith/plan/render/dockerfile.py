@@ -45,6 +45,8 @@ from torchsmith.resolve.models import Resolution
 WORK = "/opt/torchsmith"
 # Where an image holds wheels; and, for one that has them installed, the image that holds them.
 WHEELS_LABEL = "dev.torchsmith.wheels"
+# What `torchsmith run` gives an image where no recipe is at hand.
+SHM_LABEL = "dev.torchsmith.shm-size"
 WHEELS_IMAGE_LABEL = "dev.torchsmith.wheels-image"
 PROJECT = f"{WORK}/project"
 _BUILD_KINDS = ("fetch", "patch", "environment", "configure", "compile", "verify")
@@ -187,6 +189,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
         "dev.torchsmith.python": resolution.python,
         "dev.torchsmith.cuda": cuda.version if cuda else "none",
         "dev.torchsmith.archs": cuda.arch_list if cuda else "",
+        SHM_LABEL: (recipe.image or Image()).shm_size,
         WHEELS_IMAGE_LABEL: wheels,
     }
 
