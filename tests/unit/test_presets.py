@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,43 @@ def dockerfile(name: str) -> str:
 def test_every_preset_can_exist_and_says_what_it_is_for(name: str) -> None:
     assert planned(name).steps
     assert len(find_preset(name).summary) > 30
+
+
+# ------------------------------------------------------- every document, as docs/presets.md
+
+ROOT = Path(__file__).parents[2]
+# What tools/render_docs.py writes the tables of docs/presets.md from.
+DOCUMENTS = tomllib.loads((ROOT / "docs" / "presets.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_line_of_a_document_is_found_where_the_page_says(name: str) -> None:
+    plan = planned(name)
+    files = dockerfile_context(plan, loaded(name).recipe, __version__)
+    steps: list[str] = []
+    for step in plan.steps:
+        variables = (f"{key}={value}" for key, value in step.env)
+        steps += [step.title, *variables, *step.outputs, *step.commands, *shell_lines(plan, step)]
+    texts = {
+        "recipe": find_preset(name).path.read_text(encoding="utf-8"),
+        "plan": "\n".join(steps),
+        "image": "\n".join([*files, *(content.decode() for content in files.values())]),
+    }
+    for line in DOCUMENTS[name]["line"]:
+        cells = line["cells"]
+        assert len(cells) == len(DOCUMENTS[name]["columns"])
+        # Commands of torchsmith in a cell are run by test_docs.py.
+        assert line.get("found") or any("`torchsmith " in cell for cell in cells), cells
+        for where, wanted in line.get("found", {}).items():
+            missing = [text for text in wanted if text not in texts[where]]
+            assert not missing, f"{cells[0]}: not in the {where}: {missing}"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_stands_for_a_documents_own_machine_is_a_test_that_exists(name: str) -> None:
+    for item in DOCUMENTS[name]["instead"]:
+        path, _, test = item["test"].partition("::")
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------ orion-vgpu
