@@ -235,8 +235,8 @@ def test_no_field_is_dropped_in_silence(field: str, engine: str, tmp_path: Path)
     assert full.files != plain.files or said in new, f"{field} for {engine}: {new}"
 
 
-PORT = {"name": "web", "number": 6006, "count": 2}
-MOUNT = {"name": "sets", "from": "/srv/sets", "at": "/data"}
+PORT: dict[str, object] = {"name": "web", "number": 6006, "count": 2}
+MOUNT: dict[str, object] = {"name": "sets", "from": "/srv/sets", "at": "/data"}
 OTHER: dict[str, object] = {
     "port.name": "ui",
     "port.number": 7007,
@@ -262,7 +262,7 @@ def test_no_field_of_a_port_or_a_folder_is_dropped_in_silence(
     claims = engine.startswith("openpai")
     plain = dict(PORT if table == "port" else MOUNT)
     full = {**plain, "from" if key == "source" else key: OTHER[field]}
-    made = []
+    made: list[Rendering] = []
     for one in (plain, full):
         if claims and table == "mount":
             one["from"] = f"claim:{str(one['from']).rpartition('/')[2]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
@@ -78,7 +78,7 @@ def prepared(
     machine, _ = read_memory()
     room = min((amount for amount in (memory, machine) if amount is not None), default=None)
     image = one_image(recipe).name if recipe is not None else str(reference(wish.what))
-    labels = {} if dry_run else engine.inspect(image).labels
+    labels: Mapping[str, str] = {} if dry_run else engine.inspect(image).labels
     asked = recipe.image.shm_size if recipe is not None and recipe.image else labels.get(SHM_LABEL)
     usual = asked if asked and re.fullmatch(SIZE.pattern, asked) else DEFAULT_SHM
     shm = _shared(wish, usual, room)
