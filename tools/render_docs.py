@@ -3,7 +3,7 @@
     python tools/render_docs.py            rewrite what is out of date
     python tools/render_docs.py --check    only say what is (exit 1)
 
-Six things are rendered:
+Seven things are rendered:
 
 - ``docs/recipe-reference.md``, from the recipe's models and ``docs/recipe-keys.toml``;
 - ``docs/matrix.md``, from the facts;
@@ -11,7 +11,8 @@ Six things are rendered:
   commands is run and left as it is. A command must end with 0, unless ``$ echo $?`` follows;
 - the pictures of terminals in docs/pictures/;
 - the list of known failures in ``docs/diagnose.md``;
-- the table of states in ``docs/jobs.md``.
+- the table of states in ``docs/jobs.md``;
+- the tables of ``docs/presets.md``, from ``docs/presets.toml``.
 
 In ``bash`` blocks and in running text only the parts that call torchsmith are run: the rest
 needs a network, a container engine or hours. Commands of one page run in one scratch folder,
@@ -65,6 +66,7 @@ MATRIX = DOCS / "matrix.md"
 KEYS = DOCS / "recipe-keys.toml"
 DIAGNOSE = DOCS / "diagnose.md"
 JOBS = DOCS / "jobs.md"
+PRESETS = DOCS / "presets.md"
 WIDTH = 120
 _SHELL = frozenset("();<>|&")
 
@@ -267,6 +269,9 @@ def run_page(path: Path) -> Page:
         page.text = between(page.text, "known failures", known_failures())
     if path == JOBS:
         page.text = between(page.text, "states", states())
+    if path == PRESETS:
+        for name, table in documents().items():
+            page.text = between(page.text, f"lines of {name}", beside(table))
     return page
 
 
@@ -586,6 +591,23 @@ def states() -> str:
             for table in WORDS.values()
         )
         lines += [f"| `{state}` | {_cell(state.meaning)} | {' | '.join(words)} |"]
+    return "\n".join([*lines, ""])
+
+
+def documents() -> dict[str, Any]:
+    """The documents' lines beside the presets', as the tests read them too."""
+    return tomllib.loads((DOCS / "presets.toml").read_text(encoding="utf-8"))
+
+
+def beside(table: Any) -> str:
+    """A document's lines beside ours, and what a test machine runs in place of the rest."""
+    columns = table["columns"]
+    lines = ["", f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    lines += [f"| {' | '.join(line['cells'])} |" for line in table["line"]]
+    lines += ["", "| what the tests cannot run | what they run instead |", "| --- | --- |"]
+    for item in table["instead"]:
+        name = item["test"].rpartition("::")[2]
+        lines += [f"| {item['wanted']} | {item['run']} (`{name}`) |"]
     return "\n".join([*lines, ""])
 
 

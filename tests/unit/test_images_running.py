@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -176,3 +177,14 @@ def test_a_dry_run_needs_no_image() -> None:
     assert ready.words[-2:] == ("lab/torch:2.6", "python")
     with pytest.raises(TorchsmithError):
         prepared(engine, wish, None, terminal=False, piped=False)
+
+
+def test_an_image_says_itself_how_much_shared_memory_it_wants(tmp_path: Path) -> None:
+    podman = tmp_path / "podman"
+    answer = json.dumps([{"Id": "1", "Config": {"Labels": {"dev.torchsmith.shm-size": "3M"}}}])
+    podman.write_text(f"#!/bin/sh\necho '{answer}'\n", encoding="utf-8")
+    podman.chmod(0o755)
+    engine = ENGINES["podman"](str(podman), "5.0", {})
+    wish = Wish(what="lab:alice", command=("python",), gpus="none")
+    ready = prepared(engine, wish, None, terminal=False, piped=False)
+    assert ready.shm == 3 << 20

@@ -82,11 +82,6 @@ def test_an_imported_job_runs_elsewhere(tmp_path: Path) -> None:
     )
 
 
-def test_what_only_openpai_fills_in_is_refused_elsewhere(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"<% \$data.* %>, which only OpenPAI fills in"):
-        again(DATA / "openpai-v2.yaml", "slurm", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -361,6 +356,30 @@ def test_the_commands_of_a_deployment_run_elsewhere_too(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     assert "echo before\npython main.py\necho behind" in again(file, "local", tmp_path)
+
+
+def test_what_a_role_uses_of_its_prerequisites_is_filled_in_elsewhere_too(tmp_path: Path) -> None:
+    document = changed("taskRoles.worker.commands", ["get <% $data.uri[0] %> <% $data.name %>"])
+    document["prerequisites"].append(
+        {"type": "data", "name": "cifar", "uri": ["https://example.org/cifar.tgz"]}
+    )
+    document["taskRoles"]["worker"]["data"] = "cifar"
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    assert "get https://example.org/cifar.tgz cifar" in again(file, "local", tmp_path)
+    document["taskRoles"]["worker"]["commands"] = ["get <% $data.uri[1] %>"]
+    file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    with pytest.raises(UsageError, match="only OpenPAI fills in"):
+        again(file, "local", tmp_path)
+
+
+def test_the_words_of_an_older_protocol_2_are_taken_and_told(tmp_path: Path) -> None:
+    document = changed("taskRoles.worker.completion", {"minSucceededTaskCount": 1})
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    imported = import_job(file)
+    assert next(role for role in imported.job.role if role.name == "worker").min_succeeded == 1
+    assert "role worker: minSucceededTaskCount becomes minSucceededInstances" in imported.notes
 
 
 def test_a_job_file_says_what_was_imported_in_words_of_its_own() -> None:

@@ -235,6 +235,65 @@ def test_no_field_is_dropped_in_silence(field: str, engine: str, tmp_path: Path)
     assert full.files != plain.files or said in new, f"{field} for {engine}: {new}"
 
 
+PORT: dict[str, object] = {"name": "web", "number": 6006, "count": 2}
+MOUNT: dict[str, object] = {"name": "sets", "from": "/srv/sets", "at": "/data"}
+OTHER: dict[str, object] = {
+    "port.name": "ui",
+    "port.number": 7007,
+    "port.count": 3,
+    "mount.name": "pictures",
+    "mount.source": "/srv/pictures",
+    "mount.at": "/elsewhere",
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "field",
+    [
+        *(f"port.{key}" for key in written.Port.model_fields),
+        *(f"mount.{key}" for key in written.Mount.model_fields),
+    ],
+)
+def test_no_field_of_a_port_or_a_folder_is_dropped_in_silence(
+    field: str, engine: str, tmp_path: Path
+) -> None:
+    table, _, key = field.partition(".")
+    claims = engine.startswith("openpai")
+    plain = dict(PORT if table == "port" else MOUNT)
+    full = {**plain, "from" if key == "source" else key: OTHER[field]}
+    made: list[Rendering] = []
+    for one in (plain, full):
+        if claims and table == "mount":
+            one["from"] = f"claim:{str(one['from']).rpartition('/')[2]}"
+        inside = ", ".join(f"{name} = {json.dumps(value)}" for name, value in one.items())
+        change = f"role.port=[{{ {inside} }}]" if table == "port" else f"data=[{{ {inside} }}]"
+        try:
+            made.append(rendered(tmp_path, HEAD + ROLE + PLAIN, engine, "distributed=true", change))
+        except UsageError:
+            # Refused, which is not dropped.
+            return
+    plain_one, full_one = made
+    said = " ".join(full_one.notes)
+    name = "ui" if field == "port.name" else str(full["name"])
+    assert full_one.files != plain_one.files or name in said, f"{field} for {engine}: {said}"
+
+
+@pytest.mark.parametrize("engine", ["kubernetes", "compose"])
+def test_retries_of_a_job_beside_those_of_its_tasks_are_not_dropped_in_silence(
+    engine: str, tmp_path: Path
+) -> None:
+    made = rendered(tmp_path, HEAD + ROLE + PLAIN, engine, "retries=3", "role.retries=1")
+    assert any("role main: retries" in note for note in made.notes)
+
+
+def test_compose_says_what_a_failing_task_and_ports_of_several_tasks_do(tmp_path: Path) -> None:
+    text = HEAD + ROLE + PLAIN + 'port = [{ name = "web", number = 6006 }]\n'
+    notes = " ".join(rendered(tmp_path, text, "compose").notes)
+    assert "--abort-on-container-failure" in notes
+    assert "port web is open for its first task alone" in notes
+
+
 def test_what_an_engine_has_no_word_for_is_said(tmp_path: Path) -> None:
     text = HEAD + ROLE + PLAIN + 'port = [{ name = "web" }]\nretries = 1\n'
     assert any("ports" in note for note in rendered(tmp_path, text, "slurm").notes)

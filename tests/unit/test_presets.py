@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from torchsmith.host.models import Host
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
 from torchsmith.plan.build import make_plan
+from torchsmith.plan.conda import CondaSpec
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Plan, Step
 from torchsmith.plan.publish import Delivery, Shipment
@@ -60,6 +62,43 @@ def dockerfile(name: str) -> str:
 def test_every_preset_can_exist_and_says_what_it_is_for(name: str) -> None:
     assert planned(name).steps
     assert len(find_preset(name).summary) > 30
+
+
+# ------------------------------------------------------- every document, as docs/presets.md
+
+ROOT = Path(__file__).parents[2]
+# What tools/render_docs.py writes the tables of docs/presets.md from.
+DOCUMENTS = tomllib.loads((ROOT / "docs" / "presets.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_each_line_of_a_document_is_found_where_the_page_says(name: str) -> None:
+    plan = planned(name)
+    files = dockerfile_context(plan, loaded(name).recipe, __version__)
+    steps: list[str] = []
+    for step in plan.steps:
+        variables = (f"{key}={value}" for key, value in step.env)
+        steps += [step.title, *variables, *step.outputs, *step.commands, *shell_lines(plan, step)]
+    texts = {
+        "recipe": find_preset(name).path.read_text(encoding="utf-8"),
+        "plan": "\n".join(steps),
+        "image": "\n".join([*files, *(content.decode() for content in files.values())]),
+    }
+    for line in DOCUMENTS[name]["line"]:
+        cells = line["cells"]
+        assert len(cells) == len(DOCUMENTS[name]["columns"])
+        # Commands of torchsmith in a cell are run by test_docs.py.
+        assert line.get("found") or any("`torchsmith " in cell for cell in cells), cells
+        for where, wanted in line.get("found", {}).items():
+            missing = [text for text in wanted if text not in texts[where]]
+            assert not missing, f"{cells[0]}: not in the {where}: {missing}"
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_stands_for_a_documents_own_machine_is_a_test_that_exists(name: str) -> None:
+    for item in DOCUMENTS[name]["instead"]:
+        path, _, test = item["test"].partition("::")
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------ orion-vgpu
@@ -211,6 +250,47 @@ def test_gemfield_sets_the_rpaths_the_document_lists() -> None:
     assert '- "cmake"' in files["magma-cuda110/recipe.yaml"].decode()
 
 
+def test_gemfield_is_linked_to_mkl_and_holds_caffe2() -> None:
+    plan = planned("gemfield-conda")
+    env = dict(compiling(plan, "torch").env)
+    assert (env["BLAS"], env["BUILD_CAFFE2"], env["BUILD_CAFFE2_OPS"]) == ("MKL", "1", "1")
+    environment = next(step for step in plan.steps if step.kind == "environment")
+    assert env["CMAKE_PREFIX_PATH"] == f"@/{environment.outputs[0]}"
+    assert any("mkl-static==2021.1.1" in command for command in environment.commands)
+    packed = next(step for step in plan.steps if step.id == "package-conda-gemfield-conda")
+    assert not [name for name in arguments(packed, CondaSpec).depends if "blas" in name]
+
+
+def test_a_conda_package_requires_the_blas_that_its_container_linked(tmp_path: Path) -> None:
+    recipe = tmp_path / "plain.toml"
+    text = find_preset("gemfield-conda").path.read_text(encoding="utf-8")
+    recipe.write_text(text.replace('mkl = "static"', ""), encoding="utf-8")
+    read = load_recipe(recipe)
+    (variant,) = expand(read.recipe)
+    resolution = resolve(variant, shipped(), HOST, read.files)
+    assert isinstance(resolution, Resolution)
+    plan = make_plan(read.recipe, [resolution], shipped(), __version__)
+    packed = next(step for step in plan.steps if step.id.startswith("package-conda-"))
+    assert "libopenblas" in arguments(packed, CondaSpec).depends
+    files = dockerfile_context(plan, read.recipe, __version__)
+    assert b'- "libopenblas"' in files["conda/out/pytorch/recipe.yaml"]
+
+
+def test_gemfield_dockerfile_makes_the_conda_packages_of_the_same_build() -> None:
+    recipe = loaded("gemfield-conda").recipe
+    files = dockerfile_context(planned("gemfield-conda"), recipe, __version__)
+    text = files["Dockerfile"].decode()
+    stage = text[text.index("FROM verified AS conda") : text.index("FROM scratch AS wheels")]
+    copied = re.findall(r"^COPY (conda/\S+) \1$", stage, re.MULTILINE)
+    assert set(copied) == {name for name in files if name.startswith("conda/")}
+    assert "pytorch-1.8.0-py3.8_cuda11.0.221_cudnn8.0.5_0.tar.bz2" in stage
+    assert "magma-cuda110-2.5.2-1.tar.bz2" in stage
+    # Where no driver is, the package could else not be tried out.
+    assert stage.count("export CONDA_OVERRIDE_CUDA=11.0") == 2
+    assert "COPY --from=conda /opt/torchsmith/channel/out /" in stage
+    assert b"../../../dist/out/torch-1.8.0-" in files["conda/out/pytorch/recipe.yaml"]
+
+
 def test_gemfield_makes_a_wheel_too_and_uploads_without_writing_the_token() -> None:
     plan = planned("gemfield-conda")
     assert compiling(plan, "torch").outputs == (
@@ -263,6 +343,8 @@ def test_training_image_takes_the_callers_user_and_the_documents_time_zone() -> 
     # As for the user's numbers, whoever builds may say another one.
     assert 'ENV TZ="$TZ"' in text
     assert "FROM scratch AS wheels" in text
+    # Each image tells whoever runs it, without the recipe at hand.
+    assert text.count("dev.torchsmith.shm-size=8G") == 4
 
 
 # ------------------------------------------------------------------------------ jetson-tx2
@@ -276,11 +358,34 @@ def test_jetson_is_an_aarch64_wheel_for_python_3_5() -> None:
     assert resolution.jetpack == "3.3"
 
 
-def test_jetson_script_names_the_documents_packages() -> None:
+def test_jetson_script_names_every_package_that_the_dockerfile_installs() -> None:
     script = render_script(planned("jetson-tx2"), __version__)
     said = " ".join(line.removeprefix("#") for line in script.splitlines()[:20])
     for package in ("libopenblas-dev", "libatlas-dev", "checkinstall", "protobuf-compiler"):
         assert package in said
+    toolchain = dockerfile("jetson-tx2").partition("---- sources")[0]
+    names = set(re.findall(r"^ {8}([a-z0-9+.-]+);? ", toolchain, re.MULTILINE))
+    assert {"cmake", "python3-dev", "libffi-dev"} <= names
+    assert not names - set(said.split())
+
+
+def test_jetson_dockerfile_says_at_once_that_cuda_is_on_the_board_alone() -> None:
+    text = dockerfile("jetson-tx2")
+    guard = text.index("test -x /usr/local/cuda/bin/nvcc || ")
+    assert "JetPack 3.3 installs it on the board" in text[:guard].replace("\n# ", " ")
+    assert guard < text.index("git -C sources/torch-1.1.0")
+
+
+def test_jetson_compiles_more_than_the_board_holds_and_that_is_said() -> None:
+    (resolution,) = planned("jetson-tx2").variants
+    said = [caution.message for caution in resolution.cautions]
+    assert "compiling takes about 40 GB, and the Jetson TX2 has 32 GB of its own" in said
+
+
+@pytest.mark.parametrize("name", ["orion-vgpu", "jetson-tx2"])
+def test_python_3_5_gets_the_last_cffi_that_was_made_for_it(name: str) -> None:
+    (resolution,) = planned(name).variants
+    assert "cffi<1.15" in resolution.requires
 
 
 def test_jetson_finds_cudnn_where_the_document_says() -> None:
@@ -402,6 +507,14 @@ def test_a_torch_without_torchtext_is_refused_with_the_flag_that_leaves_it_out(r
     assert code == 3
     assert "--with text=none" in out
     assert "--with text=none" not in run(*asked, "--with", "text=none")[1]
+
+
+def test_the_documents_tags_are_taken_as_they_are_written(run: Run) -> None:
+    tags = ("--with", "vision=v0.10.1", "--with", "text=v0.10.1", "--with", "audio=v0.9.1")
+    code, out, _ = run("plan", "--preset", "training-image", "--torch", "v1.9.1", *tags)
+    assert code == 0
+    for title in ("torchvision 0.10.1", "torchtext 0.10.1", "torchaudio 0.9.1"):
+        assert title in out
 
 
 def test_the_time_zone_is_said_on_the_command_line(run: Run) -> None:

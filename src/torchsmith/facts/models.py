@@ -418,6 +418,8 @@ class Board(Fact, frozen=True, kw_only=True):
     # For -mcpu, e.g. cortex-a57.
     cpu: str
     memory_gb: int
+    # On the module itself.
+    storage_gb: int | None = None
     # Where PyTorch's default of 1024 exhausts the registers.
     max_threads_per_block: int | None = None
     lacks: list[Lack] = []
@@ -479,6 +481,8 @@ class Feature(Fact, frozen=True, kw_only=True):
     cache: str | None = None
     # Debian packages mode 'system' needs.
     apt: list[str] = []
+    # Packages of PyPI mode 'static' is linked from.
+    pip: list[str] = []
     switch: list[Switch]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,9 +26,10 @@ from torchsmith.images.shared_memory import (
     shortages,
     shown,
 )
+from torchsmith.plan.render.dockerfile import SHM_LABEL
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import TimeZone
-from torchsmith.recipe.values import size_bytes
+from torchsmith.recipe.values import SIZE, size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,15 @@ def prepared(
     memory = parse_size("--memory", wish.memory) if wish.memory is not None else None
     machine, _ = read_memory()
     room = min((amount for amount in (memory, machine) if amount is not None), default=None)
-    usual = recipe.image.shm_size if recipe is not None and recipe.image else DEFAULT_SHM
+    image = one_image(recipe).name if recipe is not None else str(reference(wish.what))
+    labels: Mapping[str, str] = {} if dry_run else engine.inspect(image).labels
+    asked = recipe.image.shm_size if recipe is not None and recipe.image else labels.get(SHM_LABEL)
+    usual = asked if asked and re.fullmatch(SIZE.pattern, asked) else DEFAULT_SHM
     shm = _shared(wish, usual, room)
     loading = Loading(
         wish.workers,
         USUAL_BATCH if wish.batch is None else parse_size("--batch", wish.batch),
     )
-    image = one_image(recipe).name if recipe is not None else str(reference(wish.what))
     start = Start(
         image=image,
         command=wish.command,
@@ -97,8 +100,6 @@ def prepared(
         stdin="terminal" if terminal else "pipe" if piped else "nothing",
     )
     words = run_words(engine.name, start)
-    if not dry_run:
-        engine.inspect(image)
     seen = read_shm() if shm is None else shm
     notes = [*_notes(wish, usual, shm), *shortages(loading, Room(seen, room))]
     if note := withheld(engine.name, wish.gpus):

@@ -121,12 +121,19 @@ def _notes(job: Job) -> list[str]:
     notes += openpai_env.notes(job, names=True)
     notes += [f"after {name}: each job is a file of its own here" for name in job.after]
     notes += [f"queue {job.queue}: compose has none"] if job.queue else []
+    if job.retries:
+        notes.append("retries: compose starts single tasks again, not the whole job")
+    if job.nodes > 1:
+        notes.append("a task that fails ends the others with `up --abort-on-container-failure`")
     for role in job.roles:
         notes += [
-            f"role {role.name}: port {port.name} has no number and is not opened"
+            f"role {role.name}: port {port.name} "
+            + ("is open for its first task alone" if port.number else "has no number, not opened")
             for port in role.ports
-            if not port.number
+            if not port.number or role.tasks > 1
         ]
+        if job.retries and role.retries:
+            notes.append(f"role {role.name}: retries: the job's count, {job.retries}, is taken")
         if role.min_failed is not None or role.min_succeeded is not None:
             notes.append(
                 f"role {role.name}: compose counts no tasks; min_… is left out; "

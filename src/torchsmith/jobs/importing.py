@@ -324,10 +324,36 @@ def _port_1(item: JsonValue) -> Table:
 # ------------------------------------------------------------------------------ protocol 2
 
 
+# What releases before 1.0 called these.
+_OLD_COMPLETION = {
+    "minFailedTaskCount": "minFailedInstances",
+    "minSucceededTaskCount": "minSucceededInstances",
+}
+
+
+def _renewed(document: Table, notes: list[str]) -> Table:
+    """The request with the words of today's protocol in place of older ones."""
+    roles = document.get("taskRoles")
+    if not isinstance(roles, dict):
+        return document
+    made: Table = {}
+    for name, role in roles.items():
+        completion = role.get("completion") if isinstance(role, dict) else None
+        if isinstance(role, dict) and isinstance(completion, dict):
+            old = [key for key in _OLD_COMPLETION if key in completion]
+            notes += [f"role {name}: {key} becomes {_OLD_COMPLETION[key]}" for key in old]
+            renamed = {_OLD_COMPLETION.get(key, key): each for key, each in completion.items()}
+            made[name] = {**role, "completion": renamed}
+        else:
+            made[name] = role
+    return {**document, "taskRoles": made}
+
+
 def _protocol_2(document: Table) -> Imported:
+    notes: list[str] = []
+    document = _renewed(document, notes)
     if wrong := problems(document):
         raise ValueError(f"is not a request OpenPAI takes: {'; '.join(wrong)}")
-    notes: list[str] = []
     job: Table = {"name": _job_name(str(document["name"])), "openpai_env": True}
     if job["name"] != document["name"]:
         notes.append(f"name: {document['name']!r} becomes {job['name']!r}")

@@ -160,6 +160,11 @@ def _end_notes(job: Job) -> list[str]:
     elif len(job.roles) > 1:
         notes.append("a role that fails does not end the others: each is a Job of its own")
     for role in job.roles:
+        if job.retries and not _tied(job) and "backoffLimit" not in _policy(job, role):
+            notes.append(
+                f"role {role.name}: retries of the job are left out: Kubernetes counts those of "
+                "each task, or those of all, and here each task's"
+            )
         if role.wins_at not in (None, role.tasks) or role.fails_at not in (None, 1):
             notes.append(f"role {role.name}: min_… needs Kubernetes 1.33")
         if role.fails_at is not None and role.fails_at > 1:
@@ -252,7 +257,7 @@ def pod_spec(job: Job, role: TaskRole, commands: tuple[str, ...], name: str) -> 
         "resources": {"requests": dict(limits), "limits": limits},
     }
     ports = [
-        {"name": f"port-{port.number + index}", "containerPort": port.number + index}
+        {"name": _port_name(port.name, port.number + index), "containerPort": port.number + index}
         for port in role.ports
         if port.number
         for index in range(port.count)
@@ -283,6 +288,12 @@ def pod_spec(job: Job, role: TaskRole, commands: tuple[str, ...], name: str) -> 
         "containers": [container],
         **({"volumes": volumes} if volumes else {}),
     }
+
+
+def _port_name(label: str, number: int) -> str:
+    # At most 15 characters, of which a number takes up to six.
+    short = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:9].rstrip("-")
+    return f"{short or 'port'}-{number}"
 
 
 def _plain(text: str) -> str:

@@ -14,6 +14,8 @@ from torchsmith.jobs.models import Job, TaskRole
 from torchsmith.jobs.openpai_rules import commands_of
 
 _PARAMETER = re.compile(r"<%\s*\$parameters\.(\w+)\s*%>")
+# What OpenPAI fills in of a role's own prerequisites: <% $data.uri[0] %>.
+_BESIDE = re.compile(r"<%\s*\$(data|output|script)\.(\w+)(?:\[(\d+)\])?\s*%>")
 _FILLED_IN = re.compile(r"<%.*?%>", re.DOTALL)
 _LAUNCHES = re.compile(
     r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|--multiprocessing-distributed\b"
@@ -50,7 +52,17 @@ def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
         found = job.parameters[match[1]]
         return str(found).lower() if isinstance(found, bool) else str(found)
 
-    commands = tuple(_PARAMETER.sub(value, command) for command in _deployed(job, role))
+    def beside(match: re.Match[str]) -> str:
+        found = _prerequisite(job, role, match[1]).get(match[2])
+        if match[3] is not None:
+            listed = found if isinstance(found, list) else []
+            found = listed[int(match[3])] if int(match[3]) < len(listed) else None
+        # What leads nowhere stays as it is, and is refused below.
+        return found if isinstance(found, str) else match[0]
+
+    commands = tuple(
+        _BESIDE.sub(beside, _PARAMETER.sub(value, command)) for command in _deployed(job, role)
+    )
     for command in commands:
         if left := _FILLED_IN.search(command):
             raise UsageError(
@@ -58,6 +70,18 @@ def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
                 f"Write what it stands for; {engine} would run it as it is.",
             )
     return commands
+
+
+def _prerequisite(job: Job, role: TaskRole, kind: str) -> dict[str, JsonValue]:
+    """What a role of OpenPAI's says it uses of one kind; empty where it says nothing."""
+    roles = job.openpai.get("taskRoles")
+    mine = roles.get(role.name) if isinstance(roles, dict) else None
+    wanted = mine.get(kind) if isinstance(mine, dict) else None
+    listed = job.openpai.get("prerequisites")
+    for item in listed if isinstance(listed, list) else []:
+        if isinstance(item, dict) and (item.get("type"), item.get("name")) == (kind, wanted):
+            return item
+    return {}
 
 
 def _deployed(job: Job, role: TaskRole) -> Sequence[str]:
@@ -172,6 +196,16 @@ def only_folders(job: Job, engine: str) -> None:
                 f"job {job.name}: {engine} mounts folders, not {mount.source}",
                 "Name the folder its machines see it at: from = '/...'.",
             )
+
+
+def unmounted(job: Job) -> list[str]:
+    """What plain processes see of the folders that a container would mount."""
+    return [
+        f"{mount.name} is at {mount.source} there, not at {mount.at}: ${mount.variable} says so"
+        + ("; nothing keeps it from being written to" if mount.read_only else "")
+        for mount in job.mounts
+        if mount.at != mount.source or mount.read_only
+    ]
 
 
 def left_out(job: Job, engine: str) -> list[str]:

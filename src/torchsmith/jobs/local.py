@@ -15,6 +15,7 @@ from torchsmith.jobs.launch import (
     needs_image,
     only_folders,
     started,
+    unmounted,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
 from torchsmith.jobs.shell import end_of, environment_lines, secret_lines
@@ -257,6 +258,7 @@ def _notes(job: Job, container: str) -> list[str]:
     notes += openpai_env.notes(job, names=False)
     notes += [f"after {name}: run that script first" for name in job.after]
     notes += [f"queue {job.queue}: this machine has none"] if job.queue else []
+    notes += [] if container else unmounted(job)
     for role in job.roles:
         if role.image and not container:
             notes.append(

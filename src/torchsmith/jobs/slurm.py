@@ -15,6 +15,7 @@ from torchsmith.jobs.launch import (
     left_out,
     only_folders,
     started,
+    unmounted,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
 from torchsmith.jobs.shell import environment_lines, held, secret_lines
@@ -294,6 +295,7 @@ def _bound(job: Job) -> list[str]:
 def _notes(job: Job) -> list[str]:
     notes = left_out(job, "slurm")
     notes += openpai_env.notes(job, names=True)
+    notes += [] if all(role.image for role in job.roles) else unmounted(job)
     for role in job.roles:
         if role.shm_asked:
             notes.append(f"role {role.name}: shared memory is the node's own /dev/shm under Slurm")

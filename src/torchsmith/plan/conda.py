@@ -125,6 +125,14 @@ def blas_packages(resolution: Resolution) -> tuple[tuple[str, ...], tuple[str, .
     return ("openblas",), ("libopenblas",)
 
 
+def linked_blas(resolution: Resolution) -> tuple[str, ...]:
+    """The package with the BLAS that a torch built in a container was linked to there."""
+    mkl = dict(resolution.features).get("mkl", "off")
+    named = dict((*resolution.env, *resolution.feature_env)).get("BLAS", "OpenBLAS")
+    ours = resolution.container and resolution.use == "source"
+    return ("libopenblas",) if ours and mkl == "off" and named == "OpenBLAS" else ()
+
+
 def exact_torch(resolution: Resolution) -> str:
     """The one torch that what was compiled against it works with; another's build has any name."""
     if resolution.use != "source":

@@ -12,6 +12,7 @@ from torchsmith.plan.conda import (
     conda_subdir,
     cuda_requirements,
     exact_torch,
+    linked_blas,
     torch_constraints,
     torch_run_exports,
 )
@@ -76,7 +77,7 @@ def conda_step(
         formats=formats,
         wheel=wheel.outputs[0],
         python=resolution.python,
-        depends=(numpy, *cuda),
+        depends=(numpy, *cuda, *linked_blas(resolution)),
         constrains=torch_constraints(resolution.torch, cuda=resolution.cuda is not None),
         run_exports=torch_run_exports(resolution.torch),
         imports=("torch",),

@@ -230,6 +230,9 @@ def torch_steps(
     if magma is not None:
         # CMake looks there, and silently goes without where it finds nothing.
         env = (*env, ("MAGMA_HOME", f"@/{magma.outputs[0]}"))
+    if resolution.feature("mkl") == "static" and "CMAKE_PREFIX_PATH" not in dict(env):
+        # pip put it there.
+        env = (*env, ("CMAKE_PREFIX_PATH", f"@/{env_folder(variant)}"))
     path = search_path(resolution)
     cost = compile_cost(facts, "torch", resolution)
     # Copied and configured in one step, so that a broken attempt starts from a clean tree.

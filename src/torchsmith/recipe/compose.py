@@ -100,7 +100,11 @@ def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
     if companions := wishes.get("companions"):
         lines += ["", "[companions]"]
         pairs = _pairs(companions, "--with", "match")
-        lines += [f"{_key(name)} = {_value(version)}" for name, version in pairs.items()]
+        # As of torch, the tag of a release is as good as its number.
+        lines += [
+            f"{_key(name)} = {_value(found[1] if (found := _RELEASE.fullmatch(text)) else text)}"
+            for name, text in pairs.items()
+        ]
     return "\n".join(lines) + "\n"
 
 

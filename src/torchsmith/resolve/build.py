@@ -21,8 +21,25 @@ from torchsmith.resolve.target import Target
 from torchsmith.resolve.toolchain import Decided
 
 
-def board_notes(board: Board, decided: Decided) -> None:
+def board_notes(facts: Facts, recipe: Recipe, torch: str, board: Board, decided: Decided) -> None:
     """What the board cannot have, as cautions."""
+    needed = max(
+        (
+            entry.disk_mb // 1000
+            for entry in facts.costs.compile
+            if (entry.project, entry.profile) == ("torch", recipe.profile)
+            and torch in version_range(entry.torch)
+        ),
+        default=0,
+    )
+    if recipe.torch.use == "source" and board.storage_gb and needed > board.storage_gb:
+        decided.cautions.append(
+            Caution(
+                f"compiling takes about {needed} GB, and the {board.title} has "
+                f"{board.storage_gb} GB of its own",
+                "compile on a disk that is plugged in: WORK of the script",
+            )
+        )
     for lack in board.lacks:
         decided.cautions.append(
             Caution(

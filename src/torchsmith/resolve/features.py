@@ -42,6 +42,7 @@ class FeatureDecisions(Struct):
     env: dict[str, str] = {}
     cache: dict[str, bool] = {}
     apt: list[str] = []
+    pip: list[str] = []
     choices: list[Choice] = []
     cautions: list[Caution] = []
     conflicts: list[Conflict] = []
@@ -284,6 +285,8 @@ def _switch(
         made.cache[feature.cache] = mode != "off"
     if mode == "system":
         made.apt.extend(feature.apt)
+    if mode == "static":
+        made.pip.extend(feature.pip)
 
 
 def _too_old_or_new(facts: Facts, feature: Feature, mode: Mode, torch: str) -> Conflict:

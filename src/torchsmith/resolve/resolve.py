@@ -374,7 +374,7 @@ class _Attempt:
         )
         deleted_base(facts, recipe, decided)
         if target.board is not None:
-            board_notes(target.board, decided)
+            board_notes(facts, recipe, torch, target.board, decided)
         version = self._version()
         frontend = entry_for(facts.torch.frontend, torch)
         system = find_system(facts, target.system)
@@ -416,7 +416,11 @@ class _Attempt:
                 facts,
                 torch,
                 self.python,
-                [*(frontend.requires if frontend else []), *recipe.build.pip],
+                [
+                    *(frontend.requires if frontend else []),
+                    *self.features.pip,
+                    *recipe.build.pip,
+                ],
                 cmake=needs_cmake(recipe),
             ),
             frontend=frontend.command if frontend else "setup.py",

@@ -11,6 +11,7 @@ from torchsmith.plan.conda import (
     conda_requirements,
     cuda_requirements,
     exact_torch,
+    linked_blas,
     torch_constraints,
     torch_depends,
 )
@@ -74,8 +75,10 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
     run: list[Yaml] = [python, *torch_depends(resolution)]
     if not wheel:
         found, needed = blas_packages(resolution)
-        host += found
+        host += [name for name in found if name not in needs]
         run += needed
+    else:
+        run += linked_blas(resolution)
     cuda = resolution.cuda
     constraints: list[Yaml] = list(torch_constraints(resolution.torch, cuda=cuda is not None))
     if cuda is not None and resolution.magma is not None:

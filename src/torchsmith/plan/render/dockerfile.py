@@ -11,6 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
+from torchsmith.plan.conda import CondaSpec
 from torchsmith.plan.finishing import finishes
 from torchsmith.plan.images import wheels_image
 from torchsmith.plan.models import Plan, Step, digest, renamed
@@ -28,6 +29,7 @@ from torchsmith.plan.render.instructions import (
     secret_mounts,
 )
 from torchsmith.plan.render.stages import (
+    absent_cuda,
     base_stage,
     environment_commands,
     runtime_base,
@@ -43,6 +45,8 @@ from torchsmith.resolve.models import Resolution
 WORK = "/opt/torchsmith"
 # Where an image holds wheels; and, for one that has them installed, the image that holds them.
 WHEELS_LABEL = "dev.torchsmith.wheels"
+# What `torchsmith run` gives an image where no recipe is at hand.
+SHM_LABEL = "dev.torchsmith.shm-size"
 WHEELS_IMAGE_LABEL = "dev.torchsmith.wheels-image"
 PROJECT = f"{WORK}/project"
 _BUILD_KINDS = ("fetch", "patch", "environment", "configure", "compile", "verify")
@@ -61,13 +65,17 @@ def _exports(step: Step) -> list[str]:
     return lines
 
 
-def _step(step: Step, mounts: Iterable[str] = ()) -> list[str]:
+def _step(
+    step: Step, mounts: Iterable[str] = (), resolution: Resolution | None = None
+) -> list[str]:
     lines = ["", *comment(sentences(step.title, step.why))]
     lines += [copy(name, name) for name in step.inputs]
     for path in step.reads:
         there = path if path.startswith("/") else f"{PROJECT}/{path}"
         lines.append(copy(path.lstrip("/"), there))
-    return lines + run([*_exports(step), *twin(step, None).commands], mounts)
+    plain = twin(step, resolution)
+    lines += [copy(name, name) for name in plain.files]
+    return lines + run([*_exports(step), *plain.commands], mounts)
 
 
 def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:
@@ -120,6 +128,38 @@ def _wheels(steps: Sequence[Step], *, inside: bool) -> list[str]:
     ]
 
 
+# A program of one file that brings any other from conda-forge.
+_MICROMAMBA = "docker.io/mambaorg/micromamba:2.0.5"
+
+
+def _packs(step: Step) -> bool:
+    return step.task is not None and isinstance(step.task.arguments, CondaSpec)
+
+
+def _channel(resolution: Resolution, steps: Sequence[Step]) -> list[str]:
+    """The same build as conda packages, in a channel."""
+    packing = [step for step in steps if _packs(step)]
+    if not packing:
+        return []
+    lines = [
+        "",
+        "# ---- channel: conda packages; `docker build --target channel --output channel .`",
+        "FROM verified AS conda",
+        f"COPY --from={_MICROMAMBA} /bin/micromamba /usr/local/bin/micromamba",
+        *run(
+            [
+                "micromamba create --yes --quiet --prefix /opt/rattler-build "
+                "--channel conda-forge patch rattler-build"
+            ]
+        ),
+        "ENV PATH=/opt/rattler-build/bin:$PATH",
+    ]
+    for step in packing:
+        lines += _step(step, resolution=resolution)
+    folder = f"channel/{resolution.variant}"
+    return [*lines, "", "FROM scratch AS channel", f"COPY --from=conda {WORK}/{folder} /"]
+
+
 def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]:
     """A virtual environment, made where compilers are, copied where none are."""
     lines = ["", "# ---- install: a virtual environment with torch, to be copied as it is"]
@@ -149,6 +189,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
         "dev.torchsmith.python": resolution.python,
         "dev.torchsmith.cuda": cuda.version if cuda else "none",
         "dev.torchsmith.archs": cuda.arch_list if cuda else "",
+        SHM_LABEL: (recipe.image or Image()).shm_size,
         WHEELS_IMAGE_LABEL: wheels,
     }
 
@@ -238,6 +279,7 @@ def render_dockerfile(
         "#   docker build --target runtime --tag NAME .      (or podman build)",
         f"#   docker run --shm-size={image.shm_size} NAME",
         *(f"#   --secret id={name},env={name} for the build" for name in image.secrets),
+        *(comment(f"{absent_cuda(resolution)}.") if inside and absent_cuda(resolution) else ()),
         *_beside(mine if inside else [], image, wheels=compiled and not inside),
         "#",
         *_PRAGMA,
@@ -245,7 +287,8 @@ def render_dockerfile(
     lines += _toolchain(resolution, compilers=inside)
     if inside:
         # Folders named by a variant would make other layers of the same build.
-        lines += [renamed(line, resolution.variant, "out") for line in _builds(mine)]
+        built = [*_builds(mine), *_channel(resolution, steps)]
+        lines += [renamed(line, resolution.variant, "out") for line in built]
     if compiled:
         lines += _wheels(mine, inside=inside)
     lines += _install(resolution, image, wheels=compiled)
@@ -291,4 +334,8 @@ def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str,
             if _reaches(step, resolution):
                 for name in step.inputs:
                     files[f"{top}{name}"] = plan.files[name]
+            elif inside and _packs(step):
+                for name, content in twin(step, resolution).files.items():
+                    text = renamed(content.decode(), resolution.variant, "out")
+                    files[top + renamed(name, resolution.variant, "out")] = text.encode()
     return files

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.render.stages import build_packages
 from torchsmith.plan.render.text import comment, sentences
 from torchsmith.plan.render.twins import twin
 from torchsmith.plan.shell import in_project, in_work
@@ -170,10 +171,17 @@ def _header(plan: Plan, commands: Iterable[str], torchsmith: str) -> Iterable[st
     yield "#   bash THIS_FILE --list     name the steps"
     yield "#   bash THIS_FILE STEP ...   do these only"
     yield "#"
-    packages = [item for one in plan.variants if not one.container for item in one.apt]
+    packages = {
+        item
+        for one in plan.variants
+        if not one.container and any(step.kind == "compile" for step in plan.of(one.variant))
+        for item in build_packages(one)
+    }
     if packages:
-        names = " ".join(dict.fromkeys(packages))
-        yield from comment(f"System packages it needs: sudo apt-get install {names}")
+        names = " ".join(sorted(packages))
+        yield from comment(
+            f"System packages it needs, by Debian's names: sudo apt-get install {names}"
+        )
         yield "#"
     yield "# WORK      where everything happens (./torchsmith-work)"
     if any(step.reads for step in plan.steps):

@@ -22,6 +22,7 @@ from torchsmith.plan.torch import last_pip
 from torchsmith.recipe.outcome import Training
 from torchsmith.resolve.models import CPythonChoice, Resolution
 
+_CUDA = "/usr/local/cuda"
 # What python3 is where the recipe names no distribution to build an image on.
 _PLAIN_BASES = {
     "3.8": "docker.io/library/ubuntu:20.04",
@@ -56,6 +57,8 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
     lines += _repositories(resolution, cuda=compilers)
     packages = build_packages(resolution) if compilers else python_packages(resolution)
     lines += apt_install(packages, pins(resolution))
+    if compilers and absent_cuda(resolution):
+        lines += run([unless(f"test -x {_CUDA}/bin/nvcc", absent_cuda(resolution))])
     if compilers and _from_repository(resolution):
         lines += run(cuda_commands(resolution))
         # As NVIDIA's images have it: libcuda comes with the driver, a stub is linked against.
@@ -73,6 +76,24 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
             *run(cpython_commands(resolution.python, resolution.cpython)),
         ]
     return lines
+
+
+def absent_cuda(resolution: Resolution) -> str:
+    """What to say where the base image has no CUDA, since the machine's own was planned with."""
+    cuda = resolution.cuda
+    if cuda is None or cuda.toolkit != "system":
+        return ""
+    owner = (
+        f"JetPack {resolution.jetpack} installs it on the board"
+        if resolution.jetpack
+        else ("the plan takes the machine's own")
+    )
+    cure = "" if resolution.board else "; or let an image bring it: `system` in the recipe"
+    return (
+        f"{base_name(resolution)} has no CUDA {cuda.version}: {owner}. Lend it to the build "
+        f"(podman build --volume {_CUDA}:{_CUDA}:ro, and cuDNN in the same way); or name an "
+        f"image that has both: image.base{cure}"
+    )
 
 
 def runtime_stage(resolution: Resolution, name: str) -> list[str]:
@@ -200,6 +221,9 @@ def build_packages(resolution: Resolution) -> list[str]:
     if python_release(resolution.python) < (3, 7):
         # No wheel of CMake is as old as that Python.
         packages.append("cmake")
+    if python_release(resolution.python) < (3, 6):
+        # Of cffi there is no AArch64 wheel that old: pip compiles it.
+        packages.append("libffi-dev")
     if resolution.python_from == "system":
         packages += [f"{resolution.python_package}-dev", "python3-pip"]
     if resolution.cuda is not None and resolution.cuda.toolkit == "wheels":

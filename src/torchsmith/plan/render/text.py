@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from functools import partial
 
 
 def sentences(*parts: str) -> str:
@@ -15,6 +16,10 @@ def sentences(*parts: str) -> str:
     )
 
 
+# Names of packages and options stay whole.
+_wrapped = partial(textwrap.wrap, width=96, break_long_words=False, break_on_hyphens=False)
+
+
 def comment(text: str) -> list[str]:
     """A text as lines that start with a hash."""
-    return [f"# {line}" for line in textwrap.wrap(text, 96, break_long_words=False)]
+    return [f"# {line}" for line in _wrapped(text)]
