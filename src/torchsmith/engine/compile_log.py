@@ -15,7 +15,13 @@ import msgspec
 
 from torchsmith.engine.events import Event, RunStarted
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
-from torchsmith.toolchain.governor_events import Finished, Started, WaitingForMemory
+from torchsmith.toolchain.governor_events import (
+    Finished,
+    GaveUp,
+    Retried,
+    Started,
+    WaitingForMemory,
+)
 
 NAME = "compiles.jsonl"
 MEMORY = "memory.jsonl"
