@@ -23,6 +23,7 @@ from torchsmith.cli import (
     job,
     key,
     libtorch,
+    lock,
     log,
     parity,
     plan,
@@ -74,6 +75,7 @@ _SECTIONS: dict[str, dict[str, Callable[..., None] | App]] = {
         "schema": schema.schema,
     },
     "Build": {
+        "lock": lock.lock,
         "build": build.build,
         "bundle": bundle.bundle,
         "log": log.log,

@@ -12,6 +12,7 @@ from torchsmith.engine.disk import free_bytes, room
 from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
+from torchsmith.engine.lock import changed_bytes
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
 from torchsmith.engine.offline import can_be_had, without_network
@@ -33,6 +34,7 @@ from torchsmith.errors import (
 )
 from torchsmith.package.keys import keys_folder
 from torchsmith.plan.attest import HISTORY, is_attestation
+from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Step
 from torchsmith.sources.cache import DOWNLOADS
 from torchsmith.toolchain.build_paths import Knows, understands
@@ -329,7 +331,12 @@ class Executor:
         if outcome.lost:
             ended = "its container was ended from outside, or by the kernel for want of memory"
             reason = unstarted or ended
-        failure = self._failure(step, reason, log, outcome)
+        changed = changed_bytes(log) if any(map(is_lock, step.inputs)) else ""
+        failure = self._failure(step, changed or reason, log, outcome)
+        if changed:
+            failure.hint = (
+                "Find out who changed it. If the change is meant, run `torchsmith lock` again."
+            )
         if unstarted:
             raise HostError(
                 f"{step.title}: {unstarted}",
