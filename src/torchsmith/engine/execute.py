@@ -22,7 +22,7 @@ from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.schedule import acts_outside, keeps_nothing
 from torchsmith.engine.secrets import Redactor
-from torchsmith.engine.shell import step_environment, step_script
+from torchsmith.engine.shell import OWN_HOME, step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import (
@@ -249,6 +249,7 @@ class Executor:
 
         folder = self.work.path / step.folder
         folder.mkdir(parents=True, exist_ok=True)
+        (self.work.path / OWN_HOME).mkdir(parents=True, exist_ok=True)
         compiles = step.kind == "compile"
         date = build_date(step, self._fetches, self.store, self.work) if compiles else None
         knows: Knows = understands

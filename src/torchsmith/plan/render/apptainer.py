@@ -85,8 +85,9 @@ def _post(
     links = cuda_commands(resolution) if first else []
     uv: list[str] = []
     if resolution.python_from == "uv":
-        apt.append("curl")
-        uv = [*uv_commands(), 'export UV_PYTHON_INSTALL_DIR=/opt/python PATH="/opt/uv:$PATH"']
+        apt += ["curl", "unzip"]
+        where = 'export UV_PYTHON_INSTALL_DIR=/opt/python PATH="/opt/uv:$PATH"'
+        uv = [*uv_commands(resolution.platform), where]
     elif "python3-venv" not in apt:
         apt += ["python3", "python3-venv"]
     client = [one_command(line) for item in image.client for line in item.run]
