@@ -58,8 +58,8 @@ def plan(source: SourceChoice | None = None, asked: str = "tiny") -> Plan:
             "An environment",
             variant="x",
             commands=(
-                f"{sys.executable} -m venv build/x/env",
-                pip_install("build/x/env/bin/python", "build/x/env", asked),
+                "mkdir -p build/x/env",
+                pip_install(sys.executable, "build/x/env", asked),
             ),
             outputs=("build/x/env",),
             pip=(asked,),
@@ -107,7 +107,9 @@ def installed(made: Plan, work: Path, wheels: Path) -> subprocess.CompletedProce
     for name, content in made.files.items():
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_bytes(content)
-    return run_step(made.steps[0], work, **offline(wheels))
+    # A folder in place of an environment, which takes long to make.
+    settings = {**offline(wheels), "PIP_TARGET": str(work / "build/x/env/site")}
+    return run_step(made.steps[0], work, **settings)
 
 
 def test_what_pip_took_is_locked_and_other_bytes_are_refused(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_what_pip_took_is_locked_and_other_bytes_are_refused(tmp_path: Path) -> 
     other = wheel(tmp_path / "others", "print('not what was locked')")
     done = installed(held, tmp_path / "third", tmp_path / "others")
     assert done.returncode != 0
-    assert not list((tmp_path / "third").glob("build/x/env/lib/python3*/site-packages/tiny.py"))
+    assert not (tmp_path / "third/build/x/env/site/tiny.py").exists()
     (tmp_path / "log").write_text(done.stdout + done.stderr, encoding="utf-8")
     said = changed_bytes(tmp_path / "log")
     found = hashlib.sha256(other.read_bytes()).hexdigest()
