@@ -54,6 +54,10 @@ def lock(
         if step.kind in ("fetch", "environment") and not compiled & set(step.needs)
     ]
     images = digests(base_images(plan.files))
+    for step in plan.steps:
+        # What an earlier day brought is not what there is today.
+        if step.id in names:
+            place.remove(step.key)
     with display(plan, json=False, quiet=quiet) as shown:
         done = build(
             plan, place, project=path.parent, only=names, recipe=loaded.path, on_event=shown.event
