@@ -20,6 +20,7 @@ from torchsmith.plan.build import with_keys
 from torchsmith.plan.lock import Image, Lock, LockError, Package, base_images, is_lock, with_lock
 from torchsmith.plan.models import Fetch, Plan, Step, Task
 from torchsmith.plan.pip import pip_install
+from torchsmith.plan.render.stages import uv_commands
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import write_bundle
 from torchsmith.sources.tree import tree_hash
@@ -230,3 +231,12 @@ def test_a_recipe_has_one_lock_beside_it() -> None:
     assert lock_file(Path("a/cuda.toml")) == Path("a/cuda.lock")
     assert is_lock("lock/environment-x-1.txt")
     assert not is_lock("patches/lock")
+
+
+@pytest.mark.parametrize("platform", ["linux-x86_64", "linux-aarch64"])
+def test_uv_is_unpacked_only_once_its_hash_was_checked(platform: str) -> None:
+    lines = uv_commands(platform)
+    check = next(index for index, line in enumerate(lines) if "sha256sum --check" in line)
+    unpack = next(index for index, line in enumerate(lines) if line.startswith("unzip"))
+    assert check < unpack
+    assert not [line for line in lines if "install.sh" in line or "/tmp/" in line]
