@@ -289,6 +289,31 @@ def test_a_policy_may_ask_for_sources_and_a_report(signed: Path, run: Run, tmp_p
     assert run("verify", str(signed), "--policy", rules)[0] == 0
 
 
+def test_a_policy_may_ask_for_no_network_and_for_hashes(
+    signed: Path, run: Run, tmp_path: Path
+) -> None:
+    key = own_key()
+    assert key is not None
+    allowed = f'[[allow]]\nartifact = "*"\nkeys = ["{key.id}"]\n'
+    rules = policy(tmp_path, allowed + 'network = "none"\nhashed = true\n')
+    tool = {"name": "tool", "uri": "pkg:pypi/tool@1"}
+    hashed = {**tool, "digest": {"sha256": "0" * 64}}
+    for network, item, code in (
+        ("none", hashed, 0),
+        ("none", tool, 9),
+        ("open", hashed, 9),
+        ("", hashed, 9),
+    ):
+        predicate = {
+            "buildDefinition": {"resolvedDependencies": [item]},
+            "runDetails": {"metadata": {"torchsmith_network": network}},
+        }
+        envelope_path(signed).write_bytes(seal(told(signed, predicate=predicate), signer()))
+        found, _, said = run("verify", str(signed), "--policy", rules)
+        assert found == code, (network, item, said)
+    assert run("verify", str(signed), "--policy", policy(tmp_path, allowed + "network = 1"))[0] == 2
+
+
 def test_a_bill_that_was_changed_is_refused(signed: Path) -> None:
     bill = signed.with_name(f"{signed.name}.cdx.json")
     bill.write_bytes(b"{}")

@@ -25,6 +25,7 @@ from torchsmith.cli import (
     job,
     key,
     libtorch,
+    lock,
     log,
     parity,
     plan,
@@ -77,6 +78,7 @@ _SECTIONS: dict[str, dict[str, Callable[..., None] | App]] = {
         "schema": schema.schema,
     },
     "Build": {
+        "lock": lock.lock,
         "build": build.build,
         "guard": guard.guard,
         "bundle": bundle.bundle,

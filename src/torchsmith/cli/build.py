@@ -64,6 +64,7 @@ def build(
     engine: EngineName = "",
     network: NetworkName = "",
     online: wishes.Online = False,
+    no_lock: wishes.NoLock = False,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     variant: Annotated[
         str, typer.Option("--variant", help="Only this one of the recipe's matrix.")
@@ -140,6 +141,7 @@ def build(
         tool=engine,
         network=network,
         online=online,
+        lock=not no_lock,
     )
     plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
     ensure = partial(ensure_packages, install=install_deps)
@@ -164,7 +166,7 @@ def build(
         words = wishes.as_arguments(given) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
-        words += ["--online"] * online
+        words += ["--online"] * online + ["--no-lock"] * no_lock
         cluster = farm.Cluster(on, partition, time_limit, image, claim, detach)
         size = farm.Size(jobs or recipes.jobs, budget)
         built = farm.run(

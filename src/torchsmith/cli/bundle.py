@@ -22,6 +22,7 @@ def bundle(
         Path | None,
         typer.Option("--host", help="For the machine this file describes (doctor --json)."),
     ] = None,
+    no_lock: wishes.NoLock = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
     store: StoreFolder = None,
     *,
@@ -46,7 +47,7 @@ def bundle(
         here = wishes.with_torches(here, loaded)
     project = Path(loaded.path).parent
     place = Store(store)
-    wanted = Wanted(elsewhere=host is not None, must=False)
+    wanted = Wanted(elsewhere=host is not None, must=False, lock=not no_lock)
     plan = planning.make(loaded, here, json=False, store=place, wanted=wanted)
     with display(plan, json=False, quiet=quiet) as shown:
         held = write(

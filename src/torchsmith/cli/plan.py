@@ -33,6 +33,7 @@ def plan(
     ] = None,
     stay: wishes.Here = False,
     online: wishes.Online = False,
+    no_lock: wishes.NoLock = False,
     *,
     given: dict[str, object],
 ) -> None:
@@ -50,7 +51,8 @@ def plan(
         here = wishes.with_torches(here, loaded)
     from torchsmith.engine.door import Wanted
 
-    wanted = Wanted(here=stay, online=online, elsewhere=host is not None, must=False)
+    elsewhere = host is not None
+    wanted = Wanted(here=stay, online=online, elsewhere=elsewhere, must=False, lock=not no_lock)
     made = planning.make(loaded, here, json=json, wanted=wanted)
     if render is not None:
         if json:

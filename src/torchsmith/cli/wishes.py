@@ -48,6 +48,9 @@ Online = Annotated[
     bool,
     typer.Option("--online", help="Let compile steps use the network; without it they have none."),
 ]
+NoLock = Annotated[
+    bool, typer.Option("--no-lock", help="Do not heed the lock that lies beside the recipe.")
+]
 DEFAULT_RECIPE = Path("recipe.toml")
 DEFAULT_PRESET = "quickstart"
 MAX_HOST_BYTES = 1 << 20

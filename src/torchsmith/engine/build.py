@@ -12,11 +12,13 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from torchsmith.engine.compile_log import CompileLog
+from torchsmith.engine.disk import room, write_whole
 from torchsmith.engine.door import tree_name
 from torchsmith.engine.events import CompilerCacheUsed, Event, OnEvent, RunFinished
 from torchsmith.engine.inside import HOOK, HUGE_PAGES
 from torchsmith.engine.job_log import JobLog
 from torchsmith.engine.journals import journal_of, own_file
+from torchsmith.engine.lock import what_was_taken
 from torchsmith.engine.places import Containers
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment
@@ -26,6 +28,7 @@ from torchsmith.errors import UsageError
 from torchsmith.facts.ranges import release
 from torchsmith.host.limits import read_cores
 from torchsmith.host.models import Host
+from torchsmith.plan.lock import RECORD
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.values import size_bytes
 from torchsmith.sources.bundle import Manifest, write_bundle
@@ -149,6 +152,20 @@ def _hook(store: Path, before: Sequence[str]) -> dict[str, str]:
     return hook
 
 
+def _keep_lock(plan: Plan, store: Store, result: RunResult) -> None:
+    """Write down beside the logs of a run what it took from elsewhere."""
+    brought = [
+        step.id
+        for step in plan.steps
+        if step.kind in ("fetch", "environment") and result.steps.get(step.id) == "done"
+    ]
+    if brought:
+        known = plan.files.get(RECORD)
+        text = known or what_was_taken(plan, result.work).toml().encode()
+        with room(store.root):
+            write_whole(store.root / "logs" / result.run / "torchsmith.lock", text)
+
+
 def build(
     plan: Plan,
     store: Store,
@@ -240,7 +257,7 @@ def build(
                 readable=(project.resolve(),),
                 knows=knows,
             )
-            return run_plan(
+            result = run_plan(
                 plan,
                 store,
                 journal,
@@ -257,5 +274,7 @@ def build(
                 cores=cores,
                 containers=containers,
             )
+            _keep_lock(plan, store, result)
+            return result
     finally:
         journal.close()

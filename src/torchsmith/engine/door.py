@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from torchsmith import __version__
 from torchsmith.engine.disk import write_whole
+from torchsmith.engine.lock import lock_file, read_lock
 from torchsmith.engine.preflight import lacks_cache
 from torchsmith.engine.store import Store
 from torchsmith.errors import ConflictError, UsageError
@@ -30,6 +31,7 @@ from torchsmith.plan import subset
 from torchsmith.plan.build import make_plan, with_keys
 from torchsmith.plan.images import asked_of_engine
 from torchsmith.plan.in_place import in_place
+from torchsmith.plan.lock import LockError, with_lock
 from torchsmith.plan.models import Cost, Fetch, Plan, Step, Task, digest
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand, named
@@ -50,8 +52,9 @@ class Wanted:
     `here` builds on this machine itself whatever distribution the recipe names. With `some`, the
     variants that can exist are enough. `elsewhere` says that another machine will run it: its
     network and files cannot be looked at from here. Unless it `must` run, files that the recipe
-    names may be missing. With `online`, steps may use the network that would have none. `tool`,
-    `network` and `layers` are for the program that makes images.
+    names may be missing. With `online`, steps may use the network that would have none. With
+    `lock`, they take what a lock beside the recipe names and nothing else. `tool`, `network` and
+    `layers` are for the program that makes images.
     """
 
     variant: str = ""
@@ -64,6 +67,7 @@ class Wanted:
     bundle: Path | None = None
     must: bool = True
     online: bool = False
+    lock: bool = True
     tool: str = ""
     network: str = ""
     layers: bool = True
@@ -128,6 +132,11 @@ def plan_recipe(
     elif wanted.reproducible:
         plan = with_same_batches(plan)
     plan = asked_of_engine(plan, engine=wanted.tool, network=wanted.network, cache=wanted.layers)
+    file = lock_file(Path(loaded.path))
+    if wanted.lock and not wanted.elsewhere and file.is_file():
+        plan = with_lock(plan, read_lock(file))
+    elif wanted.reproducible:
+        say("no lock lies beside the recipe: on another day pip may take other packages")
     plan = keyed(plan, Path(loaded.path).parent, must=wanted.must)
     if wanted.bundle is not None:
         plan = from_bundle(plan, wanted.bundle)
@@ -229,6 +238,11 @@ def tree_name(step: Step) -> str:
     return step.outputs[0].removeprefix("sources/").replace("/", "-")
 
 
+def _locked_tree(step: Step) -> str:
+    given = step.task.arguments if step.task else None
+    return given.tree if isinstance(given, Fetch) else ""
+
+
 def from_bundle(plan: Plan, bundle: Path) -> Plan:
     """The plan with every source taken out of a bundle.
 
@@ -251,9 +265,17 @@ def from_bundle(plan: Plan, bundle: Path) -> Plan:
                     f"{bundle} does not hold {name}",
                     f"It holds {', '.join(sorted(manifest.trees))}.",
                 )
-            told += filter(None, [content_key(step.source, manifest, name)])
+            locked = _locked_tree(step)
+            if locked and locked != manifest.trees[name]:
+                raise LockError(
+                    f"{name} in {bundle} is not what the lock names: expected the tree {locked}, "
+                    f"found {manifest.trees[name]}",
+                    "Make the bundle again beside this lock, or lock again what is in it.",
+                )
+            # What the lock names is known by it, wherever it comes from.
+            told += filter(None, [content_key(step.source, manifest, name) if not locked else ""])
             source = bundled(step.source, bundle, manifest, name)
-            step = replace(step, task=Task("fetch", Fetch(source, step.outputs[0])))
+            step = replace(step, task=Task("fetch", Fetch(source, step.outputs[0], tree=locked)))
         if told:
             changed[step.id] = digest("\n".join([step.key, *sorted(told)]).encode())
             step = replace(step, key=changed[step.id])

@@ -12,6 +12,7 @@ from torchsmith.engine.disk import free_bytes, room
 from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
+from torchsmith.engine.lock import changed_bytes
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
 from torchsmith.engine.offline import can_be_had, without_network
@@ -21,7 +22,7 @@ from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.schedule import acts_outside, keeps_nothing
 from torchsmith.engine.secrets import Redactor
-from torchsmith.engine.shell import step_environment, step_script
+from torchsmith.engine.shell import OWN_HOME, step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import (
@@ -33,6 +34,7 @@ from torchsmith.errors import (
 )
 from torchsmith.package.keys import keys_folder
 from torchsmith.plan.attest import HISTORY, is_attestation
+from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Step
 from torchsmith.sources.cache import DOWNLOADS
 from torchsmith.toolchain.build_paths import Knows, understands
@@ -247,6 +249,7 @@ class Executor:
 
         folder = self.work.path / step.folder
         folder.mkdir(parents=True, exist_ok=True)
+        (self.work.path / OWN_HOME).mkdir(parents=True, exist_ok=True)
         compiles = step.kind == "compile"
         date = build_date(step, self._fetches, self.store, self.work) if compiles else None
         knows: Knows = understands
@@ -329,7 +332,12 @@ class Executor:
         if outcome.lost:
             ended = "its container was ended from outside, or by the kernel for want of memory"
             reason = unstarted or ended
-        failure = self._failure(step, reason, log, outcome)
+        changed = changed_bytes(log) if any(map(is_lock, step.inputs)) else ""
+        failure = self._failure(step, changed or reason, log, outcome)
+        if changed:
+            failure.hint = (
+                "Find out who changed it. If the change is meant, run `torchsmith lock` again."
+            )
         if unstarted:
             raise HostError(
                 f"{step.title}: {unstarted}",

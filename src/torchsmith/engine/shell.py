@@ -41,8 +41,31 @@ _LEAKS = frozenset(
 _LEAKING = ("BUILD_", "CMAKE_", "USE_", "PYTORCH_", "TORCH_")
 
 
-# Steps that run a project's own code, which has no business with the caller's passwords.
-_STRANGERS = frozenset({"environment", "configure", "compile", "verify"})
+# Steps that run a project's own code: of the caller's variables they see only those named below.
+_STRANGERS = frozenset({"environment", "patch", "configure", "compile", "verify"})
+_PASSED = frozenset(
+    [
+        *("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"),
+        *("CC", "CXX", "CUDA_HOME", "CUDA_PATH", "CUDAHOSTCXX", "CUDA_VISIBLE_DEVICES"),
+        *("LD_LIBRARY_PATH", "LIBRARY_PATH", "PKG_CONFIG_PATH", "MAX_JOBS", "OMP_NUM_THREADS"),
+        # Compilers and interpreters that live in somebody's home.
+        *("CARGO_HOME", "RUSTUP_HOME", "XDG_CACHE_HOME"),
+    ]
+)
+_PASSED_GROUPS = ("CCACHE_", "NVIDIA_", "PYENV_", "TORCHSMITH_")
+# How the network is reached: for steps that have one.
+_REACHING = frozenset(
+    [
+        *("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy"),
+        *("ssl_cert_file", "ssl_cert_dir", "requests_ca_bundle", "curl_ca_bundle"),
+        *("git_ssl_cainfo", "debian_mirror"),
+    ]
+)
+_REACHING_GROUPS = ("PIP_", "UV_")
+
+
+# Of the work folder: the home of steps that have no network.
+OWN_HOME = ".torchsmith/home"
 
 
 def inherited_environment(variables: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -82,8 +105,12 @@ def step_environment(
     env = {name: value for name, value in base.items() if name not in secrets - kept}
     if step.kind in _STRANGERS:
         env = {
-            name: value for name, value in env.items() if name in kept or not is_secret_name(name)
+            name: value
+            for name, value in env.items()
+            if name in kept or (not is_secret_name(name) and _may_see(step, name, value))
         }
+        if step.offline and not step.place.inside:
+            env.update(_own_home(work, env.get("HOME", "")))
     for name in ("TORCHSMITH_FRESH", "TORCHSMITH_RESUME"):
         env.pop(name, None)
     env["WORK"] = str(work)
@@ -122,6 +149,25 @@ def step_environment(
     if fresh:
         env["TORCHSMITH_FRESH"] = "1"
     return env
+
+
+def _may_see(step: Step, name: str, value: str) -> bool:
+    """Whether a variable is torchsmith's own, or one of the caller's that such a step may have."""
+    if os.environ.get(name) != value or name in _PASSED or name.startswith(_PASSED_GROUPS):
+        return True
+    reaching = name.lower() in _REACHING or name.startswith(_REACHING_GROUPS)
+    return reaching and not step.offline
+
+
+def _own_home(work: Path, home: str) -> dict[str, str]:
+    """A home without anybody's settings; programs installed in the caller's are still found."""
+    known = {"CARGO_HOME": ".cargo", "RUSTUP_HOME": ".rustup"}
+    found = {
+        name: f"{home}/{folder}"
+        for name, folder in known.items()
+        if home and name not in os.environ and Path(home, folder).is_dir()
+    }
+    return {**found, "HOME": str(work / OWN_HOME)}
 
 
 def _lines(step: Step) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from torchsmith.errors import HostError
 from torchsmith.facts.ranges import release
 from torchsmith.host.models import Host
 from torchsmith.host.system import read_platform
+from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Plan
 from torchsmith.plan.torch import fresh_venv
 from torchsmith.resolve.models import Resolution
@@ -30,8 +31,15 @@ TREE = "wheels"
 
 def requirements(plan: Plan, resolution: Resolution) -> list[tuple[str, ...]]:
     """What the steps of a variant ask pip for, each step's by itself, as it will ask."""
-    asked = [step.pip for step in plan.of(resolution.variant) if step.pip]
+    steps = plan.of(resolution.variant)
+    asked = [step.pip for step in steps if step.pip and not any(map(is_lock, step.inputs))]
     return list(dict.fromkeys(asked))
+
+
+def locked(plan: Plan, resolution: Resolution) -> list[str]:
+    """The files of a plan that name what the steps of a variant have pip take, with its hashes."""
+    names = [name for step in plan.of(resolution.variant) for name in step.inputs]
+    return [name for name in dict.fromkeys(names) if is_lock(name)]
 
 
 def gather(
@@ -47,9 +55,10 @@ def gather(
     folder.mkdir(parents=True, exist_ok=True)
     own = tuple(dict.fromkeys(more))
     here = read_platform()
+    locks = {name: text for name, text in plan.files.items() if is_lock(name)}
     for resolution in plan.variants:
         asked = requirements(plan, resolution)
-        if elsewhere is None and (resolution.container or not asked):
+        if elsewhere is None and (resolution.container or not (asked or locked(plan, resolution))):
             continue
         foreign = resolution.platform != here
         other = elsewhere or (Host(platform=resolution.platform) if foreign else None)
@@ -60,6 +69,10 @@ def gather(
             python = _environment(resolution, place / "env")
             for packages in dict.fromkeys((*asked, *([own] if own else []))):
                 _run([python, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder, *packages])
+            for name in locked(plan, resolution):
+                (place / "lock.txt").write_bytes(locks[name])
+                words = ["-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+                _run([python, *words, "--dest", folder, "--requirement", place / "lock.txt"])
     return len(list(folder.iterdir()))
 
 

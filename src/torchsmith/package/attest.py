@@ -20,7 +20,7 @@ from torchsmith.package.contents import read_contents
 from torchsmith.package.envelope import envelope_path, seal
 from torchsmith.package.keys import signer
 from torchsmith.package.materials import Beside, gather
-from torchsmith.package.origins import installed, read_tree
+from torchsmith.package.origins import installed, read_tree, taken_for
 from torchsmith.package.provenance import statement
 from torchsmith.package.sbom import bill, bill_path
 from torchsmith.package.whole import write_whole
@@ -47,11 +47,13 @@ def attest(told: Attest, history: History) -> list[Path]:
     written: list[Path] = []
     for subject in told.subjects:
         tools = installed(subject.environments)
+        taken = taken_for(subject.environments)
         against = tuple(
             Beside(file.name, file_hash(file)) for name in subject.beside for file in _files(name)
         )
         for artifact in _files(subject.artifact):
-            materials = gather(told, subject, read_contents(artifact), trees, tools, against)
+            contents = read_contents(artifact)
+            materials = gather(told, subject, contents, trees, tools, against, taken)
             content = bill(materials)
             byproducts = {bill_path(artifact).name: hashlib.sha256(content).hexdigest()}
             report = report_beside(artifact)

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from torchsmith.host.system import read_system
 from torchsmith.package.contents import Contents
-from torchsmith.package.origins import Tree
+from torchsmith.package.origins import Taken, Tree
 from torchsmith.package.system import Owner, owners
 from torchsmith.plan.attest import Attest, Change, Subject
 from torchsmith.verify.linkage import baseline, brings
@@ -32,7 +32,8 @@ class Materials(Struct, frozen=True):
     """What is known of one artifact.
 
     `owners` has every library it needs from outside, and the system's package that has it;
-    `tools` are the Python packages that were there while it was built; `date` is its source's.
+    `tools` are the Python packages that were there while it was built, `taken` the files pip took
+    for them; `date` is its source's.
     """
 
     told: Attest
@@ -45,6 +46,7 @@ class Materials(Struct, frozen=True):
     owners: tuple[tuple[str, Owner | None], ...]
     system: str
     date: int
+    taken: tuple[Taken, ...] = ()
 
     @property
     def compiler(self) -> tuple[str, str]:
@@ -76,6 +78,7 @@ def gather(
     trees: tuple[Tree, ...],
     tools: tuple[tuple[str, str], ...],
     beside: tuple[Beside, ...],
+    taken: tuple[Taken, ...] = (),
 ) -> Materials:
     """Put together what was read; the system is asked for the owners of libraries."""
     mine = tuple(tree for tree in trees if tree.origin.tree in subject.trees)
@@ -90,6 +93,7 @@ def gather(
         ),
         beside=beside,
         tools=tools,
+        taken=taken,
         owners=tuple(owners(_from_the_system(contents)).items()),
         system=read_system(Path("/")),
         date=max(own or [tree.date for tree in mine], default=0),

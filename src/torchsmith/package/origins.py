@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
@@ -216,3 +217,60 @@ def installed(environments: Iterable[str]) -> tuple[tuple[str, str], ...]:
             if equals:
                 found.add((canonicalize_name(package), version.strip()))
     return tuple(sorted(found))
+
+
+class Taken(Struct, frozen=True):
+    """A file that pip took for an environment."""
+
+    name: str
+    version: str
+    sha256: str
+    url: str = ""
+
+
+class _Archive(Struct, frozen=True):
+    hashes: dict[str, str] = {}
+    hash: str = ""
+
+
+class _Download(Struct, frozen=True):
+    url: str = ""
+    archive_info: _Archive = _Archive()
+
+
+class _Metadata(Struct, frozen=True):
+    name: str
+    version: str
+
+
+class _Installed(Struct, frozen=True):
+    metadata: _Metadata
+    download_info: _Download = _Download()
+
+
+class _Report(Struct, frozen=True):
+    """What is read of https://pip.pypa.io/en/stable/reference/installation-report/."""
+
+    install: tuple[_Installed, ...] = ()
+
+
+def read_report(file: Path) -> tuple[Taken, ...]:
+    """What pip reports to have installed, by name; nothing where it has left no such file."""
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=_Report).install
+    except (OSError, msgspec.MsgspecError):
+        return ()
+    taken: list[Taken] = []
+    for item in found:
+        archive = item.download_info.archive_info
+        digest = archive.hashes.get("sha256") or archive.hash.removeprefix("sha256=")
+        name = canonicalize_name(item.metadata.name)
+        url = shown(item.download_info.url)
+        taken.append(Taken(name, item.metadata.version, digest, url))
+    return tuple(sorted(taken, key=lambda item: item.name))
+
+
+def taken_for(environments: Iterable[str]) -> tuple[Taken, ...]:
+    """What pip took for environments of the work folder."""
+    files = [file for name in environments for file in sorted(Path(name).glob("packages-*.json"))]
+    return tuple(dict.fromkeys(item for file in files for item in read_report(file)))

@@ -5,6 +5,8 @@
     keys = ["0123…"]                               # ids, as `torchsmith key list` shows them
     sources = ["git+https://github.com/pytorch/*"] # optional: every source must be one of these
     report = true                                  # optional: a signed report that it passed
+    network = "none"                               # optional: it was compiled without a network
+    hashed = true                                  # optional: every input is named by its hash
 
 An artifact that no entry names is refused; of several that name it, one must hold.
 """
@@ -15,7 +17,7 @@ import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -38,6 +40,8 @@ class Allowed(Struct, frozen=True, forbid_unknown_fields=True):
     keys: Annotated[tuple[Annotated[str, Meta(pattern="^[0-9a-f]{64}$")], ...], Meta(min_length=1)]
     sources: tuple[str, ...] = ()
     report: bool = False
+    network: Literal["", "none"] = ""
+    hashed: bool = False
 
 
 class Policy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +64,9 @@ def read_policy(path: Path) -> Policy:
 
 
 class _Material(Struct, frozen=True):
+    name: str = ""
     uri: str = ""
+    digest: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
 
@@ -68,8 +74,17 @@ class _Definition(Struct, frozen=True, rename="camel"):
     resolved_dependencies: tuple[_Material, ...] = ()
 
 
+class _Metadata(Struct, frozen=True):
+    torchsmith_network: str = ""
+
+
+class _Details(Struct, frozen=True):
+    metadata: _Metadata = _Metadata()
+
+
 class _Predicate(Struct, frozen=True, rename="camel"):
     build_definition: _Definition = _Definition()
+    run_details: _Details = _Details()
 
 
 def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> Signed:
@@ -87,7 +102,9 @@ def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> S
         mine = [key for key in keys if key.id in entry.keys]
         try:
             signed = check(artifact, mine, digest)
-            _sources(artifact, entry, signed)
+            said = _said(signed)
+            _sources(artifact, entry, said)
+            _hermetic(artifact, entry, said)
             _report(artifact, entry, mine, digest, signed)
         except SignatureError as error:
             problem = error
@@ -97,13 +114,41 @@ def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> S
     raise problem
 
 
-def _sources(artifact: Path, entry: Allowed, signed: Signed) -> None:
+def _said(signed: Signed) -> _Predicate:
+    """What a statement says of the build; one that is not understood says nothing."""
+    try:
+        return msgspec.convert(signed.claim.predicate, _Predicate)
+    except msgspec.ValidationError:
+        return _Predicate()
+
+
+def _hermetic(artifact: Path, entry: Allowed, said: _Predicate) -> None:
+    network = said.run_details.metadata.torchsmith_network
+    if entry.network and network != entry.network:
+        raise SignatureError(
+            "not allowed",
+            f"{artifact.name} was compiled with the network {network or 'not said'}",
+            "The policy allows what was compiled without one only.",
+        )
+    items = said.build_definition.resolved_dependencies
+    loose = [item.name for item in items if not _is_hashed(item)]
+    if entry.hashed and (loose or not items):
+        raise SignatureError(
+            "not allowed",
+            f"{artifact.name} was made of {', '.join(loose) or 'nothing'} without a hash",
+            "The policy asks for the hash of every input: build with `torchsmith lock`.",
+        )
+
+
+def _is_hashed(item: _Material) -> bool:
+    # A compiler is the system's, and pip the interpreter's: neither was fetched.
+    own = item.annotations.get("role") == "compiler" or item.name in ("pip", "setuptools")
+    return bool(item.digest or "tree-sha256" in item.annotations or own)
+
+
+def _sources(artifact: Path, entry: Allowed, said: _Predicate) -> None:
     if not entry.sources:
         return
-    try:
-        said = msgspec.convert(signed.claim.predicate, _Predicate)
-    except msgspec.ValidationError:
-        said = _Predicate()
     items = said.build_definition.resolved_dependencies
     sources = [item.uri for item in items if "tree-sha256" in item.annotations]
     strange = [uri for uri in sources if not any(fnmatchcase(uri, one) for one in entry.sources)]

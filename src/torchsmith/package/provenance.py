@@ -103,13 +103,27 @@ def _dependencies(materials: Materials) -> Iterator[Descriptor]:
     for item in materials.beside:
         yield {"name": item.name, "digest": {"sha256": item.sha256}}
     if materials.told.torch:
-        yield {"name": "torch", "uri": f"pkg:pypi/torch@{quote(materials.told.torch)}"}
+        yield _package(materials, "torch", materials.told.torch)
+    for name, digest in materials.told.images:
+        yield {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
     kind, version = materials.compiler
     if kind:
         yield {"name": kind, "annotations": {"version": version, "role": "compiler"}}
     for name, version in materials.tools:
         if (name, materials.told.torch) != ("torch", version):
-            yield {"name": name, "uri": f"pkg:pypi/{name}@{quote(version)}"}
+            yield _package(materials, name, version)
+
+
+def _package(materials: Materials, name: str, version: str) -> Descriptor:
+    """A Python package; with the hash of its file where pip reported one."""
+    files = [item for item in materials.taken if (item.name, item.version) == (name, version)]
+    known = files[0] if files else None
+    return {
+        "name": name,
+        "uri": f"pkg:pypi/{name}@{quote(version)}",
+        **({"digest": {"sha256": known.sha256}} if known and known.sha256 else {}),
+        **({"downloadLocation": known.url} if known and known.url else {}),
+    }
 
 
 def _source(tree: Tree) -> Descriptor:

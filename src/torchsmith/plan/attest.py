@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchsmith.recipe.models import Recipe
 
 # To be raised when documents say more: those that say less are then written again.
-FORM = 1
+FORM = 2
 # The variable in which what runs a plan tells what it knows and the plan cannot: a `History`.
 HISTORY = "TORCHSMITH_HISTORY"
 
@@ -81,6 +81,8 @@ class Attest(Struct, frozen=True):
     changes: tuple[Change, ...]
     torch: str = ""
     form: int = FORM
+    # Base images by the digests a lock holds them to.
+    images: tuple[tuple[str, str], ...] = ()
 
     def unnamed(self) -> Attest:
         """The same without the names somebody gave the recipe and the variant."""

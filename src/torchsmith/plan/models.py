@@ -48,11 +48,15 @@ class Cost(Struct, frozen=True):
 
 
 class Fetch(Struct, frozen=True, omit_defaults=True):
-    """A source to bring: into which folder, and the version its tree is named by."""
+    """A source to bring: into which folder, and the version its tree is named by.
+
+    `tree` is the hash that a lock holds the tree to.
+    """
 
     source: SourceChoice
     into: str
     version: str = ""
+    tree: str = ""
 
 
 class Work(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchsmith.facts.ranges import release
 from torchsmith.plan.models import Cost, Step, digest
+from torchsmith.plan.pip import pip_install
 from torchsmith.plan.shell import needs_program, sh, unless
 from torchsmith.resolve.models import CudaChoice, Resolution
 
@@ -69,14 +70,14 @@ def toolkit_folder(resolution: Resolution) -> str:
 def assemble(folder: str, packages: tuple[str, ...]) -> tuple[str, ...]:
     """Commands that make one tree (bin, include, lib64, nvvm) of what lies apart in wheels."""
     wheels = f"{folder}/wheels"
-    pip = (f"{wheels}/bin/python", "-m", "pip", "install", "--quiet")
+    python = f"{wheels}/bin/python"
     return (
         needs_program("python3", "install python3 and its venv module"),
         sh("rm", "-rf", folder),
         # The wheels hold no Python code: any Python can fetch them. Its own pip may be too old.
         sh("python3", "-m", "venv", wheels),
-        sh(*pip, "--upgrade", "pip"),
-        sh(*pip, *packages),
+        sh(python, "-m", "pip", "install", "--quiet", "--upgrade", "pip"),
+        pip_install(python, folder, *packages),
         f"{wheels}/bin/python -m pip list --format=freeze > {folder}/packages.txt",
         # Hard links, not symbolic ones: nvcc looks for its parts from where it really lies.
         f"for part in {wheels}/lib/python3*/site-packages/nvidia/*/; do "

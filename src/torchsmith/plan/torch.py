@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 from msgspec.structs import replace
 
 from torchsmith.facts.files import Facts
-from torchsmith.facts.ranges import release
+from torchsmith.facts.ranges import python_release, release
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.expects import expected
 from torchsmith.plan.models import Cost, Step, Task
+from torchsmith.plan.pip import FIRST_REPORTING, pip_install
 from torchsmith.plan.shell import compressed, fresh_copy, in_work, needs_program, sh, unless
 from torchsmith.plan.toolkit import toolkit_folder, toolkit_step
 from torchsmith.resolve.models import InstalledChoice, Resolution
@@ -32,6 +36,31 @@ _LAST_PIP = {"3.5": "pip<21", "3.6": "pip<22", "3.7": "pip<24.1", "3.8": "pip<25
 def last_pip(python: str) -> str:
     """The newest pip a Python can have, where its own is too old; empty if its own will do."""
     return _LAST_PIP.get(python, "")
+
+
+def newer_pip(resolution: Resolution) -> str:
+    """The pip an environment has to get first; empty if the one it is made with will do."""
+    last = last_pip(resolution.python)
+    if last or resolution.python not in _UNREPORTING or _pip_below(resolution):
+        return last
+    return f"pip>={FIRST_REPORTING}"
+
+
+# Distributions have them with a pip that cannot report.
+_UNREPORTING = ("3.9", "3.10")
+
+
+def _pip_below(resolution: Resolution) -> str:
+    """The version of the pip that lies beside an installed torch."""
+    return dict(resolution.installed.beside).get("pip", "") if resolution.installed else ""
+
+
+def has_reports(resolution: Resolution) -> bool:
+    """Whether the pip of a variant's environment can report what it took."""
+    below = _pip_below(resolution)
+    if below and not last_pip(resolution.python):
+        return [int(part) for part in re.findall(r"\d+", below)][:2] >= [*release(FIRST_REPORTING)]
+    return python_release(resolution.python) >= (3, 7)
 
 
 def fresh_venv(creator: str, folder: str, python: str) -> list[str]:
@@ -119,14 +148,20 @@ def environment(resolution: Resolution) -> Step:
             sh("uv", "venv", "--quiet", "--seed", "--python", resolution.python, folder),
         ]
     requires = list(resolution.requires)
-    install = (f"{folder}/bin/python", "-m", "pip", "install", "--quiet")
+    newer = newer_pip(resolution)
+    reports = has_reports(resolution)
+    if newer and not last_pip(resolution.python):
+        commands.append(
+            sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "--upgrade", newer)
+        )
+    install = partial(pip_install, f"{folder}/bin/python", folder, reports=reports)
     if resolution.wheel_index:
         # First, and alone: that index has torch and what it requires, and nothing else.
         torch = f"torch=={resolution.version}"
-        commands.append(sh(*install, "--index-url", resolution.wheel_index, torch))
+        commands.append(install("--index-url", resolution.wheel_index, torch))
     elif resolution.use == "wheel":
         requires.append(f"torch=={resolution.torch}")
-    commands.append(sh(*install, *requires))
+    commands.append(install(*requires, number=2))
     if resolution.installed is not None:
         commands.append(_programs_below(resolution.installed, folder))
     return Step(
@@ -139,7 +174,7 @@ def environment(resolution: Resolution) -> Step:
         reads=resolution.installed.evidence if resolution.installed is not None else (),
         commands=tuple(commands),
         outputs=(folder,),
-        pip=(*filter(None, [last_pip(resolution.python)]), *requires),
+        pip=(*filter(None, [newer]), *requires),
         cost=Cost(core_seconds=60, disk_mb=700, basis="downloads"),
         # In an image they are installed; elsewhere somebody has to.
         details=(("system packages", " ".join(resolution.apt)),)
@@ -161,7 +196,12 @@ def torch_environment(resolution: Resolution, environ: Step, compiled: Step) -> 
         needs=(environ.id, compiled.id),
         commands=(
             *layered_venv(below, folder, resolution.python),
-            sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", compiled.outputs[0]),
+            pip_install(
+                f"{folder}/bin/python",
+                folder,
+                reports=has_reports(resolution),
+                pattern=compiled.outputs[0],
+            ),
         ),
         outputs=(folder,),
         cost=Cost(core_seconds=30, disk_mb=2500, basis="an installation"),

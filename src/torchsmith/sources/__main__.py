@@ -18,8 +18,10 @@ from msgspec.structs import replace
 
 from torchsmith.errors import TorchsmithError
 from torchsmith.plan.models import Fetch
-from torchsmith.sources.cache import DOWNLOADS
+from torchsmith.sources.cache import DOWNLOADS, emptied
+from torchsmith.sources.errors import SourceError
 from torchsmith.sources.fetch import fetch
+from torchsmith.sources.tree import tree_hash
 
 # A log wants to know that it goes on, not every packet.
 _EVERY_SECONDS = 5.0
@@ -41,6 +43,17 @@ class _Log:
         print(f"{what}{size}{whole}", flush=True)
 
 
+def _hold_to_lock(wanted: Fetch, tree: Path) -> None:
+    found = tree_hash(tree)
+    if found != wanted.tree:
+        emptied(tree)
+        raise SourceError(
+            f"{wanted.into} is not what the lock names: expected the tree {wanted.tree}, "
+            f"found {found}",
+            "Find out who changed it. If the change is meant, run `torchsmith lock` again.",
+        )
+
+
 def main() -> int:
     """Bring the source described on standard input; tell what proves which one it is."""
     wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Fetch)
@@ -52,6 +65,8 @@ def main() -> int:
     shutil.rmtree(into, ignore_errors=True)
     try:
         brought = fetch(choice, into, cache=cache, progress=_Log())
+        if wanted.tree:
+            _hold_to_lock(wanted, into)
     except TorchsmithError as error:
         print(f"error: {error.message}", error.hint, sep="\n  ", file=sys.stderr)
         return error.exit_code

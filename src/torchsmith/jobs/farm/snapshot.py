@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from torchsmith.engine.disk import room
+from torchsmith.engine.lock import lock_file
 from torchsmith.engine.store import Store
 from torchsmith.engine.trees import remove
 from torchsmith.engine.work import plain_name
 from torchsmith.errors import UsageError
+from torchsmith.plan.lock import RECORD
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand
@@ -29,6 +31,7 @@ from torchsmith.resolve.models import Resolution
 from torchsmith.sources.tree import tree_hash
 
 RECIPE = "recipe.toml"
+LOCK = lock_file(Path(RECIPE)).name
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def wanted(plan: Plan, loaded: LoadedRecipe, recipe: str, options: Sequence[str]
         recipe=recipe,
         project=Path(loaded.path).parent,
         variants=tuple(item.variant for item in _apart(plan.variants)),
-        files=loaded.files,
+        files={**loaded.files, **({LOCK: plan.files[RECORD]} if RECORD in plan.files else {})},
         reads=tuple(reads),
         options=tuple(options),
     )

@@ -87,8 +87,9 @@ def _post(
     links = cuda_commands(resolution) if first else []
     brought: list[str] = []
     if resolution.python_from == "uv":
-        apt.append("curl")
-        brought = [*uv_commands(), 'export UV_PYTHON_INSTALL_DIR=/opt/python PATH="/opt/uv:$PATH"']
+        apt += ["curl", "unzip"]
+        where = 'export UV_PYTHON_INSTALL_DIR=/opt/python PATH="/opt/uv:$PATH"'
+        brought = [*uv_commands(resolution.platform), where]
     elif resolution.cpython is not None:
         apt += python_packages(resolution)
         brought = [

@@ -67,7 +67,7 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
         lines += [
             "# The distribution has another Python: uv brings this one, in a folder to copy.",
             "ENV UV_PYTHON_INSTALL_DIR=/opt/python PATH=/opt/uv:$PATH",
-            *run(uv_commands()),
+            *run(uv_commands(resolution.platform)),
         ]
     if resolution.cpython is not None:
         lines += [
@@ -200,7 +200,7 @@ def pins(resolution: Resolution) -> dict[str, Pin]:
 def python_packages(resolution: Resolution) -> list[str]:
     """What it takes to make a virtual environment."""
     if resolution.python_from == "uv":
-        return ["ca-certificates", "curl"]
+        return ["ca-certificates", "curl", "unzip"]
     if resolution.cpython is not None:
         return ["ca-certificates", *_CPYTHON_PACKAGES]
     return ["ca-certificates", *_with_venv(resolution)]
@@ -270,8 +270,21 @@ def _png(system: str) -> str:
 _TIME64 = ("ubuntu-24.04", "ubuntu-26.04", "debian-13", "debian-forky")
 
 
-# The release of uv that brings a Python the distribution lacks.
+# The release of uv that brings a Python the distribution lacks, as PyPI has it for each machine:
+# https://pypi.org/project/uv/0.13.7/#files
 _UV = "0.13.7"
+_UV_WHEELS = {
+    "x86_64": (
+        "b9/93/0e053a2ca4523ee9825ccbedeb7121470d0a188933f11688b6d90d7f5c08",
+        "manylinux_2_17_x86_64.manylinux2014_x86_64",
+        "2c9bdc4a872b60a93c5f26c0791089ea11585a4f9d3b3c017d78eb8487505e25",
+    ),
+    "aarch64": (
+        "96/72/da1119f94034d7173e6c8e2cd77a6299744458f0af3cb8e3a04d5cd419d1",
+        "manylinux_2_17_aarch64.manylinux2014_aarch64.musllinux_1_1_aarch64",
+        "a90f5d95716ab83091f0f73a8e7ec64e557abf2a28537fcd719b2ac88e6f725a",
+    ),
+}
 
 
 # What its modules are made of; pip needs ssl and zlib, numpy ctypes.
@@ -316,13 +329,17 @@ def cpython_commands(python: str, source: CPythonChoice) -> list[str]:
     ]
 
 
-def uv_commands() -> list[str]:
-    """Commands that install uv into /opt/uv."""
+def uv_commands(platform: str) -> list[str]:
+    """Commands that put uv into /opt/uv: the file of a known hash, no script of anybody's."""
+    folder, tag, sha256 = _UV_WHEELS[platform.partition("-")[2]]
+    address = f"https://files.pythonhosted.org/packages/{folder}/uv-{_UV}-py3-none-{tag}.whl"
     return [
-        "curl --fail --silent --show-error --location --output /tmp/uv.sh "
-        f"https://astral.sh/uv/{_UV}/install.sh",
-        "UV_INSTALL_DIR=/opt/uv UV_NO_MODIFY_PATH=1 sh /tmp/uv.sh",
-        "rm /tmp/uv.sh",
+        "mkdir -p /opt/uv",
+        f"curl --fail --silent --show-error --location --output /opt/uv/uv.whl {address}",
+        f"echo '{sha256}  /opt/uv/uv.whl' | sha256sum --check --quiet -",
+        f"unzip -q -j /opt/uv/uv.whl uv-{_UV}.data/scripts/uv -d /opt/uv",
+        "chmod 755 /opt/uv/uv",
+        "rm /opt/uv/uv.whl",
     ]
 
 

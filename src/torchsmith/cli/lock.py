@@ -1,0 +1,74 @@
+"""`torchsmith lock`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from torchsmith.cli import wishes
+from torchsmith.cli.build import StoreFolder
+
+
+@wishes.takes_flags
+def lock(
+    recipe: wishes.RecipeArgument = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write; default: beside the recipe."),
+    ] = None,
+    stay: wishes.Here = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
+    store: StoreFolder = None,
+    *,
+    given: dict[str, object],
+) -> None:
+    """Write down every file a recipe takes from elsewhere, with its hash.
+
+    Sources and build environments are fetched now; `build` then takes these very files.
+    """
+    from torchsmith.cli import planning
+    from torchsmith.cli.output import counted, write_file
+    from torchsmith.cli.show_build import display
+    from torchsmith.engine.build import build
+    from torchsmith.engine.door import Wanted
+    from torchsmith.engine.lock import lock_file, what_was_taken
+    from torchsmith.engine.store import Store
+    from torchsmith.errors import UsageError
+    from torchsmith.images.digests import digests
+    from torchsmith.plan.lock import base_images
+
+    loaded = wishes.loaded(recipe, None, given)
+    path = Path(loaded.path)
+    if output is None and not path.is_file():
+        raise UsageError("a shipped recipe has no folder of yours", "Name a file: --output.")
+    here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+    place = Store(store)
+    wanted = Wanted(here=stay, lock=False)
+    plan = planning.make(loaded, here, json=False, store=place, wanted=wanted)
+    compiled = {step.id for step in plan.steps if step.kind == "compile"}
+    names = [
+        step.id
+        for step in plan.steps
+        if step.kind in ("fetch", "environment") and not compiled & set(step.needs)
+    ]
+    images = digests(base_images(plan.files))
+    for step in plan.steps:
+        # What an earlier day brought is not what there is today.
+        if step.id in names:
+            place.remove(step.key)
+    with display(plan, json=False, quiet=quiet) as shown:
+        done = build(
+            plan, place, project=path.parent, only=names, recipe=loaded.path, on_event=shown.event
+        )
+    taken = what_was_taken(plan, done.work, images)
+    target = output or lock_file(path)
+    write_file(target, taken.toml().encode())
+    packages = {(item.name, item.version) for one in taken.install for item in one.packages}
+    counts = (
+        counted(len(packages), "Python package"),
+        counted(len(taken.source), "source"),
+        counted(len(taken.image), "base image"),
+    )
+    print(f"{target}: {', '.join(counts)}")

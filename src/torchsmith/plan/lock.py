@@ -1,0 +1,228 @@
+"""A plan held to a lock: the very files that were taken when the lock was made.
+
+A lock names what each step takes from elsewhere: Python packages with their sha256, source trees
+with their hash (and commit), base images with their digest. A plan with a lock asks for just those,
+and so its keys are its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct, json
+from msgspec.structs import replace
+
+from torchsmith.errors import UsageError
+from torchsmith.plan.attest import Attest
+from torchsmith.plan.build import with_keys
+from torchsmith.plan.models import Fetch, Plan, Step, Task, digest
+from torchsmith.plan.pip import reported
+from torchsmith.plan.shell import plain_name, sh
+
+FORMAT = 1
+FOLDER = "lock"
+# Where a plan keeps the lock it is held to.
+RECORD = f"{FOLDER}/torchsmith.lock"
+_FROM = re.compile(r"^FROM (\S+)(?: AS (\S+))?$", re.MULTILINE)
+_HINT = "Run `torchsmith lock` again; --no-lock goes without."
+
+
+class LockError(UsageError):
+    """A lock that cannot be read, or was made for something else."""
+
+
+class Package(Struct, frozen=True):
+    """A file pip took, where from, and its hash."""
+
+    name: str
+    version: str
+    sha256: str
+    url: str = ""
+
+
+class Install(Struct, frozen=True):
+    """One line of a step that has pip install something: what it asked for, and what it took."""
+
+    step: str
+    asked: tuple[str, ...]
+    packages: tuple[Package, ...] = ()
+
+
+class Source(Struct, frozen=True, omit_defaults=True):
+    """A source tree: what was asked for, as a hash, and what came."""
+
+    step: str
+    asked: str
+    tree: str
+    kind: str = ""
+    url: str = ""
+    commit: str = ""
+    version: str = ""
+    sha256: str = ""
+
+
+class Image(Struct, frozen=True):
+    """A base image, by the digest its registry has it by."""
+
+    name: str
+    digest: str
+
+
+class Lock(Struct, frozen=True):
+    """Everything a plan takes from elsewhere."""
+
+    format: int = FORMAT
+    install: tuple[Install, ...] = ()
+    source: tuple[Source, ...] = ()
+    image: tuple[Image, ...] = ()
+
+    def toml(self) -> str:
+        """The lock as a file."""
+        lines = ["# Written by `torchsmith lock`: what a build of this recipe may take."]
+        lines.append(f"format = {self.format}")
+        tables: list[tuple[str, Struct]] = [("source", item) for item in self.source]
+        tables += [("image", item) for item in self.image]
+        for name, item in tables:
+            lines += ["", f"[[{name}]]"]
+            lines += [
+                f"{key} = {_text(value)}"
+                for key in item.__struct_fields__
+                if (value := getattr(item, key))
+            ]
+        for install in self.install:
+            asked = ", ".join(map(_text, install.asked))
+            lines += ["", "[[install]]", f"step = {_text(install.step)}", f"asked = [{asked}]"]
+            for package in install.packages:
+                lines += ["[[install.packages]]"]
+                lines += [f"{key} = {_text(getattr(package, key))}" for key in _PACKAGE_KEYS]
+        return "\n".join(lines) + "\n"
+
+
+_PACKAGE_KEYS = ("name", "version", "sha256", "url")
+
+
+def _text(value: str) -> str:
+    # JSON's strings are TOML's basic strings, once nothing in them is beyond ASCII's printables.
+    return json.encode(value).decode().replace("\x7f", "\\u007f")
+
+
+def asked_of(step: Step) -> str:
+    """What a fetch was asked for, as a hash."""
+    assert step.task is not None
+    return digest(step.task.text.encode())
+
+
+def is_locked_source(step: Step) -> bool:
+    """Whether a step brings a source from elsewhere, not from the recipe's own folder."""
+    return step.source is not None and step.source.kind not in ("folder", "bundle")
+
+
+def base_images(files: Mapping[str, bytes]) -> Iterator[str]:
+    """The images that Dockerfiles of a plan start from, each once."""
+    seen: set[str] = set()
+    for name, content in files.items():
+        if not name.rpartition("/")[2].startswith("Dockerfile"):
+            continue
+        stages = set()
+        for image, stage in _FROM.findall(content.decode()):
+            if not (image in stages or image in seen or "@" in image or "$" in image):
+                seen.add(image)
+                yield image
+            stages.add(stage)
+
+
+def with_lock(plan: Plan, lock: Lock) -> Plan:
+    """The plan that takes what a lock names and nothing else."""
+    files = {**plan.files, RECORD: lock.toml().encode()}
+    steps = [_held(step, lock, files) for step in plan.steps]
+    digests = {item.name: item.digest for item in lock.image}
+
+    def pinned(found: re.Match[str]) -> str:
+        name = found[1]
+        return found[0].replace(name, f"{name}@{digests[name]}", 1) if name in digests else found[0]
+
+    for name, content in plan.files.items():
+        if name.rpartition("/")[2].startswith("Dockerfile"):
+            files[name] = _FROM.sub(pinned, content.decode()).encode()
+    return with_keys(replace(plan, steps=tuple(steps), files=files), {})
+
+
+def _held(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
+    if is_locked_source(step):
+        return _held_source(step, lock)
+    given = step.task.arguments if step.task else None
+    if isinstance(given, Attest) and lock.image:
+        images = tuple((item.name, item.digest) for item in lock.image)
+        return replace(step, task=Task("attest", replace(given, images=images)))
+    return _held_packages(step, lock, files)
+
+
+def _held_source(step: Step, lock: Lock) -> Step:
+    found = next((item for item in lock.source if item.step == step.id), None)
+    if found is None:
+        raise LockError(f"the lock does not name what {step.id} brings", _HINT)
+    if found.asked != asked_of(step):
+        raise LockError(f"{step.id} asks for another source than the lock was made for", _HINT)
+    assert step.task is not None
+    fetch = step.task.arguments
+    assert isinstance(fetch, Fetch)
+    source = fetch.source
+    if found.commit:
+        source = replace(source, commit=found.commit)
+    return replace(step, task=Task("fetch", replace(fetch, source=source, tree=found.tree)))
+
+
+def _held_packages(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
+    mine = [item for item in lock.install if item.step == step.id]
+    lines = [line for line in step.commands if reported(line)]
+    # What is installed beside a torch that is yet to be compiled is known only afterwards.
+    if not lines or (not mine and not step.pip):
+        return step
+    if len(mine) != len(lines):
+        raise LockError(f"the lock does not name what pip installs for {step.id}", _HINT)
+    inputs = list(step.inputs)
+    commands: list[str] = []
+    for line in step.commands:
+        parts = reported(line)
+        if parts is None:
+            commands.append(line)
+            continue
+        install = mine.pop(0)
+        if install.asked != tuple(parts[1]):
+            raise LockError(
+                f"{step.id} asks pip for {' '.join(parts[1])}, the lock was made for "
+                f"{' '.join(install.asked)}",
+                _HINT,
+            )
+        name = f"{FOLDER}/{plain_name(step.id)}-{len(inputs) - len(step.inputs) + 1}.txt"
+        if install.packages:
+            inputs.append(name)
+            files[name] = requirements(install.packages).encode()
+        commands += _lines(line, parts[0], parts[1], name, install)
+    return replace(step, commands=tuple(commands), inputs=tuple(inputs))
+
+
+def is_lock(name: str) -> bool:
+    """Whether a file of a plan is what a lock has pip take."""
+    return name.startswith(f"{FOLDER}/")
+
+
+def requirements(packages: tuple[Package, ...]) -> str:
+    """What pip is told to take: one version of each, and one file of that."""
+    lines = [f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in packages]
+    return "".join(lines)
+
+
+def _lines(line: str, report: str, asked: list[str], name: str, install: Install) -> Iterator[str]:
+    pip = [line.partition(" ")[0], "-m", "pip", "install", "--quiet"]
+    if install.packages:
+        words = [*pip, "--report", report, *(asked[:2] if asked[0] == "--index-url" else ())]
+        words += ["--no-deps", "--require-hashes"]
+        if all(item.url.endswith(".whl") for item in install.packages):
+            # Nothing is built, so nothing that no hash names takes part.
+            words += ["--only-binary", ":all:"]
+        yield sh(*words, "--requirement", name)
+    # What was built here has no hash yet; a pattern of it is the shell's to expand.
+    if local := [word for word in asked if word.endswith(".whl")]:
+        yield " ".join([sh(*pip, "--no-deps", "--no-index"), *local])
