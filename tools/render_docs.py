@@ -402,7 +402,14 @@ def pictures() -> dict[Path, str]:
 # Where each table of a recipe is written; the order of the page.
 TABLES: dict[str, tuple[type[BaseModel], ...]] = {
     "The top of the file": (models.Recipe,),
-    "What is built": (models.Torch, models.Cuda, models.Source, models.Patch, models.Build),
+    "What is built": (
+        models.Torch,
+        models.Cuda,
+        models.Source,
+        models.Patch,
+        models.Build,
+        models.Archive,
+    ),
     "What is built with it": (models.Companions, models.Extension, models.GitSource),
     "What it is packed into": (outcome.Packages,),
     "Images": (outcome.Image, outcome.Foundation, outcome.Client, outcome.Training),
@@ -417,6 +424,7 @@ HEADINGS = {
     "Source": "[source]",
     "Patch": "[[patches]]",
     "Build": "[build]",
+    "Archive": "[build.python_source]",
     "Companions": "[companions]",
     "Extension": "[[companions.extension]]",
     "GitSource": "[companions.extension.git]",

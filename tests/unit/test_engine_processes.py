@@ -35,23 +35,23 @@ root, work = Path(sys.argv[1]), Path(sys.argv[2])
 slow = "for i in 1 2 3 4; do echo line $i >> {0}; sleep 0.01; done"
 steps = [
     Step("fetch", "fetch", "Fetch", commands=(
-        "rm -rf src; mkdir src; " + slow.format("src/a"), 'echo fetch >> "$MARKS"'),
+        "rm -rf src; mkdir src; " + slow.format("src/a"), 'echo fetch >> "$TORCHSMITH_MARKS"'),
         outputs=("src",)),
     Step("env", "environment", "Environment", commands=(
         "rm -rf env; mkdir env; " + slow.format("env/b"), 'echo "$WORK" > env/where',
-        'echo env >> "$MARKS"'), outputs=("env",)),
+        'echo env >> "$TORCHSMITH_MARKS"'), outputs=("env",)),
     Step("compile", "compile", "Compile", needs=("fetch", "env"), commands=(
         'if [ -z "${TORCHSMITH_RESUME:-}" ] || ! [ -d build ]; then rm -rf build build.part; '
         'mkdir build.part; cp src/a build.part; mv build.part build; fi',
         'for i in 1 2 3 4 5 6; do if ! [ -e build/$i.o ]; then sleep 0.02; echo $i > build/tmp; '
         'mv build/tmp build/$i.o; echo "[$i/6] CXX $i"; fi; done',
-        "mkdir -p dist; cat build/a env/b build/*.o > dist/x-1.whl", 'echo compile >> "$MARKS"'),
+        "mkdir -p dist; cat build/a env/b build/*.o > dist/x-1.whl", 'echo compile >> "$TORCHSMITH_MARKS"'),
         outputs=("dist/x-*.whl",)),
     Step("pack", "package", "Pack", needs=("compile",), commands=(
         "mkdir -p packed/deep; cp dist/x-1.whl packed/deep/y; " + slow.format("packed/z"),
-        'echo pack >> "$MARKS"'), outputs=("packed",)),
+        'echo pack >> "$TORCHSMITH_MARKS"'), outputs=("packed",)),
     Step("verify", "verify", "Verify", needs=("pack",), commands=("test -s packed/deep/y",
-        'echo verify >> "$MARKS"')),
+        'echo verify >> "$TORCHSMITH_MARKS"')),
 ]
 keys, keyed = {}, []
 for step in steps:
@@ -75,7 +75,7 @@ STEPS = ["compile", "env", "fetch", "pack", "verify"]
 def start(folder: Path, root: Path, work: Path) -> subprocess.Popen[bytes]:
     program = folder / "program.py"
     program.write_text(PROGRAM)
-    environment = {**os.environ, "MARKS": str(folder / "marks")}
+    environment = {**os.environ, "TORCHSMITH_MARKS": str(folder / "marks")}
     return subprocess.Popen(
         [sys.executable, str(program), str(root), str(work)],
         stdout=subprocess.PIPE,
