@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from packaging.tags import Tag, parse_tag
 from tests.unit.conftest import Run
 
@@ -119,6 +120,15 @@ def test_of_libraries_for_different_torches_one_has_to_load() -> None:
     assert judge(found, TABLE, NEW).fits
     both = subject({"demo/a/x.so": needs(GONE), "demo/b/x.so": needs(KEPT)})
     assert not judge(both, TABLE, NEW).fits
+
+
+def test_a_library_for_cuda_beside_one_for_the_cpu_need_not_load() -> None:
+    found = subject({"demo/x-cpu.so": needs(KEPT), "demo/x-cuda.so": needs(KEPT, GONE)})
+    cpu, cuda = found.parts
+    with_cuda = replace(cuda, libraries=frozenset({"libtorch_cuda.so"}))
+    assert judge(replace(found, parts=(cpu, with_cuda)), TABLE, NEW).fits
+    assert not replace(found, parts=(cpu, with_cuda)).needs_cuda
+    assert replace(found, parts=(with_cuda,)).needs_cuda
 
 
 def test_a_library_that_torch_does_not_have_is_named() -> None:

@@ -37,6 +37,8 @@ _TORCH_LIBRARY = re.compile(
 _CUDA_LIBRARY = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc)\.so\.([0-9]+)")
 # metatensor/torch/torch-2.6/lib/…, libaddon_torch26-cpu.so.
 _ALTERNATIVE = re.compile(r"torch[-_.]?[0-9]+(?:[._][0-9]+)*(?=[-/_.])")
+# libaddon-cpu.so beside libaddon-cuda.so.
+_DEVICE = re.compile(r"[-_](?:cpu|cuda)(?=[-_.])")
 
 
 class Part(Struct, frozen=True):
@@ -45,6 +47,11 @@ class Part(Struct, frozen=True):
     path: str
     symbols: frozenset[str]
     libraries: frozenset[str]
+
+    @property
+    def takes_cuda(self) -> bool:
+        """Whether it takes anything from torch's CUDA libraries."""
+        return any("_cuda" in name for name in self.libraries)
 
 
 class Subject(Struct, frozen=True):
@@ -71,8 +78,8 @@ class Subject(Struct, frozen=True):
 
     @property
     def needs_cuda(self) -> bool:
-        """Whether it takes anything from torch's CUDA libraries."""
-        return any("_cuda" in name for part in self.parts for name in part.libraries)
+        """Whether it cannot do without torch's CUDA libraries."""
+        return any(all(part.takes_cuda for part in group) for group in alternatives(self.parts))
 
     @property
     def torch(self) -> str:
@@ -296,7 +303,8 @@ def alternatives(parts: Iterable[Part]) -> list[list[Part]]:
     """Libraries that stand for each other: a package loads the one made for the torch it finds."""
     groups: dict[str, list[Part]] = {}
     for part in parts:
-        groups.setdefault(_ALTERNATIVE.sub("torch", part.path), []).append(part)
+        name = _DEVICE.sub("", _ALTERNATIVE.sub("torch", part.path))
+        groups.setdefault(name, []).append(part)
     return [group for _, group in sorted(groups.items())]
 
 
