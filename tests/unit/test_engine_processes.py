@@ -45,7 +45,8 @@ steps = [
         'mkdir build.part; cp src/a build.part; mv build.part build; fi',
         'for i in 1 2 3 4 5 6; do if ! [ -e build/$i.o ]; then sleep 0.02; echo $i > build/tmp; '
         'mv build/tmp build/$i.o; echo "[$i/6] CXX $i"; fi; done',
-        "mkdir -p dist; cat build/a env/b build/*.o > dist/x-1.whl", 'echo compile >> "$TORCHSMITH_MARKS"'),
+        "mkdir -p dist; cat build/a env/b build/*.o > dist/x-1.whl",
+        'echo compile >> "$TORCHSMITH_MARKS"'),
         outputs=("dist/x-*.whl",)),
     Step("pack", "package", "Pack", needs=("compile",), commands=(
         "mkdir -p packed/deep; cp dist/x-1.whl packed/deep/y; " + slow.format("packed/z"),
