@@ -30,7 +30,13 @@ def site_packages(folder: str, python: str) -> str:
 
 
 # The pip inside an old Python does not know today's wheels, and today's pip does not know it.
-_LAST_PIP = {"3.5": "pip<21", "3.6": "pip<22", "3.7": "pip<24.1", "3.8": "pip<25.1"}
+_LAST_PIP = {
+    "3.5": "pip<21",
+    "3.6": "pip<22",
+    "3.7": "pip<24.1",
+    "3.8": "pip<25.1",
+    "3.9": "pip<26.1",
+}
 
 
 def last_pip(python: str) -> str:
@@ -46,8 +52,8 @@ def newer_pip(resolution: Resolution) -> str:
     return f"pip>={FIRST_REPORTING}"
 
 
-# Distributions have them with a pip that cannot report.
-_UNREPORTING = ("3.9", "3.10")
+# Distributions have it with a pip that cannot report.
+_UNREPORTING = ("3.10",)
 
 
 def _pip_below(resolution: Resolution) -> str:
