@@ -62,7 +62,7 @@ def timeline(
         if not any(item.started for item in steps) or output is not None:
             raise UsageError(
                 f"no compile was recorded in run {names[0]}" if names else "nothing was built yet",
-                "Compiles of CMake and ninja are; `torchsmith log` lists the runs.",
+                "Compiles of torch and of extensions are; `torchsmith log` lists the runs.",
             )
         _show_steps(names[0], steps, json=json)
         return

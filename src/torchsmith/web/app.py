@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from torchsmith.errors import TorchsmithError, UsageError
-from torchsmith.web.guard import Guard
+from torchsmith.web.gate import Gate
 from torchsmith.web.pages import page, problem_page
 from torchsmith.web.portal import Portal, portal_of, posted
 from torchsmith.web.published import published
@@ -40,7 +40,7 @@ def make_app(portal: Portal, say: Callable[[str], None] = lambda _: None) -> Sta
         ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, access=portal.access, say=say)],
+        middleware=[Middleware(Gate, access=portal.access, say=say)],
         exception_handlers={HTTPException: _refused, TorchsmithError: _explained},
     )
     # A folder's name without its slash is redirected by what is published, not by the routes.

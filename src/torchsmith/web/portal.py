@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from torchsmith.web.access import Access
-from torchsmith.web.guard import MOST_BYTES
+from torchsmith.web.gate import MOST_BYTES
 
 if TYPE_CHECKING:
     from torchsmith.ship.publish import Places

@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Sequence
 
 from torchsmith.plan.render.instructions import apt_words
+from torchsmith.plan.render.pythons import cpython_commands, uv_commands
 from torchsmith.plan.render.stages import (
     archive_commands,
-    cpython_commands,
     cuda_commands,
     environment_commands,
     pins,
@@ -19,7 +19,6 @@ from torchsmith.plan.render.stages import (
     repository_setup,
     runtime_base,
     runtime_packages,
-    uv_commands,
 )
 from torchsmith.plan.render.text import comment
 from torchsmith.plan.shell import one_command

@@ -30,7 +30,7 @@ _HEADERS = {
 }
 
 
-class Guard:
+class Gate:
     """Refuses, logs, and sees that nothing ends in a traceback."""
 
     def __init__(self, app: ASGIApp, access: Access, say: Callable[[str], None]) -> None:
