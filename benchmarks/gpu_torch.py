@@ -4,11 +4,12 @@
     python -m benchmarks.gpu_torch prepare FOLDER
     python -m benchmarks.gpu_torch keep FOLDER/00 PLACE       # on the CUDA machine, for each piece
     python -m benchmarks.gpu_torch run PLACE --output OUT --work WORK [--seconds 540]
+    python -m benchmarks.gpu_torch prove PLACE --output OUT --work WORK [--seconds 540]
 
 `prepare` needs a network, apt and torchsmith. It collects torchsmith's wheel and those it requires,
 the Debian packages with the libraries that Debian's torch source is built with, and a bundle for
-one recipe: torch 2.6.0 from Debian's source, with CUDA, cuDNN, NCCL and distributed. FOLDER then
-holds all of it in numbered pieces, each small enough to travel alone.
+one recipe: torch 2.6.0 from Debian's source with CUDA, cuDNN, NCCL and distributed, and torchvision
+on it. FOLDER then holds all of it in numbered pieces, each small enough to travel alone.
 
 `keep` puts a piece into PLACE. The last one to arrive has them joined, their hash checked, and
 unpacked.
@@ -16,8 +17,11 @@ unpacked.
 `run` needs a CUDA machine with the toolkit, cuDNN and NCCL installed, Python with its venv module,
 a C++ compiler, and root where a Debian package is missing. It builds the recipe from the bundle
 with `torchsmith build`. After `--seconds` it stops the build and says how far it came; called again
-with the same WORK it goes on. Once there is a wheel, it uses it on the GPU. It writes
+with the same WORK it goes on. Once there are wheels, it uses them on the GPU. It writes
 OUT/gpu-torch.json and ends with 0 if everything holds, with 3 if there is more to do.
+
+`prove` runs PyTorch's own tests of that release with what was built, as many as the time allows,
+and measures it against the torch of the Python that runs this. It writes OUT/gpu-proof.json.
 """
 
 from __future__ import annotations
@@ -37,10 +41,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_extension import HERE, SETTINGS, bring_bundles, bring_wheels, call, described
+from benchmarks.gpu_extension import (
+    HERE,
+    SETTINGS,
+    bring_bundles,
+    bring_wheels,
+    call,
+    described,
+    platform_words,
+)
 
 NAME = "gpu-torch"
 REPORT = "gpu-torch.json"
+PROOF = "gpu-proof.json"
 PIECES = "pieces.json"
 PIECE_MIB = 48
 UNFINISHED = 3
@@ -64,10 +77,17 @@ distributed = "on"
 gloo = "on"
 nccl = "system"
 
+[companions]
+vision = "{vision}"
+
 [source]
 kind = "debian"
 suite = "{suite}"
 """
+
+# What PyTorch's own tests import.
+_TESTERS = ("pytest", "pytest-xdist", "expecttest", "hypothesis", "psutil", "numpy<2.3")
+_SUITES = ("test_torch.py", "test_cuda.py", "test_nn.py")
 
 
 def write_project(folder: Path, settings: dict[str, Any]) -> Path:
@@ -157,6 +177,8 @@ def prepare(folder: Path, settings: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as place:
         whole, project = Path(place) / "whole", Path(place) / "project"
         bring_wheels(whole, settings)
+        pip = [sys.executable, "-m", "pip", "--quiet", "download", *platform_words(settings)]
+        call(*pip, "--dest", whole / "testers", *_TESTERS)
         recipe = write_project(project, settings)
         host = Path(place) / "host.json"
         machine = {**described(settings, []), "torches": []}
@@ -282,13 +304,17 @@ def objects(work: Path) -> dict[str, int]:
     return {"cuda": cuda, "others": len(found) - cuda}
 
 
-def use(work: Path, log: Path) -> dict[str, Any]:
-    """Run the checks with the torch that the build installed to verify it."""
+def installed(work: Path, name: str) -> Path:
+    """The Python of the environment in which the build verified a wheel."""
+    return work / "build/verify" / NAME / name / "bin/python"
+
+
+def use(work: Path, name: str, log: Path) -> dict[str, Any]:
+    """Run the checks with what the build installed to verify it."""
     from benchmarks.gpu_run import FailedError, spoken
 
-    python = work / "build/verify" / NAME / "torch/bin/python"
     try:
-        said = spoken([python, HERE / "gpu_checks.py", "torch"], log)
+        said = spoken([installed(work, name), HERE / "gpu_checks.py", name], log)
     except FailedError:
         # One that does not hold ends it with 1, and says which.
         said = log.read_text("utf-8").rstrip().rpartition("\n")[2]
@@ -319,13 +345,16 @@ def run(folder: Path, output: Path, work: Path, seconds: float) -> int:
         left = seconds - (time.monotonic() - start)
         report["build"] = build(torchsmith, folder, work, output / "build.log", left)
         print(f"compiled so far: {report['build']['objects']}", flush=True)
+        # Whatever became of the rest, a torch that is there is used.
         wheels = sorted((work / "build/dist" / NAME).glob("*.whl"))
-        if report["build"]["status"]:
-            status = UNFINISHED if report["build"]["stopped"] else 1
-        elif wheels:
-            report["wheel"] = {"name": wheels[0].name, "bytes": wheels[0].stat().st_size}
-            report["use"] = use(work, output / "use.log")
-            report["holds"] = all(item["holds"] for item in report["use"]["checks"])
+        report["wheels"] = {file.name: file.stat().st_size for file in wheels}
+        names = [name for name in ("torch", "vision") if installed(work, name).exists()]
+        report["use"] = {name: use(work, name, output / f"use-{name}.log") for name in names}
+        checks = [check for said in report["use"].values() for check in said["checks"]]
+        report["holds"] = len(names) == 2 and all(check["holds"] for check in checks)
+        if report["build"]["stopped"]:
+            status = UNFINISHED
+        elif not report["build"]["status"]:
             status = 0 if report["holds"] else 1
     except (FailedError, OSError, ValueError, KeyError) as error:
         report["failed"] = f"{type(error).__name__}: {error}"
@@ -336,14 +365,74 @@ def run(folder: Path, output: Path, work: Path, seconds: float) -> int:
     return status
 
 
+def tested(work: Path, testers: Path, output: Path, seconds: float) -> dict[str, Any]:
+    """PyTorch's own tests of this release on the GPU: how many passed, and which did not."""
+    from benchmarks.gpu_run import spoken
+
+    place = work / "testers"
+    brought: list[str | Path] = [
+        "--quiet",
+        "--no-index",
+        "--find-links",
+        testers,
+        "--target",
+        place,
+        *_TESTERS,
+    ]
+    if not place.is_dir():
+        spoken([sys.executable, "-m", "pip", "install", *brought], output / "testers.log")
+    found: dict[str, Any] = {}
+    end = time.monotonic() + seconds
+    for name in _SUITES:
+        words: list[str | Path] = ["timeout", "-s", "INT", str(max(1, int(end - time.monotonic())))]
+        words += [installed(work, "torch"), "-m", "pytest", name, "-n", "12", "-q", "-rfE"]
+        words += ["-p", "no:cacheprovider", "--tb=line"]
+        done = subprocess.run(
+            [str(word) for word in words],
+            cwd=work / "build/build" / NAME / "torch/test",
+            env={**os.environ, "PYTHONPATH": str(place), "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        (output / f"{name}.log").write_text(done.stdout[-4_000_000:], encoding="utf-8")
+        lines = done.stdout.splitlines()
+        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        found[name] = {"status": done.returncode, "said": lines[-1:], "failed": failed}
+        print(f"{name}: {' '.join(lines[-1:])}", flush=True)
+    return found
+
+
+def prove(folder: Path, output: Path, work: Path, seconds: float) -> int:
+    """PyTorch's tests on what was built, and its speed against the torch that is here."""
+    from benchmarks.gpu_run import FailedError, spoken
+
+    folder, output, work = (path.absolute() for path in (folder, output, work))
+    output.mkdir(parents=True, exist_ok=True)
+    proof: dict[str, Any] = {"tests": tested(work, folder / "testers", output, seconds * 0.6)}
+    words: list[str | Path] = [work / "torchsmith/bin/torchsmith", "bench", "--device", "cuda"]
+    words += [f"ours={installed(work, 'torch')}", f"theirs={sys.executable}"]
+    words += ["--time", str(int(seconds * 0.35)), "--output", output / "gpu-bench.json"]
+    try:
+        proof["bench"] = spoken(words, output / "bench.log")
+        print(proof["bench"])
+    except FailedError as error:
+        proof["bench"] = str(error)
+    (output / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
 def main() -> int:
-    """Prepare, keep a piece, or run."""
+    """Prepare, keep a piece, run, or prove."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     there = commands.add_parser("prepare", help="where there is a network")
     there.add_argument("folder", type=Path)
     for name, default in (
         ("torch", "2.6.0"),
+        ("vision", "0.21.0"),
         ("suite", "trixie"),
         ("cuda", "13.0"),
         ("python", "3.12"),
@@ -359,11 +448,12 @@ def main() -> int:
     piece = commands.add_parser("keep", help="on the CUDA machine, for each piece")
     piece.add_argument("piece", type=Path)
     piece.add_argument("place", type=Path)
-    here = commands.add_parser("run", help="on the CUDA machine")
-    here.add_argument("folder", type=Path)
-    here.add_argument("--output", type=Path, required=True)
-    here.add_argument("--work", type=Path, required=True)
-    here.add_argument("--seconds", type=float, default=540)
+    for name, about in (("run", "on the CUDA machine"), ("prove", "there, once it is built")):
+        here = commands.add_parser(name, help=about)
+        here.add_argument("folder", type=Path)
+        here.add_argument("--output", type=Path, required=True)
+        here.add_argument("--work", type=Path, required=True)
+        here.add_argument("--seconds", type=float, default=540)
     given = parser.parse_args()
     if given.command == "prepare":
         chosen = vars(given).items()
@@ -372,7 +462,8 @@ def main() -> int:
     if given.command == "keep":
         keep(given.piece, given.place)
         return 0
-    return run(given.folder, given.output, given.work, given.seconds)
+    does = run if given.command == "run" else prove
+    return does(given.folder, given.output, given.work, given.seconds)
 
 
 if __name__ == "__main__":

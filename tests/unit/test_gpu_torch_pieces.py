@@ -44,6 +44,7 @@ def test_a_piece_that_changed_on_its_way_is_refused(pieces: list[Path], tmp_path
 
 def test_a_recipe_for_it_asks_for_a_whole_torch_with_nccl(tmp_path: Path) -> None:
     settings = {"torch": "2.6.0", "python": "3.12", "gpu": "9.0", "cuda": "13.0", "suite": "trixie"}
+    settings |= {"vision": "0.21.0"}
     recipe = gpu_torch.write_project(tmp_path, settings).read_text("utf-8")
     assert 'nccl = "system"' in recipe
     assert 'toolkit = "system"' in recipe
