@@ -72,3 +72,17 @@ def test_companions_have_debugging_information_only_where_it_is_asked_for() -> N
     assert flags(tuned)["CXXFLAGS"] == "-mcpu=neoverse-n1 -g0"
     own = replace(resolution, env=(*resolution.env, ("CFLAGS", "-g3")))
     assert flags(own) == {"CFLAGS": "-g3", "CXXFLAGS": "-g0"}
+
+
+@pytest.mark.parametrize(
+    ("named", "flags"),
+    [("g++", None), ("/usr/bin/c++", None), ("g++-13", "-Wl,--allow-shlib-undefined")],
+)
+def test_a_gcc_beside_the_distribution_s_own_links_with_its_libraries(
+    named: str, flags: str | None
+) -> None:
+    resolution = resolved("quickstart")
+    numbered = replace(resolution, compiler=replace(resolution.compiler, cxx=named))
+    assert dict(build_env(numbered)).get("LDFLAGS") == flags
+    own = replace(numbered, env=(*numbered.env, ("LDFLAGS", "-Wl,-z,now")))
+    assert dict(build_env(own))["LDFLAGS"] == "-Wl,-z,now"

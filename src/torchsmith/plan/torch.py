@@ -225,6 +225,10 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
         "LDSHARED": f"{compiler.cc} -shared",
         "LDCXXSHARED": f"{compiler.cxx} -shared",
     }
+    if compiler.kind == "gcc" and compiler.cxx.rpartition("-")[2].isdigit():
+        # g++-13 beside the distribution's own gcc 14 links with gcc 13's libstdc++, which lacks
+        # what the distribution's libraries want of theirs. The newer one is there when they run.
+        env["LDFLAGS"] = "-Wl,--allow-shlib-undefined"
     if resolution.cuda is not None:
         env["CUDAHOSTCXX"] = resolution.compiler.cxx
         if toolkit := toolkit_folder(resolution):

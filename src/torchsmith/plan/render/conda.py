@@ -145,7 +145,7 @@ def source_build_script(resolution: Resolution) -> str:
             exports.append('export CUDA_HOME="${CUDA_HOME:-/usr/local/cuda}"')
         elif name in ("CC", "CXX", "CUDAHOSTCXX"):
             exports.append(export_unless_set(name, value.rsplit("/", 1)[-1]))
-        elif name in ("LDSHARED", "LDCXXSHARED"):
+        elif name in ("LDSHARED", "LDCXXSHARED", "LDFLAGS"):
             # Conda's compilers bring their own words for linking; the paths are set below.
             continue
         else:
