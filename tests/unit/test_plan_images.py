@@ -17,6 +17,7 @@ from torchsmith.plan.build import make_plan
 from torchsmith.plan.images import ImageTask, asked_of_engine, split_name, task_of
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.dockerfile import dockerfile_context
+from torchsmith.plan.render.instructions import apt_words
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.models import Recipe
@@ -197,6 +198,23 @@ def test_the_runtime_of_a_deleted_image_has_its_libraries_and_no_compiler() -> N
     assert "cuda-libraries-9-0" in text
     assert "minimal-build" not in text
     assert "NVIDIA_VISIBLE_DEVICES=all" in text
+
+
+def test_an_image_has_the_libraries_torch_was_linked_with_and_tries_it() -> None:
+    wish = 'torch = "2.6.0"\npython = "3.13"\nsystem = "debian-13"\ncuda = "none"\n'
+    text = stage(cuda_dockerfile(f'{wish}[source]\nkind = "debian"'), "shared")
+    asked = text.index("apt-cache depends --important")
+    assert asked < text.index("libcpp-httplib-dev") < text.index("$loaded")
+    assert text.index("COPY --from=install") < text.index(
+        "RUN set -eu; \\\n    python -c 'import torch'"
+    )
+
+
+def test_libraries_that_are_held_at_a_release_are_not_asked_for_again() -> None:
+    before, words = apt_words(["tzdata"], None, ["libnccl-dev", "libgloo-dev", "make"])
+    assert before[0].split("|")[0].split()[-1] == "libgloo-dev"
+    assert words == ["tzdata", "$loaded"]
+    assert apt_words(["tzdata"], None, ["libnccl-dev", "make"]) == ([], ["tzdata"])
 
 
 def test_debian_s_cuda_is_in_its_image_with_non_free_and_in_usr() -> None:

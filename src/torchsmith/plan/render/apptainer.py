@@ -99,7 +99,7 @@ def _post(
         apt += [resolution.python_package, f"{resolution.python_package}-venv"]
     client = [one_command(line) for item in image.client for line in item.run]
     pip = [*image.pip, *(training.pip if training else ())]
-    before, words = apt_words(apt, pins(resolution))
+    before, words = apt_words(apt, pins(resolution), resolution.apt)
     return [
         "set -eu",
         "export DEBIAN_FRONTEND=noninteractive",

@@ -205,6 +205,9 @@ def _shared(resolution: Resolution, image: Image) -> list[str]:
         lines += apt_install(image.apt)
     if image.env:
         lines.append(env(image.env))
+    if not absent_cuda(resolution):
+        # An image whose torch misses a library is none; a board's CUDA comes when it runs.
+        lines += run(["python -c 'import torch'"])
     exports, mounts = secret_exports(image.secrets), secret_mounts(image.secrets)
     if image.pip:
         lines += run([*exports, f"pip install {shlex.join(image.pip)}"], [PIP_MOUNT, *mounts])

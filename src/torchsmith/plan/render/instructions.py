@@ -33,9 +33,14 @@ _LIBRARY = re.compile(r"lib(nccl|cudnn)\d*(-.+)?")
 
 
 def apt_words(
-    packages: Iterable[str], pins: Mapping[str, Pin] | None = None
+    packages: Iterable[str],
+    pins: Mapping[str, Pin] | None = None,
+    linked: Iterable[str] = (),
 ) -> tuple[list[str], list[str]]:
     """Commands that come first, and the words of `apt-get install`: options and packages.
+
+    `linked` are packages that something was built with: the libraries their -dev packages stand for
+    are installed too. Each distribution has other names for those, which apt knows.
 
     NVIDIA's images hold NCCL and cuDNN at a release: apt ends where an installation would change
     it. So a package of theirs is taken at the release the image has, unless one is asked for.
@@ -61,17 +66,30 @@ def apt_words(
             '|| true)"'
         ] = None
         words.append(f'"{name}=${{{library}:-{pin.version}}}"')
+    headers = sorted(
+        {item for item in linked if item.endswith("-dev") and not _LIBRARY.fullmatch(item)}
+    )
+    if headers:
+        before[
+            f'loaded="$(apt-cache depends --important {shlex.join(headers)} '
+            "| sed -n 's/^ *Depends: \\(lib[^<>]*\\)$/\\1/p' | grep -v -e '-dev$' | sort -u)\""
+        ] = None
+        words.append("$loaded")
     return list(before), [*options, *words]
 
 
-def apt_install(packages: Iterable[str], pins: Mapping[str, Pin] | None = None) -> list[str]:
+def apt_install(
+    packages: Iterable[str],
+    pins: Mapping[str, Pin] | None = None,
+    linked: Iterable[str] = (),
+) -> list[str]:
     """Install Debian packages, leaving no lists behind; what is downloaded stays in a cache.
 
     apt needs that folder to itself. `sharing=locked` is not the way: podman 4.3 (Debian 12) keeps
     such a lock until the build is over, and waits for itself. Not apt's own folder, which the
     distributions' images empty after every installation.
     """
-    before, words = apt_words(packages, pins)
+    before, words = apt_words(packages, pins, linked)
     names = " \\\n        ".join(words)
     install = (
         # Nobody keeps an image whose making lost power: dpkg need not wait for the disk.

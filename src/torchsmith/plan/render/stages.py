@@ -101,7 +101,7 @@ def runtime_stage(resolution: Resolution, name: str) -> list[str]:
     """The stage that what is built runs in: its base image and the libraries torch loads."""
     lines = [f"FROM {runtime_base(resolution)} AS {name}"]
     lines += _repositories(resolution, cuda=True)
-    lines += apt_install(runtime_packages(resolution), pins(resolution))
+    lines += apt_install(runtime_packages(resolution), pins(resolution), resolution.apt)
     if _from_repository(resolution):
         lines += run(cuda_commands(resolution))
     if resolution.cuda is not None and resolution.cuda.apt_runtime:
