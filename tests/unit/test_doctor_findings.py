@@ -421,3 +421,20 @@ def test_the_environment_that_is_switched_on_is_meant(tmp_path: Path) -> None:
     assert chosen_python(None, {"PATH": str(tmp_path / "bin")}) == tmp_path / "bin/python3"
     with pytest.raises(UsageError, match="no Python on the path"):
         chosen_python(None, {"PATH": str(tmp_path)})
+
+
+def test_it_says_where_cuda_s_libraries_were_loaded_from() -> None:
+    loaded = (
+        GOMP,
+        "/usr/lib/libcudart.so.12",
+        "/usr/lib/libcublas.so.12",
+        f"{SITE}/x/libnccl.so.2",
+    )
+    told = found(replaced(loaded=Loaded(libraries=loaded, gpus=1)), "CUDA's libraries")
+    assert told.found == (
+        f"libnccl.so.2 from {SITE}/x; libcublas.so.12 libcudart.so.12 from /usr/lib"
+    )
+    assert told.rating == "info"
+    assert "linked statically" in found(WELL, "CUDA's libraries").found
+    without = [item.subject for item in examine(replaced(facts=CPU_ONLY), shipped())]
+    assert "CUDA's libraries" not in without

@@ -181,6 +181,41 @@ def test_a_cuda_toolkit_lends_its_own_libraries_and_no_others() -> None:
     lent = frozenset({"libcudart.so.13", "libmine.so.1"})
     cuda = library(needed=("libcudart.so.13",))
     assert judged("needed libraries", cuda, toolkit=lent).status == "pass"
-    assert judged("toolkit libraries", cuda, toolkit=lent).found == "libcudart.so.13"
+    assert judged("CUDA libraries", cuda, toolkit=lent).found == "libcudart.so.13 (the toolkit's)"
     mine = library(needed=("libmine.so.1",))
     assert judged("needed libraries", mine, toolkit=lent).status == "fail"
+
+
+def test_it_says_which_cuda_libraries_are_dynamic_and_where_they_come_from() -> None:
+    needed = (
+        "libcudart.so.12",
+        "libcublas.so.12",
+        "libnccl.so.2",
+        "libcudnn.so.9",
+        "libcurand.so.10",
+    )
+    own = library("torch/lib/libtorch_cuda.so", needed=(*needed, "libc.so.6"))
+    bundled = library("torch/lib/libnccl.so.2", soname="libnccl.so.2")
+    check = judged(
+        "CUDA libraries",
+        own,
+        bundled,
+        present=frozenset({"libcublas.so.12"}),
+        system=frozenset({"libcudart.so.12"}),
+        requires=frozenset({"nvidia-cudnn-cu12"}),
+    )
+    assert check.status == "info"
+    assert set(check.found.split(", ")) == {
+        "libcublas.so.12 (beside it)",
+        "libcudart.so.12 (the system's)",
+        "libcudnn.so.9 (in packages it requires)",
+        "libcurand.so.10 (not here)",
+        "libnccl.so.2 (in the package)",
+    }
+
+
+def test_a_static_cuda_runtime_is_said() -> None:
+    own = library("torch/lib/libtorch_cuda.so", needed=("libc.so.6",))
+    assert "libcudart inside" in judged("CUDA libraries", own).found
+    names = [check.name for check in judge([library(needed=("libc.so.6",))], Surroundings())]
+    assert "CUDA libraries" not in names

@@ -87,6 +87,7 @@ def judge(libraries: Sequence[Library], around: Surroundings) -> list[Check]:
         ),
         _search_paths(whole, around),
         *_needed(whole, around),
+        *_cuda(whole, around),
         *_symbols(whole, around),
         _stacks(whole),
         _debug(whole),
@@ -128,7 +129,6 @@ def _needed(libraries: Sequence[Library], around: Surroundings) -> Iterator[Chec
     inside = {name for library in libraries for name in (library.name, library.soname)}
     here: dict[str, str] = {}
     nowhere: dict[str, str] = {}
-    toolkit: set[str] = set()
     base = baseline()
     for library in libraries:
         for name in library.needed:
@@ -137,8 +137,7 @@ def _needed(libraries: Sequence[Library], around: Surroundings) -> Iterator[Chec
             bringer = base.bringer(name)
             if _promised(bringer, around):
                 continue
-            if name in around.toolkit and bringer.startswith("nvidia-"):
-                toolkit.add(name)
+            if name in around.toolkit and of_cuda(name):
                 continue
             (here if name in around.system else nowhere).setdefault(name, library.path)
     lost = [f"{name} (for {path})" for name, path in nowhere.items()]
@@ -159,9 +158,35 @@ def _needed(libraries: Sequence[Library], around: Surroundings) -> Iterator[Chec
         if lent:
             names = " ".join(sorted(here))
             yield Check(GROUP, "system libraries", "info", names, detail="the system's, as asked")
-    if toolkit:
-        names = " ".join(sorted(toolkit))
-        yield Check(GROUP, "toolkit libraries", "info", names, detail="of the CUDA toolkit")
+
+
+def of_cuda(name: str) -> bool:
+    """Whether a library is one of NVIDIA's, which can be linked dynamically or statically."""
+    return baseline().bringer(name).startswith("nvidia-")
+
+
+def _cuda(libraries: Sequence[Library], around: Surroundings) -> Iterator[Check]:
+    """Which of CUDA's libraries are linked dynamically, and where they come from."""
+    inside = {name for library in libraries for name in (library.name, library.soname)}
+    places = (
+        (inside, "in the package"),
+        (around.present, "beside it"),
+        (around.toolkit, "the toolkit's"),
+        (around.system, "the system's"),
+    )
+    found: dict[str, list[str]] = {}
+    for name in sorted({name for item in libraries for name in item.needed if of_cuda(name)}):
+        place = next((said for names, said in places if name in names), "not here")
+        if place == "not here" and _promised(baseline().bringer(name), around):
+            place = "in packages it requires"
+        found.setdefault(place, []).append(name)
+    said = [f"{' '.join(names)} ({place})" for place, names in found.items()]
+    names = [name for group in found.values() for name in group]
+    kernels = any(library.name.startswith("libtorch_cuda") for library in libraries)
+    if kernels and not any(name.startswith("libcudart") for name in names):
+        said.append("libcudart inside torch's own, linked statically")
+    if said:
+        yield Check(GROUP, "CUDA libraries", "info", ", ".join(said))
 
 
 def _promised(bringer: str, around: Surroundings) -> bool:

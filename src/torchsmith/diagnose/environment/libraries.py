@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from torchsmith.diagnose.environment.finding import Finding
 from torchsmith.diagnose.environment.seen import Seen
 from torchsmith.verify.checks import few
-from torchsmith.verify.linkage import openmp_runtime
+from torchsmith.verify.linkage import of_cuda, openmp_runtime
 from torchsmith.verify.probing import ThreadPool
 
 # By a part of the file's name or of its folder; the first that fits. Debian keeps its reference
@@ -62,6 +62,7 @@ def judge_libraries(seen: Seen) -> Iterator[Finding]:
         yield Finding(name, said, "warn", why, f"pip install --force-reinstall {_top(name)}")
     yield from _openmp(seen)
     yield from _blas(seen)
+    yield from _cuda(seen)
     yield from _shadowed(seen)
     yield from _pins(seen)
 
@@ -200,6 +201,21 @@ def _two(torch: Sequence[str], others: Sequence[str]) -> Iterator[Finding]:
             "many as cores.",
             "If that is slow: OPENBLAS_NUM_THREADS, or threadpoolctl around the other one's part.",
         )
+
+
+def _cuda(seen: Seen) -> Iterator[Finding]:
+    """Which of CUDA's libraries are linked dynamically, and from where they were loaded."""
+    if not seen.facts.cuda:
+        return
+    folders: dict[str, list[str]] = {}
+    for path in sorted(seen.loaded.libraries):
+        folder, _, name = path.rpartition("/")
+        if of_cuda(name):
+            folders.setdefault(folder, []).append(name)
+    said = [f"{' '.join(names)} from {folder}" for folder, names in folders.items()]
+    if not any(name.startswith("libcudart") for names in folders.values() for name in names):
+        said.append("libcudart inside torch's own, linked statically")
+    yield Finding("CUDA's libraries", "; ".join(said), "info")
 
 
 def _shadowed(seen: Seen) -> Iterator[Finding]:
