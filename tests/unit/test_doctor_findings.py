@@ -438,3 +438,9 @@ def test_it_says_where_cuda_s_libraries_were_loaded_from() -> None:
     assert "linked statically" in found(WELL, "CUDA's libraries").found
     without = [item.subject for item in examine(replaced(facts=CPU_ONLY), shipped())]
     assert "CUDA's libraries" not in without
+
+
+def test_a_capability_of_two_words_is_told_whole() -> None:
+    facts = msgspec.structs.replace(FACTS, config="  - CPU capability usage: NO AVX\n  - Next\n")
+    told = found(replaced(facts=facts, cpu_flags=frozenset()), "CPU capability")
+    assert told.found == "NO AVX"

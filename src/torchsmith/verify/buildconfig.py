@@ -87,7 +87,7 @@ _LINES = {
     "openmp": re.compile(r"OpenMP (\d+)"),
     "lapack": re.compile(r"LAPACK is enabled"),
     "nnpack": re.compile(r"NNPACK is enabled"),
-    "cpu": re.compile(r"CPU capability usage: (\S+)"),
+    "cpu": re.compile(r"CPU capability usage: (\S[^\n]*\S)"),
     "cuda": re.compile(r"CUDA Runtime (\S+)"),
     "archs": re.compile(r"NVCC architecture flags: (.*)"),
     "cudnn": re.compile(r"CuDNN (\d[\d.]*)"),
