@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import shutil
-import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,18 +20,11 @@ from pathlib import Path
 
 from torchsmith.engine.kit import Kit, make_kit
 from torchsmith.engine.made_images import MadeImage
+from torchsmith.engine.reach import certificates, passed, pip_settings
 from torchsmith.errors import HostError
 from torchsmith.host.probe import ask
 from torchsmith.toolchain.build_paths import Knows, understands
 
-# Of the caller's variables those that say how the network is reached.
-_PASSED = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
-_PASSED_GROUPS = ("PIP_", "UV_")
-_CERTIFICATES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-)
 _TRUST = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 # Exit codes by which podman and docker say that they could not start anything.
 _NOT_STARTED = (125, 126, 127)
@@ -130,14 +122,14 @@ def in_container(
     # For reading too: there is no reader yet, and opening must not wait for one.
     lifeline = os.open(own / "lifeline", os.O_RDWR | os.O_NONBLOCK)
     variables = {
-        **_passed(containers.caller),
+        **passed(containers.caller),
         **_trust(own),
         **step_variables,
         "HOME": str(own / "home"),
         "PIP_CACHE_DIR": str(containers.store / "pip-cache"),
     }
     kit = containers.kit
-    given = {**_pip_settings(containers.caller), **variables}
+    given = {**pip_settings(containers.caller), **variables}
     variables = {variable: kit.inside(value) for variable, value in given.items()}
     variables["TORCHSMITH_PYTHON"] = str(kit.python)
     name = f"torchsmith-{name}-{_tag()}"
@@ -202,35 +194,12 @@ def _rootless(docker: str) -> bool:
     return answer is not None and "rootless" in answer.out
 
 
-def _passed(caller: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in caller.items()
-        if name.lower() in _PASSED or name.startswith(_PASSED_GROUPS) or name == "DEBIAN_MIRROR"
-    }
-
-
 def _trust(own: Path) -> dict[str, str]:
     """Have programs in the container trust whom this machine trusts."""
-    for name in _CERTIFICATES:
-        with contextlib.suppress(OSError):
-            shutil.copyfile(name, own / "certificates.crt")
-            return {variable: str(own / "certificates.crt") for variable in _TRUST}
-    return {}
-
-
-def _pip_settings(caller: Mapping[str, str]) -> dict[str, str]:
-    """This machine's settings of pip, as variables."""
-    answer = ask([sys.executable, "-P", "-m", "pip", "config", "list"], dict(caller), timeout=30)
-    found: dict[str, str] = {}
-    for line in answer.out.splitlines() if answer and answer.code == 0 else ():
-        key, _, text = line.partition("=")
-        section, _, option = key.rpartition(".")
-        if section in ("global", "install", "download", "wheel"):
-            # Of several values pip writes one a line, and reads them with spaces between.
-            value = " ".join(text.strip("'\"").replace("\\n", "\n").split())
-            found[f"PIP_{option.upper().replace('-', '_')}"] = value
-    return found
+    if (file := certificates()) is None:
+        return {}
+    shutil.copyfile(file, own / "certificates.crt")
+    return {variable: str(own / "certificates.crt") for variable in _TRUST}
 
 
 def _named_by_pip(variables: Mapping[str, str]) -> list[Path]:

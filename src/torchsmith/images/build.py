@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 from torchsmith.engine.made_images import MadeImage, note
+from torchsmith.engine.reach import certificates, pip_conf
 from torchsmith.errors import UsageError
 from torchsmith.images.caller import numbers_here
 from torchsmith.images.context import put_project_files, put_wheels
@@ -15,6 +18,8 @@ from torchsmith.images.find import find_engine
 from torchsmith.images.process import OnLine
 from torchsmith.images.refusal import explained
 from torchsmith.plan.images import ImageTask
+from torchsmith.plan.render.instructions import SECRETS_FOLDER
+from torchsmith.temporary import temporary_folder
 
 # A platform as torchsmith writes it, and as registries do.
 _PLATFORMS = {"linux-x86_64": "linux/amd64", "linux-aarch64": "linux/arm64"}
@@ -42,13 +47,37 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
             )
         put_wheels(wheels, context)
     put_project_files(task.reads, project, context)
+    with temporary_folder("pip") as private:
+        return _built(task, engine, args, secrets_of(task, private), say)
+
+
+def secrets_of(task: ImageTask, private: Path) -> tuple[Secret, ...]:
+    """What the recipe names, and how this machine's pip reaches its index."""
+    given = [Secret(name, name) for name in task.secrets]
+    trusted = certificates()
+    if trusted is not None:
+        given.append(Secret("certificates", file=str(trusted)))
+    conf = private / "pip.conf"
+    conf.touch(mode=0o600)
+    conf.write_text(pip_conf(os.environ, f"{SECRETS_FOLDER}/certificates" if trusted else ""))
+    return (*given, Secret("pip.conf", file=str(conf)))
+
+
+def _built(
+    task: ImageTask,
+    engine: Engine,
+    args: Mapping[str, str],
+    secrets: tuple[Secret, ...],
+    say: OnLine,
+) -> MadeImage:
+    context = Path(task.context)
     wanted = Build(
         context,
         task.name,
         context / task.file,
         target=task.stage,
         args=args,
-        secrets=tuple(Secret(name, name) for name in task.secrets),
+        secrets=secrets,
         platform=engine_platform(task.platform, platform.machine()),
         network=task.network,
         cache=task.cache,

@@ -32,10 +32,11 @@ _LEFT = re.compile(r'deleting build container "([0-9a-f]+)"')
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """Something a build may read at /run/secrets/NAME and never keeps; its value is in `env`."""
+    """What a build may read at /run/secrets/NAME and never keeps: a variable's or a file's."""
 
     id: str
-    env: str
+    env: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,8 @@ class Engine(ABC):
         for name, value in wanted.args.items():
             words += ["--build-arg", f"{name}={value}"]
         for secret in wanted.secrets:
-            words += ["--secret", f"id={secret.id},env={secret.env}"]
+            where = f"src={secret.file}" if secret.file else f"env={secret.env}"
+            words += ["--secret", f"id={secret.id},{where}"]
         if wanted.platform:
             words += ["--platform", wanted.platform]
         if wanted.network:

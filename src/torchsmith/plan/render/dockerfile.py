@@ -17,7 +17,8 @@ from torchsmith.plan.images import wheels_image
 from torchsmith.plan.models import Plan, Step, digest, renamed
 from torchsmith.plan.render.instructions import (
     CCACHE_MOUNT,
-    PIP_MOUNT,
+    PIP_MOUNTS,
+    SECRETS_FOLDER,
     apt_install,
     arg,
     copy,
@@ -97,18 +98,18 @@ def _builds(steps: Sequence[Step]) -> list[str]:
     stage = "environment"
     for step in steps:
         if step.kind == "environment":
-            lines += _step(step, [PIP_MOUNT])
+            lines += _step(step, PIP_MOUNTS)
         elif step.kind in ("configure", "compile"):
             name = f"build-{_stage_name(step.project)}"
             if name != stage:
                 lines += ["", f"FROM {stage} AS {name}", arg("MAX_JOBS")]
                 stage = name
-            lines += _step(step, [PIP_MOUNT, CCACHE_MOUNT])
+            lines += _step(step, [*PIP_MOUNTS, CCACHE_MOUNT])
     lines += ["", "# ---- verified: nothing below exists unless this passes"]
     lines.append(f"FROM {stage} AS verified")
     for step in steps:
         if step.kind in ("package", "verify"):
-            lines += _step(step, [PIP_MOUNT])
+            lines += _step(step, PIP_MOUNTS)
     return lines
 
 
@@ -167,7 +168,7 @@ def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]
     if wheels:
         lines.append("COPY --from=wheels / /wheels/")
     install = environment_commands(resolution, "/wheels/*.whl" if wheels else "")
-    return lines + run(install, [PIP_MOUNT])
+    return lines + run(install, PIP_MOUNTS)
 
 
 def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str) -> dict[str, str]:
@@ -210,7 +211,7 @@ def _shared(resolution: Resolution, image: Image) -> list[str]:
         lines += run(["python -c 'import torch'"])
     exports, mounts = secret_exports(image.secrets), secret_mounts(image.secrets)
     if image.pip:
-        lines += run([*exports, f"pip install {shlex.join(image.pip)}"], [PIP_MOUNT, *mounts])
+        lines += run([*exports, f"pip install {shlex.join(image.pip)}"], [*PIP_MOUNTS, *mounts])
     for client in image.client:
         lines += ["", "# A vendor's own client, installed the vendor's way."]
         lines += [copy(name, "/tmp/client/") for name in client.files]
@@ -281,6 +282,8 @@ def render_dockerfile(
         f"# Written by torchsmith {torchsmith}; builds without it:",
         "#   docker build --target runtime --tag NAME .      (or podman build)",
         f"#   docker run --shm-size={image.shm_size} NAME",
+        "#   behind a proxy or a mirror: --secret id=pip.conf,src=FILE for pip's settings; if it",
+        f"#   names a `cert`, {SECRETS_FOLDER}/certificates, and --secret id=certificates,src=FILE",
         *(f"#   --secret id={name},env={name} for the build" for name in image.secrets),
         *(comment(f"{absent_cuda(resolution)}.") if inside and absent_cuda(resolution) else ()),
         *_beside(mine if inside else [], image, wheels=compiled and not inside),

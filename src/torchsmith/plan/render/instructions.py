@@ -11,7 +11,12 @@ from msgspec import Struct
 
 from torchsmith.plan.shell import one_command
 
-PIP_MOUNT = "--mount=type=cache,target=/root/.cache/pip"
+# pip's cache, and if whoever builds gives them: its settings, and the authorities it trusts.
+PIP_MOUNTS = (
+    "--mount=type=cache,target=/root/.cache/pip",
+    "--mount=type=secret,id=pip.conf,target=/root/.config/pip/pip.conf",
+    "--mount=type=secret,id=certificates",
+)
 CCACHE_MOUNT = "--mount=type=cache,target=/root/.cache/ccache"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torchsmith.facts.ranges import python_release, release
 from torchsmith.plan.render.instructions import (
-    PIP_MOUNT,
+    PIP_MOUNTS,
     Pin,
     apt_install,
     arg,
@@ -350,7 +350,7 @@ def train_stage(training: Training, secrets: Sequence[str]) -> list[str]:
     exports, mounts = secret_exports(secrets), secret_mounts(secrets)
     if training.pip:
         command = f"pip install {shlex.join(training.pip)}"
-        lines += run([*exports, command], [PIP_MOUNT, *mounts])
+        lines += run([*exports, command], [*PIP_MOUNTS, *mounts])
     if training.conda:
         lines += run(
             [
