@@ -4,7 +4,6 @@
     python -m benchmarks.gpu_torch prepare FOLDER
     python -m benchmarks.gpu_torch keep FOLDER/00 PLACE       # on the CUDA machine, for each piece
     python -m benchmarks.gpu_torch run PLACE --output OUT --work WORK [--seconds 540]
-    python -m benchmarks.gpu_torch prove PLACE --output OUT --work WORK [--seconds 540]
 
 `prepare` needs a network, apt and torchsmith. It collects torchsmith's wheel and those it requires,
 the Debian packages with the libraries that Debian's torch source is built with, and a bundle for
@@ -16,27 +15,25 @@ unpacked.
 
 `run` needs a CUDA machine with the toolkit, cuDNN and NCCL installed, Python with its venv module,
 a C++ compiler, and root where a Debian package is missing. It builds the recipe from the bundle
-with `torchsmith build`. After `--seconds` it stops the build and says how far it came; called again
-with the same WORK it goes on. Once there are wheels, it uses them on the GPU. It writes
-OUT/gpu-torch.json and ends with 0 if everything holds, with 3 if there is more to do.
-
-`prove` runs PyTorch's own tests of that release with what was built, as many as the time allows,
-and measures it against the torch of the Python that runs this. It writes OUT/gpu-proof.json.
+with `torchsmith build`, uses torch and torchvision on the GPU, runs PyTorch's own tests of that
+release, and measures it against the torch of the Python that runs this. All of that goes on in a
+session of its own, which `run` waits for: after `--seconds` it says how far it is, and called again
+it waits on. It copies report and logs to OUT, and ends with 0 if everything holds, with 3 if there
+is more to do.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -53,7 +50,7 @@ from benchmarks.gpu_extension import (
 
 NAME = "gpu-torch"
 REPORT = "gpu-torch.json"
-PROOF = "gpu-proof.json"
+PROGRESS = "progress.log"
 PIECES = "pieces.json"
 PIECE_MIB = 48
 UNFINISHED = 3
@@ -251,13 +248,14 @@ def install_packages(folder: Path, log: Path) -> list[str]:
     return [file.name.partition("_")[0] for file in files]
 
 
-def build(torchsmith: Path, folder: Path, work: Path, log: Path, seconds: float) -> dict[str, Any]:
-    """Build for so many seconds at most; what was finished, and whether all of it was."""
+def build(torchsmith: Path, folder: Path, work: Path, log: Path) -> dict[str, Any]:
+    """Build all of it: what each step took, and what failed."""
     words: list[str | Path] = [torchsmith, "build", work / "project" / f"{NAME}.toml", "--json"]
     words += ["--bundle", folder / f"{NAME}.bundle", "--store", work / "store"]
     words += ["--work", work / "build"]
     start = time.monotonic()
     took: dict[str, float] = {}
+    cpu: dict[str, float] = {}
     failed = ""
     with log.open("a", encoding="utf-8") as file:
         process = subprocess.Popen(
@@ -266,32 +264,30 @@ def build(torchsmith: Path, folder: Path, work: Path, log: Path, seconds: float)
             stderr=file,
             text=True,
             errors="replace",
-            start_new_session=True,
         )
-        # As a person would: it then ends its compilers, and writes down how far it came.
-        timer = threading.Timer(seconds, lambda: os.killpg(process.pid, signal.SIGINT))
-        # Whatever goes wrong before is told at once, not when the time is over.
-        timer.daemon = True
-        timer.start()
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
             # A refusal is a document of many lines, and no event.
             event = json.loads(line) if line.startswith('{"') else {}
-            if event.get("event") == "step-finished":
-                took[event["title"][:60]] = round(event["seconds"], 1)
-                print(f"  ok {event['title'][:100]} ({event['seconds']:.1f} s)", flush=True)
+            title = event.get("title", "")[:60]
+            if event.get("event") == "step-progress" and not event["done"] % 50:
+                left = event["seconds_left"] or 0
+                print(f"  {event['done']} of {event['total']} compiles, {left:.0f} s left")
+            elif event.get("event") == "step-finished":
+                took[title] = round(event["seconds"], 1)
+                cpu[title] = round(event["cpu_seconds"] or 0, 1)
+                print(f"  ok {title} ({event['seconds']:.1f} s)", flush=True)
             elif event.get("event") == "step-failed":
-                failed = f"{event['title'][:60]}: {event['reason']}"
+                failed = f"{title}: {event['reason']}"
                 print(f"  x  {failed}", flush=True)
                 print("\n".join(f"     | {text}" for text in event["excerpt"]), flush=True)
         status = process.wait()
-        timer.cancel()
     return {
         "seconds": round(time.monotonic() - start, 1),
         "status": status,
-        "stopped": time.monotonic() - start >= seconds,
         "steps": took,
+        "cpu_seconds": cpu,
         "failed": failed,
         "objects": objects(work / "build"),
     }
@@ -322,47 +318,6 @@ def use(work: Path, name: str, log: Path) -> dict[str, Any]:
             raise
     found: dict[str, Any] = json.loads(said.strip().rpartition("\n")[2])
     return found
-
-
-def run(folder: Path, output: Path, work: Path, seconds: float) -> int:
-    """As much as the time allows: 0 if everything holds, UNFINISHED if there is more to do."""
-    from benchmarks.gpu_run import FailedError, install
-
-    start = time.monotonic()
-    folder, output, work = (path.absolute() for path in (folder, output, work))
-    settings = json.loads((folder / SETTINGS).read_text("utf-8"))
-    output.mkdir(parents=True, exist_ok=True)
-    work.mkdir(parents=True, exist_ok=True)
-    report: dict[str, Any] = {"settings": settings, "holds": False}
-    status = 1
-    try:
-        report["packages"] = install_packages(folder / "packages", output / "packages.log")
-        torchsmith = work / "torchsmith/bin/torchsmith"
-        if not torchsmith.is_file():
-            torchsmith = install(folder, work, output / "install.log")
-        write_project(work / "project", settings)
-        print(f"ready after {time.monotonic() - start:.0f} s", flush=True)
-        left = seconds - (time.monotonic() - start)
-        report["build"] = build(torchsmith, folder, work, output / "build.log", left)
-        print(f"compiled so far: {report['build']['objects']}", flush=True)
-        # Whatever became of the rest, a torch that is there is used.
-        wheels = sorted((work / "build/dist" / NAME).glob("*.whl"))
-        report["wheels"] = {file.name: file.stat().st_size for file in wheels}
-        names = [name for name in ("torch", "vision") if installed(work, name).exists()]
-        report["use"] = {name: use(work, name, output / f"use-{name}.log") for name in names}
-        checks = [check for said in report["use"].values() for check in said["checks"]]
-        report["holds"] = len(names) == 2 and all(check["holds"] for check in checks)
-        if report["build"]["stopped"]:
-            status = UNFINISHED
-        elif not report["build"]["status"]:
-            status = 0 if report["holds"] else 1
-    except (FailedError, OSError, ValueError, KeyError) as error:
-        report["failed"] = f"{type(error).__name__}: {error}"
-        print(f"x  {report['failed']}")
-    (output / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    ends = {0: "everything holds", UNFINISHED: "not finished: call it again with the same WORK"}
-    print(ends.get(status, "something does not hold"))
-    return status
 
 
 def tested(work: Path, testers: Path, output: Path, seconds: float) -> dict[str, Any]:
@@ -405,27 +360,121 @@ def tested(work: Path, testers: Path, output: Path, seconds: float) -> dict[str,
     return found
 
 
-def prove(folder: Path, output: Path, work: Path, seconds: float) -> int:
-    """PyTorch's tests on what was built, and its speed against the torch that is here."""
-    from benchmarks.gpu_run import FailedError, spoken
+def measured(work: Path, output: Path, seconds: float) -> str:
+    """The speed of what was built against the torch that is here."""
+    from benchmarks.gpu_run import spoken
 
-    folder, output, work = (path.absolute() for path in (folder, output, work))
-    output.mkdir(parents=True, exist_ok=True)
-    proof: dict[str, Any] = {"tests": tested(work, folder / "testers", output, seconds * 0.6)}
     words: list[str | Path] = [work / "torchsmith/bin/torchsmith", "bench", "--device", "cuda"]
     words += [f"ours={installed(work, 'torch')}", f"theirs={sys.executable}"]
-    words += ["--time", str(int(seconds * 0.35)), "--output", output / "gpu-bench.json"]
-    try:
-        proof["bench"] = spoken(words, output / "bench.log")
-        print(proof["bench"])
-    except FailedError as error:
-        proof["bench"] = str(error)
-    (output / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
+    words += ["--time", str(int(seconds)), "--output", output / "gpu-bench.json"]
+    return spoken(words, output / "bench.log")
+
+
+def go(folder: Path, work: Path) -> int:
+    """Everything, one after the other; the report is written anew after each."""
+    from benchmarks.gpu_run import FailedError, install
+
+    start = time.monotonic()
+    settings = json.loads((folder / SETTINGS).read_text("utf-8"))
+    output = work / "report"
+    output.mkdir(parents=True, exist_ok=True)
+    report: dict[str, Any] = {"settings": settings, "holds": False, "ended": False}
+
+    def install_all() -> None:
+        report["packages"] = install_packages(folder / "packages", output / "packages.log")
+        if not (work / "torchsmith/bin/torchsmith").is_file():
+            install(folder, work, output / "install.log")
+        write_project(work / "project", settings)
+
+    def build_all() -> None:
+        program = work / "torchsmith/bin/torchsmith"
+        report["build"] = build(program, folder, work, output / "build.log")
+        wheels = sorted((work / "build/dist" / NAME).glob("*.whl"))
+        report["wheels"] = {file.name: file.stat().st_size for file in wheels}
+        report["verified"] = {
+            file.name: file.read_text("utf-8")
+            for file in (work / "build/dist" / NAME).glob("*.verify.txt")
+        }
+
+    def use_all() -> None:
+        # Whatever became of the rest, a torch that is there is used.
+        names = [name for name in ("torch", "vision") if installed(work, name).exists()]
+        report["use"] = {name: use(work, name, output / f"use-{name}.log") for name in names}
+        checks = [check for said in report["use"].values() for check in said["checks"]]
+        report["holds"] = len(names) == 2 and all(check["holds"] for check in checks)
+        if not names:
+            raise FailedError("there is no torch to use")
+
+    def test_all() -> None:
+        report["tests"] = tested(work, folder / "testers", output, 300)
+
+    def measure_all() -> None:
+        report["bench"] = measured(work, output, 150)
+        print(report["bench"])
+
+    for part in (install_all, build_all, use_all, test_all, measure_all):
+        try:
+            part()
+            print(f"{part.__name__}: after {time.monotonic() - start:.0f} s", flush=True)
+        except (FailedError, OSError, ValueError, KeyError) as error:
+            report.setdefault("failed", []).append(f"{type(error).__name__}: {error}")
+            print(f"x  {error}", flush=True)
+            if part is use_all:
+                break
+        (output / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    report["ended"] = True
+    (output / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
+def run(folder: Path, output: Path, work: Path, seconds: float) -> int:
+    """Wait for it, after starting it where nobody has: 0 if all holds, UNFINISHED if it goes on."""
+    folder, output, work = (path.absolute() for path in (folder, output, work))
+    output.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    note, log, kept = work / "started", work / PROGRESS, work / "report"
+    if not note.exists():
+        words = [sys.executable, "-u", "-m", "benchmarks.gpu_torch", "go", folder, "--work", work]
+        with log.open("w", encoding="utf-8") as file:
+            # It outlives whoever started it: a compile that is stopped is made again.
+            process = subprocess.Popen(
+                [str(word) for word in words],
+                cwd=HERE.parent,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        note.write_text(str(process.pid))
+    end = time.monotonic() + seconds
+    report: dict[str, Any] = {}
+    while time.monotonic() < end and not report.get("ended"):
+        time.sleep(2)
+        if (kept / REPORT).is_file():
+            # It may be in the middle of writing.
+            with contextlib.suppress(ValueError):
+                report = json.loads((kept / REPORT).read_text("utf-8"))
+        if not Path(f"/proc/{note.read_text()}").exists() and not report.get("ended"):
+            print("it ended by itself")
+            break
+    print(log.read_text("utf-8", errors="replace")[-6000:])
+    print(f"compiled so far: {objects(work / 'build')}")
+    shutil.copy(log, output / PROGRESS)
+    if kept.is_dir():
+        for said in kept.glob("*.json"):
+            shutil.copy(said, output)
+        with tarfile.open(output / "logs.tar.gz", "w:gz") as tar:
+            for said in sorted(kept.glob("*.log")):
+                tar.add(said, arcname=said.name)
+    if not report.get("ended"):
+        print("not finished: call it again with the same WORK")
+        return UNFINISHED
+    print("everything holds" if report["holds"] else "something does not hold")
+    return 0 if report["holds"] else 1
+
+
 def main() -> int:
-    """Prepare, keep a piece, run, or prove."""
+    """Prepare, keep a piece, or run."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     there = commands.add_parser("prepare", help="where there is a network")
@@ -448,12 +497,13 @@ def main() -> int:
     piece = commands.add_parser("keep", help="on the CUDA machine, for each piece")
     piece.add_argument("piece", type=Path)
     piece.add_argument("place", type=Path)
-    for name, about in (("run", "on the CUDA machine"), ("prove", "there, once it is built")):
-        here = commands.add_parser(name, help=about)
-        here.add_argument("folder", type=Path)
-        here.add_argument("--output", type=Path, required=True)
-        here.add_argument("--work", type=Path, required=True)
-        here.add_argument("--seconds", type=float, default=540)
+    here = commands.add_parser("run", help="on the CUDA machine")
+    here.add_argument("--output", type=Path, required=True)
+    here.add_argument("--seconds", type=float, default=540)
+    inner = commands.add_parser("go", help="what `run` starts")
+    for parsed in (here, inner):
+        parsed.add_argument("folder", type=Path)
+        parsed.add_argument("--work", type=Path, required=True)
     given = parser.parse_args()
     if given.command == "prepare":
         chosen = vars(given).items()
@@ -462,8 +512,9 @@ def main() -> int:
     if given.command == "keep":
         keep(given.piece, given.place)
         return 0
-    does = run if given.command == "run" else prove
-    return does(given.folder, given.output, given.work, given.seconds)
+    if given.command == "go":
+        return go(given.folder, given.work)
+    return run(given.folder, given.output, given.work, given.seconds)
 
 
 if __name__ == "__main__":
