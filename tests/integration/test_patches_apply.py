@@ -252,6 +252,7 @@ def debian_changes(archive: bytes, wanted: set[str]) -> list[str]:
             {
                 "find-blas",
                 "old-cpuinfo",
+                "old-httplib",
                 "system-flatbuffers",
                 "debian-wheel",
                 "debian-version",

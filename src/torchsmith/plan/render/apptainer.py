@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from torchsmith.plan.render.instructions import apt_words
+from torchsmith.plan.render.instructions import apt_libraries, apt_words
 from torchsmith.plan.render.pythons import cpython_commands, uv_commands
 from torchsmith.plan.render.stages import (
     archive_commands,
@@ -99,7 +99,8 @@ def _post(
         apt += [resolution.python_package, f"{resolution.python_package}-venv"]
     client = [one_command(line) for item in image.client for line in item.run]
     pip = [*image.pip, *(training.pip if training else ())]
-    before, words = apt_words(apt, pins(resolution), resolution.apt)
+    before, words = apt_words(apt, pins(resolution))
+    install = "apt-get install --yes --no-install-recommends"
     return [
         "set -eu",
         "export DEBIAN_FRONTEND=noninteractive",
@@ -107,7 +108,8 @@ def _post(
         "apt-get update",
         *repositories,
         *before,
-        f"apt-get install --yes --no-install-recommends {' '.join(words)}",
+        f"{install} {' '.join(words)}",
+        *apt_libraries(resolution.apt, install),
         *links,
         *brought,
         *environment_commands(resolution, f"{_WHEELS}/*.whl" if wheels else ""),

@@ -38,14 +38,9 @@ _LIBRARY = re.compile(r"lib(nccl|cudnn)\d*(-.+)?")
 
 
 def apt_words(
-    packages: Iterable[str],
-    pins: Mapping[str, Pin] | None = None,
-    linked: Iterable[str] = (),
+    packages: Iterable[str], pins: Mapping[str, Pin] | None = None
 ) -> tuple[list[str], list[str]]:
     """Commands that come first, and the words of `apt-get install`: options and packages.
-
-    `linked` are packages that something was built with: the libraries their -dev packages stand for
-    are installed too. Each distribution has other names for those, which apt knows.
 
     NVIDIA's images hold NCCL and cuDNN at a release: apt ends where an installation would change
     it. So a package of theirs is taken at the release the image has, unless one is asked for.
@@ -71,16 +66,20 @@ def apt_words(
             '|| true)"'
         ] = None
         words.append(f'"{name}=${{{library}:-{pin.version}}}"')
-    headers = sorted(
-        {item for item in linked if item.endswith("-dev") and not _LIBRARY.fullmatch(item)}
-    )
-    if headers:
-        before[
-            f'loaded="$(apt-cache depends --important {shlex.join(headers)} '
-            "| sed -n 's/^ *Depends: \\(lib[^<>]*\\)$/\\1/p' | grep -v -e '-dev$' | sort -u)\""
-        ] = None
-        words.append("$loaded")
     return list(before), [*options, *words]
+
+
+def apt_libraries(linked: Iterable[str], install: str) -> list[str]:
+    """Commands that install the libraries which the -dev packages among `linked` stand for.
+
+    Each distribution has other names for those, which apt knows.
+    """
+    named = {item for item in linked if item.endswith("-dev") and not _LIBRARY.fullmatch(item)}
+    if not named:
+        return []
+    names = "sed -n 's/^ *Depends: \\(lib[^<>]*\\)$/\\1/p' | grep -v -e '-dev$'"
+    asked = shlex.join(sorted(named))
+    return [f"apt-cache depends --important {asked} | {names} | sort -u | xargs -r {install}"]
 
 
 def apt_install(
@@ -94,13 +93,12 @@ def apt_install(
     such a lock until the build is over, and waits for itself. Not apt's own folder, which the
     distributions' images empty after every installation.
     """
-    before, words = apt_words(packages, pins, linked)
+    before, words = apt_words(packages, pins)
     names = " \\\n        ".join(words)
     install = (
         # Nobody keeps an image whose making lost power: dpkg need not wait for the disk.
         f"flock {_APT_FOLDER}/turn apt-get -o Dir::Cache::archives={_APT_FOLDER} "
-        "-o Dpkg::Options::=--force-unsafe-io install --yes "
-        f"--no-install-recommends \\\n        {names}"
+        "-o Dpkg::Options::=--force-unsafe-io install --yes --no-install-recommends"
     )
     return run(
         [
@@ -108,7 +106,8 @@ def apt_install(
             f"mkdir -p {_APT_FOLDER}/partial",
             "apt-get update",
             *before,
-            install,
+            f"{install} \\\n        {names}",
+            *apt_libraries(linked, install),
             "rm -rf /var/lib/apt/lists/*",
         ],
         [f"--mount=type=cache,target={_APT_FOLDER}"],
