@@ -1,0 +1,275 @@
+"""The part of gpu_torch.py that runs on the CUDA machine, where there is only Python itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu_extension import HERE, SETTINGS
+from benchmarks.gpu_run import FailedError, install, spoken
+from benchmarks.gpu_torch import NAME, TESTERS, write_project
+
+REPORT = "gpu-torch.json"
+PROGRESS = "progress.log"
+UNFINISHED = 3
+_SUITES = ("test_torch.py", "test_cuda.py", "test_nn.py")
+
+
+def install_packages(folder: Path, log: Path) -> list[str]:
+    """Install the packages that are not here under their own name or Ubuntu's; which they were."""
+    asked = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${Package}\n"],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    # Ubuntu 24.04 and Debian 13 renamed libraries: libssl3 is libssl3t64.
+    here = {name.removesuffix("t64") for name in asked.stdout.split()}
+    files = [
+        file for file in sorted(folder.glob("*.deb")) if file.name.partition("_")[0] not in here
+    ]
+    if files:
+        # Another distribution's: what they depend on is here under other names.
+        words = ["dpkg", "--install", "--force-depends", "--force-overwrite", *map(str, files)]
+        with log.open("w", encoding="utf-8") as file:
+            done = subprocess.run(
+                words,
+                check=False,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            )
+        if done.returncode:
+            print(f"dpkg ended with {done.returncode}: see {log}", flush=True)
+    return [file.name.partition("_")[0] for file in files]
+
+
+def build(torchsmith: Path, folder: Path, work: Path, log: Path) -> dict[str, Any]:
+    """Build all of it: what each step took, and what failed."""
+    words: list[str | Path] = [torchsmith, "build", work / "project" / f"{NAME}.toml", "--json"]
+    words += ["--bundle", folder / f"{NAME}.bundle", "--store", work / "store"]
+    words += ["--work", work / "build"]
+    start = time.monotonic()
+    took: dict[str, float] = {}
+    cpu: dict[str, float] = {}
+    failed = ""
+    with log.open("a", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            [str(word) for word in words],
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+            errors="replace",
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            file.write(line)
+            # A refusal is a document of many lines, and no event.
+            event = json.loads(line) if line.startswith('{"') else {}
+            title = event.get("title", "")[:60]
+            if event.get("event") == "step-progress" and not event["done"] % 50:
+                left = event["seconds_left"] or 0
+                print(f"  {event['done']} of {event['total']} compiles, {left:.0f} s left")
+            elif event.get("event") == "step-finished":
+                took[title] = round(event["seconds"], 1)
+                cpu[title] = round(event["cpu_seconds"] or 0, 1)
+                print(f"  ok {title} ({event['seconds']:.1f} s)", flush=True)
+            elif event.get("event") == "step-failed":
+                failed = f"{title}: {event['reason']}"
+                print(f"  x  {failed}", flush=True)
+                print("\n".join(f"     | {text}" for text in event["excerpt"]), flush=True)
+        status = process.wait()
+    return {
+        "seconds": round(time.monotonic() - start, 1),
+        "status": status,
+        "steps": took,
+        "cpu_seconds": cpu,
+        "failed": failed,
+        "objects": objects(work / "build"),
+    }
+
+
+def objects(work: Path) -> dict[str, int]:
+    """How many files were compiled so far, by the language they are in."""
+    found = [path for path in work.rglob("*.o") if "CMakeTmp" not in path.parts]
+    cuda = sum(path.name.endswith(".cu.o") for path in found)
+    return {"cuda": cuda, "others": len(found) - cuda}
+
+
+def installed(work: Path, name: str) -> Path:
+    """The Python of the environment in which the build verified a wheel."""
+    return work / "build/verify" / NAME / name / "bin/python"
+
+
+def use(work: Path, name: str, log: Path) -> dict[str, Any]:
+    """Run the checks with what the build installed to verify it."""
+    try:
+        said = spoken([installed(work, name), HERE / "gpu_checks.py", name], log)
+    except FailedError:
+        # One that does not hold ends it with 1, and says which.
+        said = log.read_text("utf-8").rstrip().rpartition("\n")[2]
+        if not said.startswith('{"torch"'):
+            raise
+    found: dict[str, Any] = json.loads(said.strip().rpartition("\n")[2])
+    return found
+
+
+def tested(work: Path, testers: Path, output: Path, seconds: float) -> dict[str, Any]:
+    """PyTorch's own tests of this release on the GPU: how many passed, and which did not."""
+    place = work / "testers"
+    brought: list[str | Path] = [
+        "--quiet",
+        "--no-index",
+        "--find-links",
+        testers,
+        "--target",
+        place,
+        *TESTERS,
+    ]
+    if not place.is_dir():
+        spoken([sys.executable, "-m", "pip", "install", *brought], output / "testers.log")
+    found: dict[str, Any] = {}
+    end = time.monotonic() + seconds
+    for name in _SUITES:
+        words: list[str | Path] = ["timeout", "-s", "INT", str(max(1, int(end - time.monotonic())))]
+        words += [installed(work, "torch"), "-m", "pytest", name, "-n", "12", "-q", "-rfE"]
+        words += ["-p", "no:cacheprovider", "--tb=line"]
+        done = subprocess.run(
+            [str(word) for word in words],
+            cwd=work / "build/build" / NAME / "torch/test",
+            env={**os.environ, "PYTHONPATH": str(place), "PYTORCH_TESTING_DEVICE_ONLY_FOR": "cuda"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        (output / f"{name}.log").write_text(done.stdout[-4_000_000:], encoding="utf-8")
+        lines = done.stdout.splitlines()
+        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        found[name] = {"status": done.returncode, "said": lines[-1:], "failed": failed}
+        print(f"{name}: {' '.join(lines[-1:])}", flush=True)
+    return found
+
+
+def measured(work: Path, output: Path, seconds: float) -> str:
+    """The speed of what was built against the torch that is here."""
+    words: list[str | Path] = [work / "torchsmith/bin/torchsmith", "bench", "--device", "cuda"]
+    words += [f"ours={installed(work, 'torch')}", f"theirs={sys.executable}"]
+    words += ["--time", str(int(seconds)), "--output", output / "gpu-bench.json"]
+    return spoken(words, output / "bench.log")
+
+
+def go(folder: Path, work: Path) -> int:
+    """Everything, one after the other; the report is written anew after each."""
+    start = time.monotonic()
+    settings = json.loads((folder / SETTINGS).read_text("utf-8"))
+    output = work / "report"
+    output.mkdir(parents=True, exist_ok=True)
+    report: dict[str, Any] = {"settings": settings, "holds": False}
+
+    def install_all() -> None:
+        report["packages"] = install_packages(folder / "packages", output / "packages.log")
+        if not (work / "torchsmith/bin/torchsmith").is_file():
+            install(folder, work, output / "install.log")
+        write_project(work / "project", settings)
+
+    def build_all() -> None:
+        program = work / "torchsmith/bin/torchsmith"
+        report["build"] = build(program, folder, work, output / "build.log")
+        wheels = sorted((work / "build/dist" / NAME).glob("*.whl"))
+        report["wheels"] = {file.name: file.stat().st_size for file in wheels}
+        report["verified"] = {
+            file.name: file.read_text("utf-8")
+            for file in (work / "build/dist" / NAME).glob("*.verify.txt")
+        }
+
+    def use_all() -> None:
+        # Whatever became of the rest, a torch that is there is used.
+        names = [name for name in ("torch", "vision") if installed(work, name).exists()]
+        report["use"] = {name: use(work, name, output / f"use-{name}.log") for name in names}
+        checks = [check for said in report["use"].values() for check in said["checks"]]
+        report["holds"] = len(names) == 2 and all(check["holds"] for check in checks)
+        if not names:
+            raise FailedError("there is no torch to use")
+
+    def test_all() -> None:
+        report["tests"] = tested(work, folder / "testers", output, 300)
+
+    def measure_all() -> None:
+        report["bench"] = measured(work, output, 150)
+        print(report["bench"])
+
+    for part in (install_all, build_all, use_all, test_all, measure_all):
+        try:
+            part()
+            print(f"{part.__name__}: after {time.monotonic() - start:.0f} s", flush=True)
+        except (FailedError, OSError, ValueError, KeyError) as error:
+            report.setdefault("failed", []).append(f"{type(error).__name__}: {error}")
+            print(f"x  {error}", flush=True)
+        (output / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        if part is use_all and not report["use"]:
+            break
+    return 0
+
+
+def run(folder: Path, output: Path, work: Path, seconds: float) -> int:
+    """Wait for it, after starting it where nobody has: 0 if all holds, UNFINISHED if it goes on."""
+    folder, output, work = (path.absolute() for path in (folder, output, work))
+    output.mkdir(parents=True, exist_ok=True)
+    work.mkdir(parents=True, exist_ok=True)
+    note, log, kept = work / "started", work / PROGRESS, work / "report"
+    if not _runs(note):
+        # What an earlier one said is no news; what it built is taken up again.
+        (kept / REPORT).unlink(missing_ok=True)
+        words = [sys.executable, "-u", "-m", "benchmarks.gpu_torch", "go", folder, "--work", work]
+        with log.open("w", encoding="utf-8") as file:
+            # It outlives whoever started it: a compile that is stopped is made again.
+            process = subprocess.Popen(
+                [str(word) for word in words],
+                cwd=HERE.parent,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        note.write_text(str(process.pid))
+    end = time.monotonic() + seconds
+    while _runs(note) and time.monotonic() < end:
+        time.sleep(2)
+    report: dict[str, Any] = {}
+    # It may be in the middle of writing, or have written nothing yet.
+    with contextlib.suppress(ValueError, OSError):
+        report = json.loads((kept / REPORT).read_text("utf-8"))
+    print(log.read_text("utf-8", errors="replace")[-6000:])
+    print(f"compiled so far: {objects(work / 'build')}")
+    shutil.copy(log, output / PROGRESS)
+    if kept.is_dir():
+        for said in kept.glob("*.json"):
+            shutil.copy(said, output)
+        with tarfile.open(output / "logs.tar.gz", "w:gz") as tar:
+            for said in sorted(kept.glob("*.log")):
+                tar.add(said, arcname=said.name)
+    if _runs(note):
+        print("not finished: call it again with the same WORK")
+        return UNFINISHED
+    holds = bool(report.get("holds"))
+    print("everything holds" if holds else "something does not hold")
+    return 0 if holds else 1
+
+
+def _runs(note: Path) -> bool:
+    """Whether the process of that number is at work; one that ended may still be listed."""
+    try:
+        said = Path(f"/proc/{note.read_text()}/stat").read_text()
+    except OSError:
+        return False
+    return said.rpartition(")")[2].split()[0] != "Z"
