@@ -136,6 +136,8 @@ def _kernels(torch: Any) -> Iterator[Found]:
     }
     for name, (call, x) in calls.items():
         most = _EXACT if x.dtype == torch.int64 else _CLOSE
+        # The rounding of thousands of factors adds up.
+        most = 10 * _CLOSE if name == "cumprod" else most
         yield name, worst(call(x.cuda()), call(x)), most
     table = torch.randn(1000, 64)
     both = [table.clone().requires_grad_(), table.cuda().requires_grad_()]

@@ -75,8 +75,8 @@ kind = "debian"
 suite = "{suite}"
 """
 
-# What PyTorch's own tests import.
-TESTERS = ("pytest", "pytest-xdist", "expecttest", "hypothesis", "psutil", "numpy<2.3")
+# What PyTorch's own tests import, and what torchvision does.
+TESTERS = ("pytest", "pytest-xdist", "expecttest", "hypothesis", "psutil", "numpy<2.3", "pillow")
 
 
 def write_project(folder: Path, settings: dict[str, Any]) -> Path:

@@ -109,11 +109,12 @@ def installed(work: Path) -> Path:
     return work / "build/build" / NAME / "env-torch/bin/python"
 
 
-def add_vision(work: Path, log: Path) -> None:
-    """Put torchvision's wheel beside the torch it was built on."""
+def add_vision(work: Path, testers: Path, log: Path) -> None:
+    """Put torchvision's wheel, and what it imports, beside the torch it was built on."""
     wheels = sorted((work / "build/dist" / NAME).glob("torchvision-*.whl"))
-    words: list[str | Path] = [sys.executable, "-m", "pip", "--python", installed(work)]
-    spoken([*words, "install", "--quiet", "--no-index", "--no-deps", *wheels], log)
+    words: list[str | Path] = [sys.executable, "-m", "pip", "--python", installed(work), "install"]
+    words += ["--quiet", "--no-index", "--no-deps", "--find-links", testers, "pillow"]
+    spoken([*words, *wheels], log)
 
 
 def use(work: Path, name: str, log: Path) -> dict[str, Any]:
@@ -203,7 +204,7 @@ def go(folder: Path, work: Path) -> int:
         # Whatever became of the rest, a torch that is there is used.
         if not installed(work).exists():
             raise FailedError("there is no torch to use")
-        add_vision(work, output / "vision.log")
+        add_vision(work, folder / "testers", output / "vision.log")
         names = ("torch", "vision")
         report["use"] = {name: use(work, name, output / f"use-{name}.log") for name in names}
         checks = [check for said in report["use"].values() for check in said["checks"]]

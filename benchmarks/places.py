@@ -14,7 +14,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import shlex
+import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace as with_fields
@@ -32,6 +34,8 @@ from torchsmith.plan.models import HERE, Place, Plan, Step
 from torchsmith.recipe.load import LoadedRecipe, load_recipe
 from torchsmith.recipe.presets import find_preset
 
+_GENERATORS = ("generate-torch-sources", "ATEN_CPU_FILES_GEN_TARGET")
+
 
 def drawn(tree: Path, count: int, seed: int) -> list[str]:
     """Compile commands of files of a configured tree, each to an object nobody keeps."""
@@ -39,6 +43,14 @@ def drawn(tree: Path, count: int, seed: int) -> list[str]:
     listed = [entry for entry in listed if entry["file"].endswith((".cpp", ".cc", ".c"))]
     chosen = random.Random(seed).sample(listed, min(count, len(listed)))
     return [f"cd {shlex.quote(entry['directory'])}; {_to_nowhere(entry)}" for entry in chosen]
+
+
+def generate(tree: Path) -> None:
+    """Have PyTorch's generators write the sources and headers that others include."""
+    folder = tree / "build"
+    cache = (folder / "CMakeCache.txt").read_text("utf-8")
+    (ninja,) = re.findall(r"^CMAKE_MAKE_PROGRAM:\w+=(.+)$", cache, re.M)
+    subprocess.run([ninja, "-C", folder, *_GENERATORS], check=True, stdout=subprocess.DEVNULL)
 
 
 def _to_nowhere(entry: dict[str, str]) -> str:
@@ -96,6 +108,7 @@ def main() -> None:
     plan = planned(loaded, store, here=True)
     configure = next(item for item in plan.steps if item.kind == "configure")
     configured = build(plan, store, project=project, only=[configure.id])
+    generate(configured.work / configure.outputs[0])
     commands = drawn(configured.work / configure.outputs[0], given.files, given.seed)
     recipe = loaded.recipe.model_copy(update={"system": given.system})
     boxed = planned(with_fields(loaded, recipe=recipe), store)

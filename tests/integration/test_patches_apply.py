@@ -253,6 +253,7 @@ def debian_changes(archive: bytes, wanted: set[str]) -> list[str]:
                 "find-blas",
                 "old-cpuinfo",
                 "old-httplib",
+                "system-libuv",
                 "system-flatbuffers",
                 "debian-wheel",
                 "debian-version",

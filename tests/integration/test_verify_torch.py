@@ -101,7 +101,7 @@ def test_the_published_wheel_passes_every_check(verified: Report) -> None:
 def test_everything_it_can_do_was_tried(verified: Report) -> None:
     found = statuses(verified, "behaviour", "numerics", "python")
     assert set(found.values()) == {"pass"}
-    names = {"autograd", "data loader", "torch.compile", "numpy bridge"}
+    names = {"autograd", "data loader", "torch.compile", "numpy bridge", "rendezvous"}
     assert names | {"conv2d", "svd", "fft", "random stream"} <= set(found)
 
 

@@ -1,9 +1,11 @@
 """What any torch must be able to do on a CPU, held against results made without it."""
 
+import contextlib
 import importlib
 import io
 import json
 import os
+import socket
 import tempfile
 from typing import Any
 
@@ -277,6 +279,22 @@ def gloo() -> str:
     return "one process"
 
 
+def rendezvous() -> str:
+    """Processes can meet at an address, the way torchrun has them meet."""
+    distributed = importlib.import_module("torch.distributed")
+    if not distributed.is_available():
+        raise Absent("built without distributed")
+    if not hasattr(distributed, "TCPStore"):
+        raise Absent("this release has no store of its own")
+    with contextlib.closing(socket.socket()) as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    store = distributed.TCPStore("127.0.0.1", port, 1, True)
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+    return "one process"
+
+
 def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
     """Every check of this file, in order."""
     behaviour = [
@@ -290,6 +308,7 @@ def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
         ("numpy bridge", numpy_bridge),
         ("threads", threads),
         ("gloo", gloo),
+        ("rendezvous", rendezvous),
     ]
     numerics = [
         ("matmul", lambda: compare("matmul", lambda t, a, b: a.mm(b))),
