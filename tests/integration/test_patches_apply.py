@@ -254,6 +254,8 @@ def debian_changes(archive: bytes, wanted: set[str]) -> list[str]:
                 "old-cpuinfo",
                 "old-httplib",
                 "system-libuv",
+                "debian-math-errno",
+                "debian-inductor-native",
                 "system-flatbuffers",
                 "debian-wheel",
                 "debian-version",

@@ -121,6 +121,14 @@ class Trouble(Conditions, frozen=True, kw_only=True):
     why: str
 
 
+class Switch(Conditions, frozen=True, kw_only=True):
+    """Variables that make a range of releases better, and are off unless somebody sets them."""
+
+    torch: Range
+    env: dict[str, str]
+    why: str
+
+
 class TorchCxx(Fact, frozen=True, kw_only=True):
     """The C++ standard the sources are written in, and the oldest gcc that compiles them."""
 
@@ -176,6 +184,7 @@ class TorchFile(_Model, frozen=True, kw_only=True):
     archs: list[TorchArchs]
     published: list[PublishedArchs]
     trouble: list[Trouble]
+    switch: list[Switch] = []
     frontend: list[TorchFrontend]
 
 

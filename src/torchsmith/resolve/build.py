@@ -106,14 +106,20 @@ def vendored_files(debian: DebianBuild | None, cuda: str) -> tuple[VendoredChoic
 
 
 def build_env(
+    facts: Facts,
     recipe: Recipe,
+    torch: str,
     target: Target,
     cuda: CudaChoice | None,
     version: str,
     debian: DebianBuild | None,
 ) -> dict[str, str]:
     """The environment of the build; the recipe's own wins."""
-    env: dict[str, str] = dict(debian.env) if debian else {}
+    env: dict[str, str] = {}
+    for switch in facts.torch.switch:
+        if torch in version_range(switch.torch) and switch.platform in (None, target.platform):
+            env.update(switch.env)
+    env.update(debian.env if debian else {})
     if target.board is not None:
         env.update(target.board.env)
     if cuda is not None:
