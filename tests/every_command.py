@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from torchsmith.cli.app import app
+from torchsmith.cli.app import command_line
 
 
 def _walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -16,7 +16,7 @@ def _walk(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
         yield from _walk(below, (*words, name))
 
 
-EVERY = dict(_walk(typer.main.get_command(app), ()))
+EVERY = dict(_walk(typer.main.get_command(command_line()), ()))
 LEAVES = {words: one for words, one in EVERY.items() if not hasattr(one, "commands")}
 
 

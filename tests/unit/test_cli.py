@@ -10,7 +10,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 from tests.unit.conftest import Run
+
+from torchsmith.cli.app import command_line
 
 pytestmark = pytest.mark.unit
 
@@ -295,3 +298,11 @@ def test_a_store_that_is_no_database_is_a_sentence(run: Run, tmp_path: Path) -> 
         assert code != 0
         assert "Traceback" not in said
         assert said.startswith("error: ")
+
+
+def test_only_the_command_that_is_named_is_read() -> None:
+    """The options of all of them take as long as a plan; whoever names none is shown all."""
+    named = typer.main.get_command(command_line(["plan", "--help"]))
+    others = [typer.main.get_command(command_line(words)) for words in ([], ["-h"], ["no-such"])]
+    assert set(getattr(named, "commands", {})) == {"plan"}
+    assert all({"plan", "build", "job"} <= set(getattr(one, "commands", {})) for one in others)

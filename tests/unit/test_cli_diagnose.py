@@ -220,7 +220,7 @@ def test_the_command_line_says_it_after_the_error(
     def failing(**_: object) -> None:
         raise StepFailed("compile", "compile torch", "it ended with 1", ("x",), str(log))
 
-    monkeypatch.setattr("torchsmith.cli.app.app", failing)
+    monkeypatch.setattr("torchsmith.cli.app.command_line", lambda _: failing)
     code, _, err = run("build")
     assert code == 6
     assert err.index("error: compile torch") < err.index("known: A compiler was killed")

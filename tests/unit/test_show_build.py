@@ -108,7 +108,7 @@ def test_a_failure_is_shown_once(
             base = {"PATH": "/usr/bin:/bin"}
             run_plan(plan, store, journal, environment=base, on_event=shown.event)
 
-    monkeypatch.setattr("torchsmith.cli.app.app", fail)
+    monkeypatch.setattr("torchsmith.cli.app.command_line", lambda _: fail)
     monkeypatch.setattr(sys, "argv", ["torchsmith", "build"])
     with pytest.raises(SystemExit) as end:
         main()

@@ -30,9 +30,9 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")
     try:
-        from torchsmith.cli.app import app
+        from torchsmith.cli.app import command_line
 
-        app(prog_name="torchsmith")
+        command_line(sys.argv[1:])(prog_name="torchsmith")
     except RecipeError as error:
         for problem in error.problems:
             _complain(f"{error.path}: {problem}")

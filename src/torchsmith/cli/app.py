@@ -2,54 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from torchsmith import __version__
-from torchsmith.cli import (
-    bench,
-    build,
-    bundle,
-    conda,
-    diagnose,
-    doctor,
-    facts,
-    finish,
-    fits,
-    guard,
-    image,
-    init,
-    inspect,
-    job,
-    key,
-    libtorch,
-    lock,
-    log,
-    parity,
-    plan,
-    portal,
-    publish,
-    run,
-    schema,
-    serve,
-    store,
-    timeline,
-    verify,
-)
 from torchsmith.cli.help import App
 
 HELP = "From a recipe to the PyTorch you need: checked, planned, built, packaged, proven, shipped."
 
-app = App(
-    HELP,
-    name="torchsmith",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`torchsmith help COMMAND` explains one. Any command takes --debug, which shows the "
-    "traceback behind an error.",
-)
+# The commands in the order of the help, under its headings: which module of this room, and which
+# name in it.
+_SECTIONS: dict[str, dict[str, str]] = {
+    "Ask and plan": {
+        "init": "init.init",
+        "plan": "plan.plan",
+        "doctor": "doctor.doctor",
+        "facts": "facts.app",
+        "schema": "schema.schema",
+    },
+    "Build": {
+        "lock": "lock.lock",
+        "build": "build.build",
+        "guard": "guard.guard",
+        "bundle": "bundle.bundle",
+        "log": "log.log",
+        "timeline": "timeline.timeline",
+        "diagnose": "diagnose.diagnose",
+        "store": "store.app",
+    },
+    "Prove and package": {
+        "verify": "verify.verify",
+        "inspect": "inspect.inspect",
+        "fits": "fits.fits",
+        "finish": "finish.finish",
+        "conda": "conda.conda",
+        "libtorch": "libtorch.libtorch",
+        "key": "key.app",
+    },
+    "Publish": {
+        "publish": "publish.publish",
+        "yank": "publish.yank",
+        "remove": "publish.remove",
+        "serve": "serve.serve",
+    },
+    "Images and jobs": {"image": "image.app", "run": "run.run", "job": "job.app"},
+    "Watch": {"portal": "portal.portal"},
+    "Compare": {"bench": "bench.bench", "parity": "parity.parity"},
+}
+
+
+def command_line(words: Sequence[str] = ()) -> App:
+    """The command line; of the commands only the one that the words name, where they do.
+
+    Reading the options of all of them takes as long as planning a recipe.
+    """
+    app = App(
+        HELP,
+        name="torchsmith",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="`torchsmith help COMMAND` explains one. Any command takes --debug, which shows "
+        "the traceback behind an error.",
+    )
+    app.callback(help=HELP)(_root)
+    known = {name for commands in _SECTIONS.values() for name in commands}
+    # A shell that completes a line asks by a variable.
+    named = bool(words) and words[0] in known and "_TORCHSMITH_COMPLETE" not in os.environ
+    for section, commands in _SECTIONS.items():
+        for name, place in commands.items():
+            if named and name != words[0]:
+                continue
+            module, _, attribute = place.partition(".")
+            command = getattr(importlib.import_module(f"torchsmith.cli.{module}"), attribute)
+            if isinstance(command, App):
+                app.add_typer(command, name=name, rich_help_panel=section)
+            else:
+                app.command(name, rich_help_panel=section)(command)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -58,58 +91,10 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(help=HELP)
-def root(
+def _root(
     version: Annotated[
         bool,
         typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Take what goes before a command."""
-
-
-# The commands in the order of the help, under its headings.
-_SECTIONS: dict[str, dict[str, Callable[..., None] | App]] = {
-    "Ask and plan": {
-        "init": init.init,
-        "plan": plan.plan,
-        "doctor": doctor.doctor,
-        "facts": facts.app,
-        "schema": schema.schema,
-    },
-    "Build": {
-        "lock": lock.lock,
-        "build": build.build,
-        "guard": guard.guard,
-        "bundle": bundle.bundle,
-        "log": log.log,
-        "timeline": timeline.timeline,
-        "diagnose": diagnose.diagnose,
-        "store": store.app,
-    },
-    "Prove and package": {
-        "verify": verify.verify,
-        "inspect": inspect.inspect,
-        "fits": fits.fits,
-        "finish": finish.finish,
-        "conda": conda.conda,
-        "libtorch": libtorch.libtorch,
-        "key": key.app,
-    },
-    "Publish": {
-        "publish": publish.publish,
-        "yank": publish.yank,
-        "remove": publish.remove,
-        "serve": serve.serve,
-    },
-    "Images and jobs": {"image": image.app, "run": run.run, "job": job.app},
-    "Watch": {"portal": portal.portal},
-    "Compare": {"bench": bench.bench, "parity": parity.parity},
-}
-
-for _section, _commands in _SECTIONS.items():
-    for _name, _command in _commands.items():
-        if isinstance(_command, App):
-            app.add_typer(_command, name=_name, rich_help_panel=_section)
-        else:
-            app.command(_name, rich_help_panel=_section)(_command)
