@@ -12,7 +12,7 @@ from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import releases
 from torchsmith.host.models import Compiler, Host, InstalledGpu, Python, Toolkit
 from torchsmith.plan.render.stages import base_stage, environment_commands
-from torchsmith.plan.torch import environment
+from torchsmith.plan.torch import build_env, environment
 from torchsmith.recipe.compose import compose
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand
@@ -412,3 +412,22 @@ def test_torchcodec_is_the_one_that_came_out_with_its_torch(torch: str, codec: s
     made = resolved(torch=torch, python="3.12", companions={"codec": "match"})
     assert [(item.package, item.version) for item in made.companions] == [("torchcodec", codec)]
     assert "libavcodec-dev" in made.apt
+
+
+def test_the_blas_that_is_asked_for_is_the_one_the_plan_names() -> None:
+    """Debian's source is built with OpenBLAS unless a feature names another, or the recipe."""
+    wish = {"torch": "2.6.0", "cuda": "none", "source": {"kind": "debian"}}
+    asked = resolved(**wish, features={"mkl": "static"})
+    assert dict(build_env(asked))["BLAS"] == "MKL"
+    assert dict(build_env(resolved(**wish)))["BLAS"] == "OpenBLAS"
+    own = resolved(**wish, features={"mkl": "static"}, build={"env": {"BLAS": "FlexiBLAS"}})
+    assert dict(build_env(own))["BLAS"] == "FlexiBLAS"
+
+
+def test_on_aarch64_hot_functions_lie_together_unless_the_recipe_says_no() -> None:
+    name = "USE_PRIORITIZED_TEXT_FOR_LD"
+    arm = {"torch": "2.6.0", "cuda": "none", "platform": "linux-aarch64", "system": "debian-12"}
+    assert dict(build_env(resolved(**arm)))[name] == "1"
+    assert dict(build_env(resolved(**arm, build={"env": {name: "0"}})))[name] == "0"
+    assert name not in dict(build_env(resolved(**{**arm, "torch": "2.3.1"})))
+    assert name not in dict(build_env(resolved(torch="2.6.0", cuda="none")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from torchsmith.facts.cuda import image_end
 from torchsmith.facts.files import Facts, addresses
@@ -113,13 +114,16 @@ def build_env(
     cuda: CudaChoice | None,
     version: str,
     debian: DebianBuild | None,
+    features: Mapping[str, str],
 ) -> dict[str, str]:
-    """The environment of the build; the recipe's own wins."""
+    """The environment of the build beside that of its features; the recipe's own wins."""
     env: dict[str, str] = {}
     for switch in facts.torch.switch:
         if torch in version_range(switch.torch) and switch.platform in (None, target.platform):
             env.update(switch.env)
     env.update(debian.env if debian else {})
+    # The BLAS that a feature names is not the one that Debian's source takes by default.
+    env = {name: value for name, value in env.items() if name not in features}
     if target.board is not None:
         env.update(target.board.env)
     if cuda is not None:

@@ -408,7 +408,11 @@ class _Attempt:
             features=tuple(self.features.modes.items()),
             feature_env=tuple(self.features.env.items()),
             expected_cache=tuple(sorted(self.features.cache.items())),
-            env=tuple(build_env(facts, recipe, torch, target, chosen, version, debian).items()),
+            env=tuple(
+                build_env(
+                    facts, recipe, torch, target, chosen, version, debian, self.features.env
+                ).items()
+            ),
             cmake=tuple(recipe.build.cmake.items()),
             compiler=self.compiler,
             cmake_range=span_of(facts, "cmake", torch),
