@@ -141,6 +141,6 @@ def fetch_lender(lender: SourceChoice) -> Step:
         project="torch",
         task=fetching(lender, folder, lender.ref),
         outputs=(folder,),
-        cost=Cost(core_seconds=30, disk_mb=1, basis="a source package"),
+        cost=Cost(core_seconds=10, disk_mb=1, basis="a source package"),
         details=(("source", lender.kind),),
     )

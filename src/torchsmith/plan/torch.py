@@ -315,7 +315,7 @@ def torch_steps(
             ),
             outputs=(folder,),
             network=network,
-            cost=Cost(core_seconds=120, disk_mb=3000, basis="CMake's own checks"),
+            cost=Cost(core_seconds=60, disk_mb=3000, basis="CMake's own checks"),
         )
         steps.append(configure)
         needs, prepare, checks = (configure.id, *tools), [f"cd {folder}"], []
