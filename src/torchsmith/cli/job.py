@@ -74,8 +74,9 @@ def import_(
     ] = None,
 ) -> None:
     """Turn a job of OpenPAI into a job file, from which it can be rendered for any engine."""
-    from torchsmith.cli.output import print_content, write_file
+    from torchsmith.cli.output import print_content
     from torchsmith.errors import OutputError
+    from torchsmith.files import write_result
     from torchsmith.jobs.importing import import_job
     from torchsmith.recipe.job_file import job_file
 
@@ -88,5 +89,5 @@ def import_(
         return
     if output.exists():
         raise OutputError(f"{output} is there already", "Name another file, or move it away.")
-    write_file(output, text.encode())
+    write_result(output, text.encode())
     print(output)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
@@ -90,31 +88,14 @@ def print_content(text: str) -> None:
     pipe.buffer.flush()
 
 
-def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).chmod(mode)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(
-            f"{path} cannot be written: {error.strerror}", "Name another place."
-        ) from None
-
-
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder of files; one that holds other things is left alone."""
+    from torchsmith.files import write_result
+
     if folder.is_file():
         raise OutputError(f"{folder} is a file, and a folder is to be written there")
     for name, content in files.items():
-        write_file(folder / name, content, mode=0o755 if name.endswith(".sh") else 0o644)
+        write_result(folder / name, content, mode=0o755 if name.endswith(".sh") else 0o644)
 
 
 def print_files(files: Mapping[str, bytes]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.errors import OutputError, TorchsmithError
+from torchsmith.files import write_result
 from torchsmith.package.contents import read_contents
 from torchsmith.package.envelope import envelope_path, seal
 from torchsmith.package.keys import signer
@@ -23,7 +24,6 @@ from torchsmith.package.materials import Beside, gather
 from torchsmith.package.origins import installed, read_tree, taken_for
 from torchsmith.package.provenance import statement
 from torchsmith.package.sbom import bill, bill_path
-from torchsmith.package.whole import write_whole
 from torchsmith.plan.attest import HISTORY, Attest, History
 from torchsmith.sources.tree import file_hash
 from torchsmith.verify.report import beside as report_beside
@@ -60,8 +60,8 @@ def attest(told: Attest, history: History) -> list[Path]:
             if report.is_file():
                 byproducts[report.name] = file_hash(report)
             sealed = seal(statement(materials, history, byproducts), signs)
-            write_whole(bill_path(artifact), content)
-            write_whole(envelope_path(artifact), sealed)
+            write_result(bill_path(artifact), content)
+            write_result(envelope_path(artifact), sealed)
             written += [bill_path(artifact), envelope_path(artifact)]
     return written
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchsmith.toolchain.accel.files import write_whole
+from torchsmith.toolchain.accel.files import write_text
 
 
 def read_dependencies(path: Path) -> list[str]:
@@ -19,7 +19,7 @@ def read_dependencies(path: Path) -> list[str]:
 def write_dependencies(path: Path, target: str, names: Iterable[str]) -> None:
     """Write such a list, whole or not at all."""
     listed = " \\\n ".join(_quoted(name) for name in names)
-    write_whole(path, f"{_quoted(target)}: {listed}\n")
+    write_text(path, f"{_quoted(target)}: {listed}\n")
 
 
 def _quoted(path: str) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from torchsmith.files import write_whole
 
-def write_whole(path: Path, text: str) -> None:
+
+def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8", errors="surrogateescape")
-    part.replace(path)
+    write_whole(path, text.encode(errors="surrogateescape"), sync=False)
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -19,5 +18,5 @@ def write_if_changed(path: Path, text: str) -> None:
         if path.read_text(encoding="utf-8") == text:
             return
     except OSError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text)
+        pass
+    write_text(path, text)

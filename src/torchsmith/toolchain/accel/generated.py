@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from torchsmith.toolchain.accel.files import write_whole
+from torchsmith.toolchain.accel.files import write_text
 from torchsmith.toolchain.accel.unit import INCLUDED_SOURCE
 
 
@@ -33,7 +33,7 @@ def _include_relatively(path: Path, source: Path) -> None:
         return
     for name in absolute:
         text = text.replace(name, os.path.relpath(name, path.parent))
-    write_whole(path, text)
+    write_text(path, text)
     # When CMake runs again it writes them again. With a date of now, ninja would have all of them
     # compiled again; that of what they include does not change, and if it does they are.
     newest = max(Path(name).stat().st_mtime_ns for name in absolute)
