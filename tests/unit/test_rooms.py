@@ -17,7 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # Earliest first; rooms of one line stand side by side.
 RANKS = (
     ("errors",),
-    ("files", "inputs", "owners", "printable", "temporary", "redact", "secret_names"),
+    ("files", "inputs", "owners", "printable", "tasks", "temporary", "redact", "secret_names"),
     ("facts",),
     ("recipe",),
     ("host",),

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from pathlib import Path
 
 import msgspec
 
-from torchsmith.errors import OutputError, TorchsmithError
+from torchsmith.errors import OutputError
 from torchsmith.files import write_result
 from torchsmith.package.contents import read_contents
 from torchsmith.package.envelope import envelope_path, seal
@@ -26,6 +25,7 @@ from torchsmith.package.provenance import statement
 from torchsmith.package.sbom import bill, bill_path
 from torchsmith.plan.attest import HISTORY, Attest, History
 from torchsmith.sources.tree import file_hash
+from torchsmith.tasks import run_task
 from torchsmith.verify.report import beside as report_beside
 
 
@@ -66,18 +66,11 @@ def attest(told: Attest, history: History) -> list[Path]:
     return written
 
 
-def main() -> int:
-    """Attest what standard input tells of."""
-    told = msgspec.json.decode(sys.stdin.buffer.read(), type=Attest)
+def _attest(told: Attest) -> None:
     history = msgspec.json.decode(os.environ.get(HISTORY) or "{}", type=History)
-    try:
-        for path in attest(told, history):
-            print(path, flush=True)
-    except TorchsmithError as error:
-        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    for path in attest(told, history):
+        print(path, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(Attest, _attest)

@@ -77,19 +77,6 @@ class Options(Struct, frozen=True):
 Say = Callable[[str], None]
 
 
-def one_file(pattern: str) -> Path:
-    """Return the one file a path of the current folder stands for."""
-    path = Path(pattern)
-    matches = [path] if path.is_file() else sorted(Path().glob(pattern))
-    if len(matches) != 1:
-        said = ", ".join(map(str, matches)) or "none"
-        raise UsageError(
-            f"{pattern} was to be one file, and there is {said}",
-            "Remove what does not belong there, then run the same command again.",
-        )
-    return matches[0]
-
-
 def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
     """Tell wheels from an environment; anything else is refused with a reason."""
     wheels = [path for path in paths if path.suffix == ".whl"]
