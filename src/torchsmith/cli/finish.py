@@ -48,8 +48,8 @@ def finish(
 
     from torchsmith.cli.output import print_json
     from torchsmith.package.finish.design import Options
+    from torchsmith.package.finish.finish import finish_wheels, pins_in
     from torchsmith.package.finish.report import lines
-    from torchsmith.package.finish.several import finish_wheels, pins_in
 
     made = finish_wheels(
         wheel,

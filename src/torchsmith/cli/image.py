@@ -2,12 +2,287 @@
 
 from __future__ import annotations
 
-from torchsmith.cli import image_build, image_files, registry
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from torchsmith.cli import wishes
+from torchsmith.cli.build import EngineName, NetworkName, StoreFolder
 from torchsmith.cli.help import App
 
+if TYPE_CHECKING:
+    from torchsmith.images.engine import Engine
+    from torchsmith.images.reference import Reference
 app = App("Build, push, pull and write down container images.")
-app.command("build")(image_build.build)
-app.command("wheels")(image_build.wheels)
-app.command("push")(registry.push)
-app.command("pull")(registry.pull)
-app.command("render")(image_files.render)
+
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Take plain HTTP, and any certificate."),
+]
+Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+
+
+@app.command()
+def build(
+    recipe: wishes.RecipeArgument = None,
+    preset: wishes.Preset = None,
+    engine: EngineName = "",
+    platform: Annotated[
+        str, typer.Option("--platform", help="linux-x86_64 or linux-aarch64; default: this one.")
+    ] = "",
+    variant: Annotated[str, typer.Option("--variant", help="Only this one's images.")] = "",
+    timezone: Annotated[
+        str, typer.Option("--timezone", help="Of the training images, such as Asia/Seoul.")
+    ] = "",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only these images; may be repeated.")
+    ] = None,
+    network: NetworkName = "",
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be built.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="What was built, for scripts.")] = False,
+    store: StoreFolder = None,
+    work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
+    stay: wishes.Here = False,
+    online: wishes.Online = False,
+) -> None:
+    """Build the container images of a recipe, after what goes into them.
+
+    What did not change is taken from the store and from the engine's own cache.
+    """
+    from functools import partial
+
+    from msgspec import to_builtins
+    from msgspec.structs import replace
+
+    from torchsmith.cli import planning
+    from torchsmith.cli.output import print_json
+    from torchsmith.cli.show_build import display
+    from torchsmith.engine.build import build as run
+    from torchsmith.engine.build import waiting
+    from torchsmith.engine.door import Wanted
+    from torchsmith.engine.made_images import made_image
+    from torchsmith.engine.preflight import ensure_platform, ensure_programs
+    from torchsmith.engine.schedule import choose
+    from torchsmith.engine.store import Store, default_root
+    from torchsmith.images.find import find_engine
+    from torchsmith.images.select import ensure_containers, ensure_images, image_steps
+    from torchsmith.recipe.compose import with_timezone
+    from torchsmith.toolchain.packages import ensure_packages
+
+    given: dict[str, object] = {"platform": platform} if platform else {}
+    loaded = wishes.loaded(recipe, preset, given)
+    if timezone:
+        loaded = with_timezone(loaded, timezone)
+    here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+    project = Path(loaded.path).parent
+    root = Store(store or default_root())
+    asked = Wanted(
+        variant=variant,
+        here=stay,
+        online=online,
+        tool=engine,
+        network=network,
+        layers=not no_cache,
+    )
+    whole = planning.make(loaded, here, json=json, store=root, wanted=asked)
+    images = image_steps(whole, variant, only or ())
+    wanted = [step.id for step in images]
+    plan = replace(whole, steps=tuple(choose(whole, wanted)))
+    if dry_run:
+        from torchsmith.cli.show_build import show_dry_run
+        from torchsmith.engine.outlook import outlook
+
+        find_engine(engine)
+        ahead = outlook(plan, root, project=project, work=work, only=wanted)
+        show_dry_run(ahead, json=json)
+        return
+    ensure_images(images)
+    ensure_containers(plan.steps, waiting(plan, root, work), engine)
+    ensure_programs(plan, partial(ensure_packages, install=False))
+    ensure_platform(plan, here)
+    with display(plan, json=False, quiet=quiet or json) as shown:
+        result = run(
+            plan,
+            root,
+            project=project,
+            work=work,
+            only=wanted,
+            recipe=loaded.path,
+            host=f"{here.platform} {here.system}",
+            on_event=shown.event,
+            on_memory=shown.memory,
+        )
+    made = [image for step in images if (image := made_image(step, result.work)) is not None]
+    if json:
+        print_json({"images": [to_builtins(image) for image in made]})
+        return
+    for image in made:
+        print(f"{image.name}  {image.id[:12]}")
+
+
+@app.command()
+def wheels(
+    image: Annotated[str, typer.Argument(help="An image torchsmith made.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder they are written to.")
+    ] = Path(),
+    engine: EngineName = "",
+) -> None:
+    """Take the wheels out of an image."""
+    from torchsmith.images.find import find_engine
+    from torchsmith.images.wheels import extract_wheels
+
+    for path in extract_wheels(find_engine(engine), image, output):
+        print(path)
+
+
+@app.command()
+def push(
+    what: Annotated[str, typer.Argument(help="An image; or a recipe: all its images.")],
+    to: Annotated[
+        str,
+        typer.Option("--to", help="REGISTRY/NAME:TAG; of a recipe, the registry they go to."),
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also where the tag is another image's now.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the registry; push nothing.")
+    ] = False,
+    engine: EngineName = "",
+    insecure: Insecure = False,
+    store: StoreFolder = None,
+    json: Json = False,
+) -> None:
+    """Push an image and check that it arrived; the journal keeps its digest.
+
+    Logins are the engine's own: podman login, docker login.
+    """
+    from dataclasses import asdict
+
+    from torchsmith.cli.output import print_json
+    from torchsmith.images.find import find_engine
+    from torchsmith.images.push import push_all, targets
+
+    recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    wanted = targets(what, to, recipe)
+    done = push_all(
+        find_engine(engine),
+        wanted,
+        store=store,
+        recipe=what if recipe else "",
+        replace=replace,
+        insecure=insecure,
+        dry_run=dry_run,
+        on_line=_to_errors,
+    )
+    if json:
+        print_json({"images": [{**asdict(item), "pinned": item.pinned} for item in done]})
+        return
+    for item in done:
+        said = {"same": "already there", "pushed": "pushed", "would push": "would be pushed"}
+        print(f"{said[item.action]:<15} {item.name}")
+        if item.digest:
+            print(f"{'':<15} {item.pinned}")
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="NAME:TAG, or NAME@sha256:… for just that image.")],
+    verify: Annotated[
+        Path | None,
+        typer.Option("--verify", metavar="RECIPE", help="Prove inside it what this recipe asks."),
+    ] = None,
+    engine: EngineName = "",
+    insecure: Insecure = False,
+    store: StoreFolder = None,
+    json: Json = False,
+) -> None:
+    """Pull an image by tag or digest; --verify compares it with a recipe."""
+    from torchsmith.cli.output import print_json
+    from torchsmith.images.find import find_engine
+    from torchsmith.images.pull import pull_recorded
+    from torchsmith.images.reference import at_registry
+
+    place = at_registry(name)
+    found = find_engine(engine, runs=verify is not None)
+    done = pull_recorded(found, place, store=store, insecure=insecure, on_line=_to_errors)
+    if json and verify is None:
+        print_json({"name": done.name, "digest": done.digest, "id": done.info.id})
+    elif not json:
+        print(f"pulled {done.name}\n       {place.at(done.digest)}")
+    if verify is not None:
+        _verify(found, place.at(done.digest), verify, json=json)
+
+
+@app.command()
+def render(
+    recipe: wishes.RecipeArgument = None,
+    preset: wishes.Preset = None,
+    runtime: Annotated[
+        str, typer.Option("--as", help="compose, apptainer or dockerfile.")
+    ] = "dockerfile",
+    start: Annotated[
+        str, typer.Option("--from", help="With apptainer: the pushed image, or wheels.")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the files into this folder.")
+    ] = None,
+    host: wishes.HostFile = None,
+) -> None:
+    """Write the images of a recipe for compose, Apptainer or docker build."""
+    from torchsmith import __version__
+    from torchsmith.cli import planning
+    from torchsmith.cli.output import print_content, print_files, write_tree
+    from torchsmith.engine.door import Wanted
+    from torchsmith.images.render import render as rendered
+
+    loaded = wishes.loaded(recipe, preset, {})
+    here = wishes.with_torches(wishes.host_for(host, brief=True), loaded)
+    wanted = Wanted(elsewhere=host is not None, must=False)
+    plan = planning.make(loaded, here, json=False, wanted=wanted)
+    files = rendered(plan, loaded.recipe, runtime, __version__, start)
+    if output is not None:
+        write_tree(output, files)
+        for path in files:
+            print(output / path)
+    elif len(files) == 1:
+        (content,) = files.values()
+        print_content(content.decode())
+    else:
+        print_files(files)
+
+
+def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> None:
+    from json import loads
+
+    from torchsmith.cli import planning
+    from torchsmith.cli.known import known_of_lines
+    from torchsmith.cli.output import print_json
+    from torchsmith.images.inside import verify_image
+    from torchsmith.plan.expects import expected
+    from torchsmith.verify.errors import VerificationError
+    from torchsmith.verify.report import as_json, lines
+
+    loaded = wishes.loaded(recipe, None, {})
+    here = wishes.host_for(None, brief=True)
+    asked = [expected(item) for item in planning.resolutions(loaded, here)]
+    made = verify_image(engine, str(image), asked)
+    if json:
+        print_json(loads(as_json(made)))
+    else:
+        print("\n".join(lines(made)))
+    if made.rating == "fail":
+        said = (text for check in made.failed for text in (check.found, check.detail))
+        for line in known_of_lines(line for text in said for line in text.splitlines()):
+            print(line, file=sys.stderr)
+        names = ", ".join(dict.fromkeys(check.name for check in made.failed))
+        raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
+
+
+def _to_errors(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -8,7 +8,7 @@ wheel. The same wheel gives the same bytes on any machine.
 
     python -m torchsmith.package.libtorch < SPEC
 
-runs as a step of a plan, in its work folder; see torchsmith.plan.libtorch.
+runs as a step of a plan, in its work folder; see torchsmith.plan.packages.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from msgspec import Struct
 from torchsmith.errors import DiskFullError, OutputError, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.inputs import check_file, one_file
-from torchsmith.package.archive import DosDate, ZipWriter
 from torchsmith.package.cmake_config import looked_for, relocatable
-from torchsmith.package.pack import EARLIEST, Member, packed_members
+from torchsmith.package.pack import EARLIEST, DosDate, Member, ZipWriter, packed_members
 from torchsmith.package.patchelf import Patch, patch
-from torchsmith.plan.libtorch import Libtorch, archive_name
+from torchsmith.plan.packages import Libtorch, archive_name
 from torchsmith.tasks import run_task
 from torchsmith.verify.binary import Library, looks_shared, version_key
 from torchsmith.verify.linkage import baseline

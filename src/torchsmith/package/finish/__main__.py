@@ -7,10 +7,9 @@ from pathlib import Path
 
 from torchsmith.inputs import one_file
 from torchsmith.package.finish.design import Options
-from torchsmith.package.finish.finish import UNFINISHED, finish_wheel
+from torchsmith.package.finish.finish import UNFINISHED, finish_wheel, pins_in
 from torchsmith.package.finish.nvidia import read_pins
 from torchsmith.package.finish.report import Finished, lines
-from torchsmith.package.finish.several import pins_in
 from torchsmith.plan.finishing import Finishing
 from torchsmith.tasks import run_task
 
