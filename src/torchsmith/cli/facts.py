@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,12 +11,17 @@ from torchsmith.cli.help import App
 
 if TYPE_CHECKING:
     from torchsmith.facts.answers import Answer
+    from torchsmith.facts.files import Facts
 
 app = App("Ask what goes with what: GPUs, releases, toolkits, boards, features.")
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
-def _print(answer: Answer, *, json: bool) -> None:
+def _print(ask: Callable[[Any, Facts], Answer], *, json: bool) -> None:
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    answer = ask(answers, shipped())
     if json:
         from torchsmith.cli.output import print_json
 
@@ -52,10 +58,7 @@ def gpu(
     json: Json = False,
 ) -> None:
     """The compute capability of a GPU, and which CUDA and torch know it."""
-    from torchsmith.facts import answers
-    from torchsmith.facts.files import shipped
-
-    _print(answers.about_gpu(shipped(), name), json=json)
+    _print(lambda answers, facts: answers.about_gpu(facts, name), json=json)
 
 
 @app.command()
@@ -66,10 +69,7 @@ def torch(
     json: Json = False,
 ) -> None:
     """What a PyTorch release needs and goes with."""
-    from torchsmith.facts import answers
-    from torchsmith.facts.files import shipped
-
-    _print(answers.about_torch(shipped(), version), json=json)
+    _print(lambda answers, facts: answers.about_torch(facts, version), json=json)
 
 
 @app.command()
@@ -80,10 +80,7 @@ def cuda(
     json: Json = False,
 ) -> None:
     """What a CUDA toolkit compiles for, with, and needs to run."""
-    from torchsmith.facts import answers
-    from torchsmith.facts.files import shipped
-
-    _print(answers.about_cuda(shipped(), version), json=json)
+    _print(lambda answers, facts: answers.about_cuda(facts, version), json=json)
 
 
 @app.command()
@@ -92,10 +89,7 @@ def board(
     json: Json = False,
 ) -> None:
     """A board: its GPU, what it lacks, its JetPacks."""
-    from torchsmith.facts import answers
-    from torchsmith.facts.files import shipped
-
-    _print(answers.about_board(shipped(), name), json=json)
+    _print(lambda answers, facts: answers.about_board(facts, name), json=json)
 
 
 @app.command()
@@ -105,10 +99,7 @@ def companion(
     json: Json = False,
 ) -> None:
     """Which release of torchvision, torchaudio or torchtext goes with which torch."""
-    from torchsmith.facts import answers
-    from torchsmith.facts.files import shipped
-
-    _print(answers.about_companion(shipped(), name, version), json=json)
+    _print(lambda answers, facts: answers.about_companion(facts, name, version), json=json)
 
 
 @app.command()
@@ -119,16 +110,10 @@ def features(
     json: Json = False,
 ) -> None:
     """What PyTorch can be built with, and the switches that say so."""
-    from torchsmith.facts import answers
-    from torchsmith.facts.files import shipped
-
-    _print(answers.about_features(shipped(), torch), json=json)
+    _print(lambda answers, facts: answers.about_features(facts, torch), json=json)
 
 
 @app.command()
 def systems(json: Json = False) -> None:
     """Distributions, and PyTorch's source packages in Debian."""
-    from torchsmith.facts import answers
-    from torchsmith.facts.files import shipped
-
-    _print(answers.about_systems(shipped()), json=json)
+    _print(lambda answers, facts: answers.about_systems(facts), json=json)

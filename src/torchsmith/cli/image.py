@@ -237,7 +237,7 @@ def render(
     """Write the images of a recipe for compose, Apptainer or docker build."""
     from torchsmith import __version__
     from torchsmith.cli import planning
-    from torchsmith.cli.output import print_content, print_files, write_tree
+    from torchsmith.cli.output import show_files
     from torchsmith.engine.door import Wanted
     from torchsmith.images.render import render as rendered
 
@@ -246,42 +246,19 @@ def render(
     wanted = Wanted(elsewhere=host is not None, must=False)
     plan = planning.make(loaded, here, json=False, wanted=wanted)
     files = rendered(plan, loaded.recipe, runtime, __version__, start)
-    if output is not None:
-        write_tree(output, files)
-        for path in files:
-            print(output / path)
-    elif len(files) == 1:
-        (content,) = files.values()
-        print_content(content.decode())
-    else:
-        print_files(files)
+    show_files(files, output)
 
 
 def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> None:
-    from json import loads
-
     from torchsmith.cli import planning
-    from torchsmith.cli.known import known_of_lines
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.verify import show_report
     from torchsmith.images.inside import verify_image
     from torchsmith.plan.expects import expected
-    from torchsmith.verify.errors import VerificationError
-    from torchsmith.verify.report import as_json, lines
 
     loaded = wishes.loaded(recipe, None, {})
     here = wishes.host_for(None, brief=True)
     asked = [expected(item) for item in planning.resolutions(loaded, here)]
-    made = verify_image(engine, str(image), asked)
-    if json:
-        print_json(loads(as_json(made)))
-    else:
-        print("\n".join(lines(made)))
-    if made.rating == "fail":
-        said = (text for check in made.failed for text in (check.found, check.detail))
-        for line in known_of_lines(line for text in said for line in text.splitlines()):
-            print(line, file=sys.stderr)
-        names = ", ".join(dict.fromkeys(check.name for check in made.failed))
-        raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
+    show_report(verify_image(engine, str(image), asked), json=json)
 
 
 def _to_errors(line: str) -> None:

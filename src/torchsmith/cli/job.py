@@ -183,27 +183,20 @@ def render(
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Write a job as the native request of an engine; nothing is submitted."""
-    from torchsmith.cli.output import print_content, print_files, print_json, write_tree
+    from torchsmith.cli.output import print_json, show_files, write_tree
     from torchsmith.jobs.files import load_jobs
     from torchsmith.jobs.render import render as rendered
 
     made = rendered(load_jobs(job, change or (), name or ()), to)
-    if output is not None:
-        write_tree(output, made.files)
     if json:
+        if output is not None:
+            write_tree(output, made.files)
         files = {path: content.decode() for path, content in made.files.items()}
         print_json({"engine": to, "files": files, "notes": list(made.notes)})
         return
     for note in made.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if output is not None:
-        for path in made.files:
-            print(output / path)
-    elif len(made.files) == 1:
-        (content,) = made.files.values()
-        print_content(content.decode())
-    else:
-        print_files(made.files)
+        _note(note)
+    show_files(made.files, output)
 
 
 @app.command("import")
@@ -223,7 +216,7 @@ def import_(
     made = import_job(file)
     text = job_file(made.job)
     for note in made.notes:
-        print(f"note: {note}", file=sys.stderr)
+        _note(note)
     if output is None:
         print_content(text)
         return

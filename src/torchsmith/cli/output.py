@@ -98,6 +98,19 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
         write_result(folder / name, content, mode=0o755 if name.endswith(".sh") else 0o644)
 
 
+def show_files(files: Mapping[str, bytes], folder: Path | None) -> None:
+    """Write files into a folder and name them; without one, print what they hold."""
+    if folder is not None:
+        write_tree(folder, files)
+        for name in files:
+            print(folder / name)
+    elif len(files) == 1:
+        (content,) = files.values()
+        print_content(content.decode())
+    else:
+        print_files(files)
+
+
 def print_files(files: Mapping[str, bytes]) -> None:
     """Several files on standard output, each under its name."""
     for name, content in files.items():

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import get_args
 
 from rich.console import Console
@@ -18,7 +19,6 @@ from torchsmith.bench.chart import WORDS, times
 from torchsmith.bench.page import seconds
 from torchsmith.bench.parity import Parity, Status
 from torchsmith.bench.result import Compared, Reason, Result
-from torchsmith.bench.statistics import median
 from torchsmith.cli.output import console, counted
 from torchsmith.cli.terminal import rich_console
 

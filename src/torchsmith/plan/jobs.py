@@ -1,19 +1,12 @@
-"""The steps after a build: jobs."""
+"""The steps after a build that write job files."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from torchsmith.plan.models import Step
 from torchsmith.recipe.job import Job
 from torchsmith.recipe.job_file import job_file
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Resolution
-
-
-def wheel_folder(verified: Sequence[Step]) -> str:
-    """Where the wheels lie that were verified, their reports beside them: the finished ones."""
-    return verified[0].outputs[0].rpartition("/")[0] if verified else ""
 
 
 def job_image(recipe: Recipe, job: Job, images: list[str]) -> str:
