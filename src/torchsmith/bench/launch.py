@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import itertools
 import os
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -107,7 +106,7 @@ def _install(path: Path, python: str, folder: Path, say: Say) -> None:
 def _image(side: Side, *, gpu: bool) -> Launcher:
     """A worker in a container with no network, the worker's files mounted read-only."""
     from torchsmith.host.containers import read_docker, read_podman
-    from torchsmith.host.probe import Programs
+    from torchsmith.host.probe import Programs, run
 
     programs = Programs(os.environ)
     engines = [engine for read in (read_podman, read_docker) if (engine := read(programs))]
@@ -116,7 +115,9 @@ def _image(side: Side, *, gpu: bool) -> Launcher:
         raise HostError(
             f"nothing here runs {side.target}", "Install podman, or start docker's daemon."
         )
-    engine = next((item for item in working if _has(item.path, side.image)), None)
+    look = ("image", "inspect", side.image)
+    having = (item for item in working if run([item.path, *look], timeout=60) is not None)
+    engine = next(having, None)
     if engine is None:
         names = " or ".join(item.name for item in working)
         raise UsageError(
@@ -136,14 +137,3 @@ def _image(side: Side, *, gpu: bool) -> Launcher:
         return Launch(tuple(argv), stop=((program, "rm", "--force", name),), codes=codes)
 
     return make
-
-
-def _has(program: str, image: str) -> bool:
-    done = subprocess.run(
-        [program, "image", "inspect", image],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    return done.returncode == 0

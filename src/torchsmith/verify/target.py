@@ -22,7 +22,7 @@ from packaging.version import Version
 from torchsmith.errors import HostError, UsageError
 from torchsmith.facts.ranges import release
 from torchsmith.host.models import Python
-from torchsmith.host.probe import Programs
+from torchsmith.host.probe import Programs, ask
 from torchsmith.host.system import read_platform, read_pythons
 from torchsmith.inputs import check_file
 from torchsmith.plan.torch import fresh_venv, site_packages
@@ -111,17 +111,11 @@ def read_environment(path: Path, *, alone: bool = True) -> Environment:
         )
     # Not resolved: behind the link of a venv is the Python without its packages.
     python = python.absolute()
+    found = ask([str(python), *(["-I"] if alone else []), "-c", _ASK], timeout=60)
     try:
-        done = subprocess.run(
-            [str(python), *(["-I"] if alone else []), "-c", _ASK],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-        )
-        version, prefix, paths, flags = json.loads(done.stdout.strip().rpartition("\n")[2])
-    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError):
+        said = found.out if found is not None else ""
+        version, prefix, paths, flags = json.loads(said.strip().rpartition("\n")[2])
+    except (ValueError, TypeError):
         raise UsageError(
             f"{python} is no Python 3 that runs here", "`PYTHON -I -c 'import sys'` must work."
         ) from None
