@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,17 +10,12 @@ from torchsmith.cli.help import App
 
 if TYPE_CHECKING:
     from torchsmith.facts.answers import Answer
-    from torchsmith.facts.files import Facts
 
 app = App("Ask what goes with what: GPUs, releases, toolkits, boards, features.")
 Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
-def _print(ask: Callable[[Any, Facts], Answer], *, json: bool) -> None:
-    from torchsmith.facts import answers
-    from torchsmith.facts.files import shipped
-
-    answer = ask(answers, shipped())
+def _print(answer: Answer, *, json: bool) -> None:
     if json:
         from torchsmith.cli.output import print_json
 
@@ -58,7 +52,10 @@ def gpu(
     json: Json = False,
 ) -> None:
     """The compute capability of a GPU, and which CUDA and torch know it."""
-    _print(lambda answers, facts: answers.about_gpu(facts, name), json=json)
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    _print(answers.about_gpu(shipped(), name), json=json)
 
 
 @app.command()
@@ -69,7 +66,10 @@ def torch(
     json: Json = False,
 ) -> None:
     """What a PyTorch release needs and goes with."""
-    _print(lambda answers, facts: answers.about_torch(facts, version), json=json)
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    _print(answers.about_torch(shipped(), version), json=json)
 
 
 @app.command()
@@ -80,7 +80,10 @@ def cuda(
     json: Json = False,
 ) -> None:
     """What a CUDA toolkit compiles for, with, and needs to run."""
-    _print(lambda answers, facts: answers.about_cuda(facts, version), json=json)
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    _print(answers.about_cuda(shipped(), version), json=json)
 
 
 @app.command()
@@ -89,7 +92,10 @@ def board(
     json: Json = False,
 ) -> None:
     """A board: its GPU, what it lacks, its JetPacks."""
-    _print(lambda answers, facts: answers.about_board(facts, name), json=json)
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    _print(answers.about_board(shipped(), name), json=json)
 
 
 @app.command()
@@ -99,7 +105,10 @@ def companion(
     json: Json = False,
 ) -> None:
     """Which release of torchvision, torchaudio or torchtext goes with which torch."""
-    _print(lambda answers, facts: answers.about_companion(facts, name, version), json=json)
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    _print(answers.about_companion(shipped(), name, version), json=json)
 
 
 @app.command()
@@ -110,10 +119,16 @@ def features(
     json: Json = False,
 ) -> None:
     """What PyTorch can be built with, and the switches that say so."""
-    _print(lambda answers, facts: answers.about_features(facts, torch), json=json)
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    _print(answers.about_features(shipped(), torch), json=json)
 
 
 @app.command()
 def systems(json: Json = False) -> None:
     """Distributions, and PyTorch's source packages in Debian."""
-    _print(lambda answers, facts: answers.about_systems(facts), json=json)
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    _print(answers.about_systems(shipped()), json=json)

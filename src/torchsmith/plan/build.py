@@ -19,8 +19,9 @@ from torchsmith.plan.models import Plan, Step, step_key
 from torchsmith.plan.packages import conda_step, library_conda_step, libtorch_step
 from torchsmith.plan.patching import patch_source
 from torchsmith.plan.places import placed
-from torchsmith.plan.publish import publish_steps, wheel_folder
+from torchsmith.plan.publish import publish_steps
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
+from torchsmith.plan.ship import wheel_folder
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps

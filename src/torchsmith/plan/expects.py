@@ -67,12 +67,18 @@ class Expects(Struct, frozen=True, omit_defaults=True):
 
 def expected(resolution: Resolution) -> Expects:
     """What a resolution expects of its torch."""
+    published = resolution.use == "wheel"
     ours = resolution.use == "source"
-    return replace(
-        _common(resolution),
+    return Expects(
         version=resolution.version,
+        python=resolution.python,
         # NAME-VERSION-PYTHON-ABI-PLATFORM.whl; a published wheel's is its publisher's.
         tag=resolution.wheel.removesuffix(".whl").split("-", 2)[2] if ours else "",
+        variant=resolution.variant,
+        published=published,
+        cuda=resolution.cuda.version if resolution.cuda else "",
+        archs=_archs(resolution),
+        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
         features=resolution.features,
         decided=_decided(resolution),
         linking=_linking(resolution),
@@ -84,10 +90,15 @@ def expected(resolution: Resolution) -> Expects:
 
 def expected_companion(resolution: Resolution, companion: CompanionChoice) -> Expects:
     """What is expected of a companion built against this torch."""
-    return replace(
-        _common(resolution),
+    return Expects(
         package=companion.package,
         version=companion.version,
+        python=resolution.python,
+        variant=resolution.variant,
+        published=resolution.use == "wheel",
+        cuda=resolution.cuda.version if resolution.cuda else "",
+        archs=_archs(resolution),
+        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
         built=(canonicalize_name(companion.package),),
         decodes=tuple(item.name for item in companion.formats),
         system_libraries=True,
@@ -98,25 +109,17 @@ def expected_extension(
     resolution: Resolution, extension: ExtensionChoice, imports: tuple[str, ...]
 ) -> Expects:
     """What is expected of a library of the recipe's own choosing."""
-    return replace(
-        _common(resolution),
-        package=extension.name,
-        built=(_distribution(extension),),
-        imports=imports,
-        system_libraries=True,
-    )
-
-
-def _common(resolution: Resolution) -> Expects:
-    """What is expected of all that is built for a variant."""
-    cuda = resolution.cuda
     return Expects(
+        package=extension.name,
         python=resolution.python,
         variant=resolution.variant,
         published=resolution.use == "wheel",
-        cuda=cuda.version if cuda else "",
+        cuda=resolution.cuda.version if resolution.cuda else "",
         archs=_archs(resolution),
-        arch_list=cuda.arch_list if cuda else "",
+        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
+        built=(_distribution(extension),),
+        imports=imports,
+        system_libraries=True,
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from torchsmith.plan.models import Step, Task
+from torchsmith.plan.ship import wheel_folder
 from torchsmith.recipe.outcome import Publish
 from torchsmith.resolve.models import Resolution
 
@@ -46,11 +47,6 @@ class Delivery(Struct, frozen=True):
     images: tuple[str, ...]
     registry: str
     record: str
-
-
-def wheel_folder(verified: Sequence[Step]) -> str:
-    """Where the wheels lie that were verified, their reports beside them: the finished ones."""
-    return verified[0].outputs[0].rpartition("/")[0] if verified else ""
 
 
 def publish_steps(
