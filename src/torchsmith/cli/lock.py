@@ -37,7 +37,7 @@ def lock(
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
     from torchsmith.files import write_result
-    from torchsmith.images.digests import digests
+    from torchsmith.images.registry import digests
     from torchsmith.plan.lock import base_images
 
     loaded = wishes.loaded(recipe, None, given)

@@ -24,8 +24,7 @@ from pathlib import Path
 from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch
 from torchsmith.toolchain.accel.batches import batch_name
 from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
-from torchsmith.toolchain.accel.dependencies import read_dependencies, write_dependencies
-from torchsmith.toolchain.accel.files import write_text
+from torchsmith.toolchain.accel.files import read_dependencies, write_dependencies, write_text
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
 from torchsmith.toolchain.accel.objects import Objects, Part
 from torchsmith.toolchain.accel.once import can_be_guarded, guard

@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from torchsmith.toolchain.accel.dependencies import read_dependencies
-from torchsmith.toolchain.accel.files import write_text
+from torchsmith.toolchain.accel.files import read_dependencies, write_text
 from torchsmith.toolchain.accel.gcc_command import ONCE, SOURCES, Compile, run
 from torchsmith.toolchain.accel.headers import choose, tops
 from torchsmith.toolchain.accel.includes import Includes
