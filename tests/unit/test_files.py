@@ -17,9 +17,14 @@ pytestmark = pytest.mark.unit
 def test_a_file_that_is_not_written_to_its_end_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "note"
     write_whole(path, b"old")
-    with pytest.raises(RuntimeError), whole_file(path) as file:
-        file.write(b"half of the new")
-        raise RuntimeError
+
+    def stop_halfway() -> None:
+        with whole_file(path) as file:
+            file.write(b"half of the new")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        stop_halfway()
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
