@@ -11,6 +11,7 @@ from torchsmith.diagnose.knowledge import Knowledge, shipped
 from torchsmith.diagnose.models import Cause, Condition, Failure, Fix, Standing
 from torchsmith.diagnose.scan import Hit, Line, Seen, scan_lines
 from torchsmith.engine.failure import explain
+from torchsmith.errors import TorchsmithError
 from torchsmith.facts.cuda import driver_standing, find_arch, find_toolkit
 from torchsmith.facts.files import Facts
 from torchsmith.facts.files import shipped as shipped_facts
@@ -18,6 +19,13 @@ from torchsmith.facts.gpus import find_gpu
 from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
 from torchsmith.redact import redacted
+
+
+class UnknownFailureError(TorchsmithError):
+    """Nothing known explains the log."""
+
+    exit_code = 10
+
 
 _STANDINGS = ("cause", "symptom", "warning")
 # A line that calls itself a warning is named after those that end a program.
