@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import itertools
 import os
 from collections.abc import Callable, Mapping
@@ -69,9 +68,11 @@ def cache_folder() -> Path:
 
 def _environment_of(path: Path, python: str, say: Say) -> Path:
     """An environment with the wheel and what it needs, made once for each content."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    folder = cache_folder() / f"{digest[:24]}{'-' + python.replace('/', '_') if python else ''}"
+    from torchsmith.sources.tree import file_hash
+
+    folder = (
+        cache_folder() / f"{file_hash(path)[:24]}{'-' + python.replace('/', '_') if python else ''}"
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside it: what a killed attempt left is removed with the folder.
     complete = folder.with_name(f"{folder.name}.complete")

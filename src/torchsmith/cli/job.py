@@ -270,11 +270,10 @@ def _all_well(made: list[Submission]) -> None:
 
 
 def _line(one: Submission) -> str:
-    from datetime import UTC, datetime
+    from torchsmith.cli.output import moment
 
-    when = datetime.fromtimestamp(one.at, UTC).strftime("%Y-%m-%d %H:%M")
     where = f"{one.intent.engine} {_short(one)}".strip()
-    return f"{one.id}  {when}  {one.status.state:<9}  {one.intent.name}  ({where})"
+    return f"{one.id}  {moment(one.at)}  {one.status.state:<9}  {one.intent.name}  ({where})"
 
 
 def _short(one: Submission) -> str:

@@ -133,6 +133,16 @@ def log_line(text: str) -> None:
     print(f"{stamp}{text}", file=sys.stderr, flush=True)
 
 
+def tell(text: str) -> None:
+    """Say on standard error what is going on; it is seen at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def moment(seconds: float) -> str:
+    """A moment, in UTC, given in seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things: 1 core, 2 cores."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,7 +44,7 @@ def push(
     """
     from dataclasses import asdict
 
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.output import print_json, tell
     from torchsmith.images.find import find_engine
     from torchsmith.images.push import push_all, targets
 
@@ -59,7 +58,7 @@ def push(
         replace=replace,
         insecure=insecure,
         dry_run=dry_run,
-        on_line=_to_errors,
+        on_line=tell,
     )
     if json:
         print_json({"images": [{**asdict(item), "pinned": item.pinned} for item in done]})
@@ -83,14 +82,14 @@ def pull(
     json: Json = False,
 ) -> None:
     """Pull an image by tag or digest; --verify compares it with a recipe."""
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.output import print_json, tell
     from torchsmith.images.find import find_engine
     from torchsmith.images.pull import pull_recorded
     from torchsmith.images.reference import at_registry
 
     place = at_registry(name)
     found = find_engine(engine, runs=verify is not None)
-    done = pull_recorded(found, place, store=store, insecure=insecure, on_line=_to_errors)
+    done = pull_recorded(found, place, store=store, insecure=insecure, on_line=tell)
     if json and verify is None:
         print_json({"name": done.name, "digest": done.digest, "id": done.info.id})
     elif not json:
@@ -109,7 +108,3 @@ def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> No
     here = wishes.host_for(None, brief=True)
     asked = [expected(item) for item in planning.resolutions(loaded, here)]
     show_report(verify_image(engine, str(image), asked), json=json)
-
-
-def _to_errors(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

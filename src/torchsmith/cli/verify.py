@@ -70,6 +70,7 @@ def verify(
         _signatures(target, key, policy, json=json)
         return
     from torchsmith.cli import planning
+    from torchsmith.cli.output import tell
     from torchsmith.package.reports import sign_report
     from torchsmith.plan.expects import expected
     from torchsmith.verify.report import keep as keep_report
@@ -94,7 +95,7 @@ def verify(
             timeout=timeout,
         ),
         asked=asked,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=tell,
     )
     if report is not None:
         keep_report(made, report)
