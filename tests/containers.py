@@ -25,9 +25,7 @@ import pytest
 from tests.side_by_side import locked
 
 from torchsmith.images.buildah import Buildah
-from torchsmith.images.docker import Docker
-from torchsmith.images.engine import Engine
-from torchsmith.images.podman import Podman
+from torchsmith.images.engine import Docker, Engine, Podman
 
 BASE = "debian:12"
 _BASE_SECONDS = 86_400

@@ -1,7 +1,8 @@
-"""Files that a person names: the same words everywhere for one that cannot be read."""
+"""Files that a person or a plan names: the same words everywhere for one that cannot be read."""
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from pathlib import Path
@@ -36,3 +37,17 @@ def check_file(path: Path, hint: str = "Check the path.") -> None:
     """Refuse what is no file that can be read."""
     if reason := why_unreadable(path):
         raise UsageError(f"{path} {reason}", hint)
+
+
+def one_file(pattern: str) -> Path:
+    """Return the one file that a path, or a pattern for one, stands for."""
+    path = Path(pattern)
+    # Not Path.glob, which takes no absolute pattern.
+    matches = [path] if path.is_file() else sorted(map(Path, glob.glob(pattern)))  # noqa: PTH207
+    if len(matches) != 1:
+        found = ", ".join(map(str, matches)) or "none"
+        raise UsageError(
+            f"{pattern} was to be one file, and there is {found}",
+            "Remove what does not belong there, then run the same command again.",
+        )
+    return matches[0]

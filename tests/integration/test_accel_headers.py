@@ -15,7 +15,7 @@ import pytest
 from tests.integration.accel_project import COUNT, EXPECTED, Project, text_of
 
 from torchsmith.toolchain.accel.batches import LARGE
-from torchsmith.toolchain.accel.dependencies import read_dependencies
+from torchsmith.toolchain.accel.files import read_dependencies
 from torchsmith.toolchain.accel.gcc_command import find_compile
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache, without_a_cache
 

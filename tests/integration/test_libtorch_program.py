@@ -19,7 +19,7 @@ from tests.unit.test_package_libtorch import TARGETS, wheel
 
 from torchsmith.errors import OutputError
 from torchsmith.package.libtorch import pack_libtorch
-from torchsmith.plan.libtorch import Libtorch
+from torchsmith.plan.packages import Libtorch
 from torchsmith.verify.binary import read_bytes
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("build_tools")]

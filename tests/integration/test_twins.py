@@ -37,8 +37,8 @@ from torchsmith.plan.conda import conda_subdir
 from torchsmith.plan.expects import Expects
 from torchsmith.plan.finishing import Finishing
 from torchsmith.plan.images import ImageTask
-from torchsmith.plan.libtorch import Libtorch
 from torchsmith.plan.models import Fetch, Kind, Plan, Step, Task
+from torchsmith.plan.packages import Libtorch
 from torchsmith.plan.publish import Delivery, Shipment
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.tree import tree_hash

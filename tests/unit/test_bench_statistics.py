@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from statistics import median
 
 import pytest
 
@@ -12,7 +13,6 @@ from torchsmith.bench.result import Measured
 from torchsmith.bench.statistics import (
     adjusted,
     log_ratios,
-    median,
     quantile,
     shift,
     signed_rank_tail,

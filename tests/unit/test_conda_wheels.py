@@ -16,8 +16,7 @@ from torchsmith.package.conda.requirements import (
     public_version,
     system_requirements,
 )
-from torchsmith.package.conda.rpath import search_path
-from torchsmith.package.conda.wheel import Layout
+from torchsmith.package.conda.wheel import Layout, search_path
 from torchsmith.package.pack import pack_folder
 from torchsmith.plan.conda import CondaSpec
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH

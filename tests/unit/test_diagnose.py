@@ -11,8 +11,7 @@ import pytest
 from benchmarks.diagnosis import overlaps
 
 from torchsmith.diagnose.diagnose import Diagnosis, diagnose, explained
-from torchsmith.diagnose.knowledge import shipped, texts_of
-from torchsmith.diagnose.literal import required_literal
+from torchsmith.diagnose.knowledge import required_literal, shipped, texts_of
 from torchsmith.diagnose.models import Failure
 from torchsmith.diagnose.scan import scan_file
 from torchsmith.host.models import Host, InstalledGpu, InstalledTorch

@@ -8,8 +8,7 @@ import pytest
 
 from torchsmith.engine.reach import passed, pip_conf
 from torchsmith.images.build import secrets_of
-from torchsmith.images.engine import Build, Secret
-from torchsmith.images.podman import Podman
+from torchsmith.images.engine import Build, Podman, Secret
 from torchsmith.plan.images import ImageTask
 
 pytestmark = pytest.mark.unit

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.host.compilers import read_compilers, read_tools
 from torchsmith.host.containers import read_engines
 from torchsmith.host.models import Compiler, Engine, Libc, Python, Tool
 from torchsmith.host.probe import Programs
+from torchsmith.host.read import read_compilers, read_tools
 from torchsmith.host.system import (
     read_board,
     read_cpu_name,

@@ -9,13 +9,11 @@ import pytest
 
 from torchsmith.engine.failure import explain, ran_out_of_room
 from torchsmith.errors import UsageError
-from torchsmith.images.build import engine_platform
+from torchsmith.images.build import engine_platform, put_project_files, put_wheels
 from torchsmith.images.caller import caller_numbers
-from torchsmith.images.context import put_project_files, put_wheels
-from torchsmith.images.engine import Build, ImageInfo
+from torchsmith.images.engine import Build, ImageInfo, Podman
 from torchsmith.images.errors import EngineError, NoEngineError
 from torchsmith.images.find import find_engine
-from torchsmith.images.podman import Podman
 from torchsmith.images.refusal import bases, explained
 
 pytestmark = pytest.mark.unit

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import HostError, TorchsmithError, UsageError
-from torchsmith.images.attached import Ended
-from torchsmith.images.ended import explained
+from torchsmith.images.attached import Ended, explained
 from torchsmith.images.find import ENGINES
 from torchsmith.images.gpus import chosen_gpus, gpu_words, parse_gpus, withheld
-from torchsmith.images.running import Start, parse_mount, run_words, user_words
 from torchsmith.images.shared_memory import (
     USUAL_BATCH,
     Loading,
@@ -22,7 +20,7 @@ from torchsmith.images.shared_memory import (
     shm_bytes,
     shortages,
 )
-from torchsmith.images.starting import Wish, prepared
+from torchsmith.images.starting import Start, Wish, parse_mount, prepared, run_words, user_words
 
 pytestmark = pytest.mark.unit
 

@@ -13,11 +13,10 @@ from cyclonedx.validation.json import JsonStrictValidator
 from msgspec.structs import replace
 
 from torchsmith.package.contents import Contents, Packed
-from torchsmith.package.materials import Beside, Materials, is_vendored
+from torchsmith.package.materials import Beside, Materials, Owner, is_vendored
 from torchsmith.package.origins import Part, Tree
 from torchsmith.package.provenance import statement
 from torchsmith.package.sbom import bill
-from torchsmith.package.system import Owner
 from torchsmith.plan.attest import Attest, Change, History, Made, Origin, Subject
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.verify.binary import Library

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import UsageError
-from torchsmith.package import UNCOMPRESSED, archive
+from torchsmith.package import UNCOMPRESSED, pack
 from torchsmith.package.pack import EARLIEST, compress_wheel, pack_folder
 
 pytestmark = pytest.mark.unit
@@ -162,7 +162,7 @@ def test_a_failure_half_way_leaves_what_was_there(
 def test_many_members_are_counted_with_64_bits(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_LIMIT_16", 3)
+    monkeypatch.setattr(pack, "_LIMIT_16", 3)
     wheel = tmp_path / "some.whl"
     pack_folder(tree, wheel)
     assert b"PK\6\6" in wheel.read_bytes()
@@ -174,11 +174,11 @@ def test_members_beyond_four_gigabytes_are_found(tmp_path: Path) -> None:
     with place.open("wb") as file:
         # As if that much were written: a hole, which takes no room.
         file.seek(5 << 30)
-        writer = archive.ZipWriter(file, EARLIEST)
+        writer = pack.ZipWriter(file, EARLIEST)
         writer._offset = 5 << 30
         for name in ("a", "b"):
             data = name.encode() * 100
-            writer.add(archive.Packed(name, 0o100644, zlib.crc32(data), 100, data, False))
+            writer.add(pack.Packed(name, 0o100644, zlib.crc32(data), 100, data, False))
         writer.close()
     assert contents(place) == {"a": b"a" * 100, "b": b"b" * 100}
 

@@ -9,7 +9,7 @@ import struct
 import pytest
 from tests.unit.conftest import Run
 
-from torchsmith.bench.numbers import distance, pools, unpack
+from torchsmith.bench.parity import distance, pools, unpack
 from torchsmith.bench.worker.operator_table import EXCLUDED, table
 
 pytestmark = pytest.mark.unit

@@ -12,9 +12,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.conftest import Run
 
-from torchsmith.bench.critical_path import critical_path
-from torchsmith.bench.headers import header_costs
-from torchsmith.bench.timeline import Timeline, lay_out
+from torchsmith.bench.timeline import Timeline, critical_path, header_costs, lay_out
 from torchsmith.bench.timeline_page import clock, page, picture
 from torchsmith.engine.compile_log import CompileLog, CompileRecord, read_compiles
 from torchsmith.engine.events import RunStarted

@@ -60,7 +60,6 @@ def test_the_first_generation_is_understood() -> None:
     assert (config.mkl, config.mkldnn, config.openmp) == ("2019.0.4", "0.18.1", "201307")
     assert (config.cuda, config.cudnn, config.magma) == ("9.0", "7.5.1", "2.5.0")
     assert config.archs == ("sm_35", "sm_70")
-    assert (config.nnpack, config.lapack) == (True, False)
     assert config.setting("nccl") is True
     assert config.setting("mpi") is False
 
@@ -91,7 +90,6 @@ def test_todays_generation_is_understood() -> None:
     assert (config.compiler, config.cxx, config.cpu) == ("GCC 13.3", "202002", "DEFAULT")
     assert (config.mkl, config.mkldnn) == ("", "3.12.0")
     assert (config.cuda, config.archs) == ("", ())
-    assert config.lapack
     assert [config.setting(name) for name in ("cuda", "mkldnn", "nccl")] == [False, True, False]
 
 

@@ -11,32 +11,9 @@ from html import escape
 from torchsmith.bench.result import Compared, Verdict
 
 _WIDTH, _LABEL, _RIGHT, _ROW, _TOP = 960, 260, 150, 24, 34
-_TICKS = (
-    0.001,
-    0.002,
-    0.005,
-    0.01,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    0.67,
-    0.8,
-    0.9,
-    1.0,
-    1.1,
-    1.25,
-    1.5,
-    2,
-    5,
-    10,
-    20,
-    50,
-    100,
-    200,
-    500,
-    1000,
+_NEAR_ONE = (0.67, 0.8, 0.9, 1.1, 1.25, 1.5)
+_TICKS = sorted(
+    [*_NEAR_ONE, *(step * 10.0**power for power in range(-3, 3) for step in (1, 2, 5)), 1000.0]
 )
 _LIGHT = {
     "ink": "#1d2733",
@@ -157,7 +134,7 @@ def _ticks(low: float, high: float) -> list[float]:
     inside = [tick for tick in _TICKS if low <= tick <= high]
     if high / low > 12:
         # Too many close to one would hide each other.
-        inside = [tick for tick in inside if tick not in (0.67, 0.8, 0.9, 1.1, 1.25, 1.5)]
+        inside = [tick for tick in inside if tick not in _NEAR_ONE]
     return inside
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import itertools
 import os
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,9 +68,11 @@ def cache_folder() -> Path:
 
 def _environment_of(path: Path, python: str, say: Say) -> Path:
     """An environment with the wheel and what it needs, made once for each content."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    folder = cache_folder() / f"{digest[:24]}{'-' + python.replace('/', '_') if python else ''}"
+    from torchsmith.sources.tree import file_hash
+
+    folder = (
+        cache_folder() / f"{file_hash(path)[:24]}{'-' + python.replace('/', '_') if python else ''}"
+    )
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside it: what a killed attempt left is removed with the folder.
     complete = folder.with_name(f"{folder.name}.complete")
@@ -107,7 +107,7 @@ def _install(path: Path, python: str, folder: Path, say: Say) -> None:
 def _image(side: Side, *, gpu: bool) -> Launcher:
     """A worker in a container with no network, the worker's files mounted read-only."""
     from torchsmith.host.containers import read_docker, read_podman
-    from torchsmith.host.probe import Programs
+    from torchsmith.host.probe import Programs, run
 
     programs = Programs(os.environ)
     engines = [engine for read in (read_podman, read_docker) if (engine := read(programs))]
@@ -116,7 +116,9 @@ def _image(side: Side, *, gpu: bool) -> Launcher:
         raise HostError(
             f"nothing here runs {side.target}", "Install podman, or start docker's daemon."
         )
-    engine = next((item for item in working if _has(item.path, side.image)), None)
+    look = ("image", "inspect", side.image)
+    having = (item for item in working if run([item.path, *look], timeout=60) is not None)
+    engine = next(having, None)
     if engine is None:
         names = " or ".join(item.name for item in working)
         raise UsageError(
@@ -136,14 +138,3 @@ def _image(side: Side, *, gpu: bool) -> Launcher:
         return Launch(tuple(argv), stop=((program, "rm", "--force", name),), codes=codes)
 
     return make
-
-
-def _has(program: str, image: str) -> bool:
-    done = subprocess.run(
-        [program, "image", "inspect", image],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    return done.returncode == 0

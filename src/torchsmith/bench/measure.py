@@ -7,11 +7,12 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from torchsmith.bench.launch import Launcher
 from torchsmith.bench.process import Worker, WorkerLost
 from torchsmith.bench.result import Facts, Measured
-from torchsmith.bench.statistics import FEWEST, median
+from torchsmith.bench.statistics import FEWEST
 from torchsmith.bench.suite import Case, Effort
 from torchsmith.errors import HostError, TorchsmithError, UsageError
 

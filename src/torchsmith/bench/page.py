@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
+from statistics import median
 
 from torchsmith.bench.chart import COLOURS, DRAWN, WORDS, Row, forest, times
 from torchsmith.bench.markup import VIEWPORT, WIDE, table, wide
@@ -133,8 +134,8 @@ def _cases(result: Result, first: str, other: str, compared: Sequence[Compared])
             lines.append(
                 (
                     item.case,
-                    seconds(_middle(mine)),
-                    seconds(_middle(its)),
+                    seconds(median(mine)),
+                    seconds(median(its)),
                     times(item.speedup),
                     f"{times(item.low)} – {times(item.high)}",
                     f"{item.chance:.3g}",
@@ -147,10 +148,6 @@ def _cases(result: Result, first: str, other: str, compared: Sequence[Compared])
             f"{wide(forest(rows, first, other))}"
             f"<details><summary>numbers</summary>{table(head, lines)}</details>"
         )
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
 
 
 def _absent(result: Result) -> str:

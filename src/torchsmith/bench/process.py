@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 
 from torchsmith.bench.launch import Launch
 
@@ -47,12 +46,7 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def ask(self, wish: Mapping[str, object], timeout: float) -> dict[str, object]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from statistics import median
 
 # The chance, over all cases together, that a difference that is called one is none.
 ALPHA = 0.05
@@ -101,13 +102,6 @@ def shift(differences: Sequence[float], alpha: float = ALPHA) -> Shift:
         high=means[-1 - edge],
         p=trimmed_p(differences),
     )
-
-
-def median(values: Sequence[float]) -> float:
-    """The one in the middle, or between the two that are."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -1,16 +1,117 @@
-"""Where the time of a build went: its compiles laid out on lanes, and what they add up to."""
+"""Where the time of a build went: its compiles laid out on lanes, and what they add up to.
+
+With what ninja knew: the critical path, the jobs that a build cannot be shorter than, since each
+waits for the one before; and the headers that are most of what the compilers read.
+"""
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
-from torchsmith.bench.critical_path import Chain, critical_path
-from torchsmith.bench.headers import Headers, header_costs
 from torchsmith.engine.compile_log import CompileRecord
 from torchsmith.engine.job_log import BuildFolder, job_of
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderCost:
+    """A header that so many compiles read; `text` is its bytes times those, `share` that of all.
+
+    `cpu_seconds` is what those compiles took, all of each: what a change of the header costs,
+    not what reading it does, which nobody measured.
+    """
+
+    path: str
+    bytes: int
+    compiles: int
+    text: int
+    share: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """What so many compiles read, `text` bytes in all, and the headers that are most of it."""
+
+    compiles: int
+    text: int
+    heaviest: tuple[HeaderCost, ...]
+
+
+def header_costs(folders: Iterable[BuildFolder]) -> Headers | None:
+    """Headers by the text they are of what was read, the most first; None if nothing tells."""
+    folders = tuple(folders)
+    text = sum(folder.text for folder in folders)
+    if not text:
+        return None
+    found: dict[str, HeaderCost] = {}
+    for header in (header for folder in folders for header in folder.headers):
+        known = found.get(header.path)
+        compiles = header.compiles + (known.compiles if known else 0)
+        read = header.bytes * compiles
+        cpu = header.cpu_seconds + (known.cpu_seconds if known else 0.0)
+        found[header.path] = HeaderCost(header.path, header.bytes, compiles, read, read / text, cpu)
+    heaviest = sorted(found.values(), key=lambda cost: (-cost.text, cost.path))
+    return Headers(sum(folder.compiles for folder in folders), text, tuple(heaviest))
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A job of the chain; `began` is when it would begin, in seconds, if no job waited for a core.
+
+    It compiles, or makes, so many `files`, `file` the first; `key` tells which compiles are its.
+    """
+
+    key: str
+    kind: str
+    file: str
+    files: int
+    began: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """The longest chain of jobs in a build folder, in their order; `seconds` is what it takes."""
+
+    folder: str
+    seconds: float
+    links: tuple[Link, ...]
+
+    def longest(self, count: int) -> tuple[Link, ...]:
+        """So many of its longest jobs, in their order."""
+        chosen = sorted(self.links, key=lambda link: -link.seconds)[:count]
+        return tuple(link for link in self.links if link in chosen)
+
+
+def critical_path(folder: BuildFolder) -> Chain:
+    """The longest chain by what each job took."""
+    jobs = folder.jobs
+    began = [0.0] * len(jobs)
+    before: list[int | None] = [None] * len(jobs)
+
+    def end(number: int) -> float:
+        return began[number] + jobs[number].seconds
+
+    last: int | None = None
+    for number in TopologicalSorter(dict(enumerate(job.after for job in jobs))).static_order():
+        if jobs[number].after:
+            before[number] = latest = max(jobs[number].after, key=end)
+            began[number] = end(latest)
+        if last is None or end(number) > end(last):
+            last = number
+    seconds = 0.0 if last is None else end(last)
+    links: list[Link] = []
+    while last is not None:
+        job = jobs[last]
+        if job.seconds:
+            links.append(Link(job.key, job.kind, job.file, job.files, began[last], job.seconds))
+        last = before[last]
+    return Chain(folder.folder, seconds, tuple(reversed(links)))
+
 
 # CMake and configure scripts compile what may not compile, to see whether it does.
 _PROBE = re.compile(r"CMakeScratch|CMakeTmp|cmTC_[0-9a-f]+|conftest\.")

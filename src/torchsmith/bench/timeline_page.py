@@ -5,10 +5,8 @@ from __future__ import annotations
 from html import escape
 from pathlib import PurePath
 
-from torchsmith.bench.critical_path import Chain, Link
-from torchsmith.bench.headers import Headers
 from torchsmith.bench.markup import VIEWPORT, WIDE, table, wide
-from torchsmith.bench.timeline import Bar, Timeline
+from torchsmith.bench.timeline import Bar, Chain, Headers, Link, Timeline
 
 _WIDTH, _LANE, _GAP = 1200, 22, 4
 _SLOWEST = 25

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from torchsmith.bench.result import Compared, Measured, Noise, Verdict
 from torchsmith.bench.statistics import (
@@ -13,7 +14,6 @@ from torchsmith.bench.statistics import (
     Shift,
     adjusted,
     log_ratios,
-    median,
     quantile,
     shift,
 )

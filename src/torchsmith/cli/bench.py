@@ -86,8 +86,9 @@ def bench(
     from json import loads
 
     from torchsmith.bench.result import as_json, read_result
-    from torchsmith.cli.output import print_json, write_file
+    from torchsmith.cli.output import print_json
     from torchsmith.errors import UsageError
+    from torchsmith.files import write_result
 
     if html is not None and html.suffix not in (".html", ".svg"):
         raise UsageError(
@@ -119,9 +120,9 @@ def bench(
         with progress() as told:
             result = compare(wish, told.step, told.say)
     if output is not None:
-        write_file(output, as_json(result))
+        write_result(output, as_json(result))
     if html is not None:
-        write_file(html, _drawn(result, html).encode())
+        write_result(html, _drawn(result, html).encode())
     if json:
         print_json(loads(as_json(result)))
     else:

@@ -35,8 +35,7 @@ def diagnose(
     from torchsmith.cli import show_diagnosis
     from torchsmith.cli.mending import mend
     from torchsmith.cli.output import print_json
-    from torchsmith.diagnose.diagnose import explained, wants_host
-    from torchsmith.diagnose.errors import UnknownFailureError
+    from torchsmith.diagnose.diagnose import UnknownFailureError, explained, wants_host
     from torchsmith.errors import UsageError
 
     if list_:

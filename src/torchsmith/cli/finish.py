@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,10 +45,10 @@ def finish(
     """
     from msgspec import to_builtins
 
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.output import print_json, tell
     from torchsmith.package.finish.design import Options
+    from torchsmith.package.finish.finish import finish_wheels, pins_in
     from torchsmith.package.finish.report import lines
-    from torchsmith.package.finish.several import finish_wheels, pins_in
 
     made = finish_wheels(
         wheel,
@@ -62,7 +61,7 @@ def finish(
             pins=pins_in(pins) if pins else {},
         ),
         dry_run=dry_run,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=tell,
     )
     if json:
         print_json({"wheels": [to_builtins(item) for item in made]})

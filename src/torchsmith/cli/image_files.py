@@ -27,7 +27,7 @@ def render(
     """Write the images of a recipe for compose, Apptainer or docker build."""
     from torchsmith import __version__
     from torchsmith.cli import planning
-    from torchsmith.cli.output import print_content, print_files, write_tree
+    from torchsmith.cli.output import show_files
     from torchsmith.engine.door import Wanted
     from torchsmith.images.render import render as rendered
 
@@ -36,12 +36,4 @@ def render(
     wanted = Wanted(elsewhere=host is not None, must=False)
     plan = planning.make(loaded, here, json=False, wanted=wanted)
     files = rendered(plan, loaded.recipe, runtime, __version__, start)
-    if output is not None:
-        write_tree(output, files)
-        for path in files:
-            print(output / path)
-    elif len(files) == 1:
-        (content,) = files.values()
-        print_content(content.decode())
-    else:
-        print_files(files)
+    show_files(files, output)

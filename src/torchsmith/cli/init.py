@@ -26,8 +26,9 @@ def init(
     given: dict[str, object],
 ) -> None:
     """Write a commented recipe: from answers, flags or a preset."""
-    from torchsmith.cli.output import print_content, write_file
+    from torchsmith.cli.output import print_content
     from torchsmith.errors import UsageError
+    from torchsmith.files import write_result
     from torchsmith.recipe.load import parse_recipe
     from torchsmith.recipe.presets import find_preset, presets
     from torchsmith.recipe.template import commented_recipe
@@ -55,7 +56,7 @@ def init(
     if to_stdout:
         print_content(text)
         return
-    write_file(path, text.encode())
+    write_result(path, text.encode())
     print(f"written: {path}\nnext: torchsmith plan {path}")
 
 

@@ -4,19 +4,159 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchsmith.cli import job_run
+from torchsmith.cli.build import StoreFolder
 from torchsmith.cli.help import App
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from torchsmith.jobs.submissions import Submission, Submissions
+
 app = App("Run jobs here or on a cluster: submit, watch, stop, translate.")
-app.command("submit")(job_run.submit)
-app.command("list")(job_run.list_)
-app.command("status")(job_run.status)
-app.command("logs")(job_run.logs)
-app.command("cancel")(job_run.cancel)
+
+Id = Annotated[str, typer.Argument(help="The id of a job, or the beginning of it.")]
+Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+
+
+@app.command()
+def submit(
+    job: Annotated[Path, typer.Argument(help="A job file, or a recipe with jobs in it.")],
+    to: Annotated[
+        str, typer.Option("--to", help="Where: local, slurm, ...; default: the job's own line.")
+    ] = "",
+    usual: Annotated[str, typer.Option(envvar="TORCHSMITH_JOBS_TO", hidden=True)] = "",
+    name: Annotated[
+        list[str] | None, typer.Option("--name", help="Only this job of several; repeatable.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key: role.main.gpus=2; repeatable."),
+    ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option("--after", help="Begin when this job has succeeded; repeatable."),
+    ] = None,
+    array: Annotated[
+        str, typer.Option("--array", help="Once for each index, such as 0-3 (Slurm).")
+    ] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it is over.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Show its output until it is over.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check it and show the request; submit nothing.")
+    ] = False,
+    store: StoreFolder = None,
+    json: Json = False,
+) -> None:
+    """Hand a job to the engine that runs it; with --wait or --follow, ends with 12 if it fails."""
+    from torchsmith.cli.output import print_json, print_requests
+    from torchsmith.jobs.clients import client_for, engine_for
+    from torchsmith.jobs.files import load_jobs
+    from torchsmith.jobs.render import render
+    from torchsmith.jobs.submit import check
+    from torchsmith.jobs.submit import submit as submitted
+
+    changes = [*(change or ()), *([f"slurm.array={array!r}"] if array else ())]
+    jobs = load_jobs(job, changes, name or ())
+    client = client_for(engine_for(jobs, to, usual))
+    folder = Path.cwd()
+    with _submissions(store) as kept:
+        others = [kept.get(one) for one in after or ()]
+        if dry_run:
+            check(jobs, client, folder, after=others, note=_note)
+            print_requests(render(jobs, client.engine).files, client.engine, as_json=json)
+            return
+        made: list[Submission] = []
+        for one in submitted(jobs, client, kept, folder, after=others, note=_note):
+            made.append(one)
+            if not json:
+                print(_line(one), flush=True)
+        if follow:
+            _follow(made, json=json)
+        if wait or follow:
+            made = _ends(made, kept, json=json)
+        if json:
+            print_json({"jobs": [_table(one) for one in made]})
+        _all_well(made if wait or follow else [])
+
+
+@app.command("list")
+def list_(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 20,
+    store: StoreFolder = None,
+    json: Json = False,
+) -> None:
+    """List the jobs that were submitted from here, newest first."""
+    from torchsmith.cli.output import print_json
+    from torchsmith.jobs.watch import all_refreshed
+
+    with _submissions(store) as kept:
+        found = all_refreshed(kept, limit, lambda text: print(f"warning: {text}", file=sys.stderr))
+        if json:
+            print_json({"jobs": [_table(one) for one in found]})
+            return
+        for one in found:
+            print(_line(one))
+        if not found:
+            print("nothing was submitted yet")
+
+
+@app.command()
+def status(job: Id, store: StoreFolder = None, json: Json = False) -> None:
+    """Show where a job and each of its tasks is, and why it failed if it did."""
+    from torchsmith.cli.output import print_json
+    from torchsmith.jobs.watch import refreshed
+
+    with _submissions(store) as kept:
+        found = refreshed(kept.get(job), kept)
+        if json:
+            print_json(_table(found))
+            return
+        for line in _report(found):
+            print(line)
+
+
+@app.command()
+def logs(
+    job: Id,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
+    ] = False,
+    role: Annotated[str, typer.Option("--role", help="Only the tasks of this role.")] = "",
+    task: Annotated[str, typer.Option("--task", help="Only this task, such as main-0.")] = "",
+    store: StoreFolder = None,
+) -> None:
+    """Show what a job said."""
+    from torchsmith.errors import UsageError
+    from torchsmith.jobs.watch import client_of, refreshed
+    from torchsmith.redact import redacted_lines
+
+    with _submissions(store) as kept:
+        found = refreshed(kept.get(job), kept)
+        if not found.engine_id:
+            raise UsageError(f"{found.id} never reached {found.intent.engine}: it said nothing")
+        said = client_of(found).logs(found.submitted, role=role, task=task, follow=follow)
+        for line in redacted_lines(said):
+            print(line, flush=follow)
+
+
+@app.command()
+def cancel(
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of jobs.")],
+    store: StoreFolder = None,
+) -> None:
+    """Stop jobs and everything they started."""
+    from torchsmith.jobs.watch import stopped
+
+    with _submissions(store) as kept:
+        for one in [kept.get(job) for job in jobs]:
+            print(_line(stopped(one, kept, patience=30)), flush=True)
 
 
 @app.command()
@@ -43,27 +183,20 @@ def render(
     json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
 ) -> None:
     """Write a job as the native request of an engine; nothing is submitted."""
-    from torchsmith.cli.output import print_content, print_files, print_json, write_tree
+    from torchsmith.cli.output import print_json, show_files, write_tree
     from torchsmith.jobs.files import load_jobs
     from torchsmith.jobs.render import render as rendered
 
     made = rendered(load_jobs(job, change or (), name or ()), to)
-    if output is not None:
-        write_tree(output, made.files)
     if json:
+        if output is not None:
+            write_tree(output, made.files)
         files = {path: content.decode() for path, content in made.files.items()}
         print_json({"engine": to, "files": files, "notes": list(made.notes)})
         return
     for note in made.notes:
-        print(f"note: {note}", file=sys.stderr)
-    if output is not None:
-        for path in made.files:
-            print(output / path)
-    elif len(made.files) == 1:
-        (content,) = made.files.values()
-        print_content(content.decode())
-    else:
-        print_files(made.files)
+        _note(note)
+    show_files(made.files, output)
 
 
 @app.command("import")
@@ -74,19 +207,115 @@ def import_(
     ] = None,
 ) -> None:
     """Turn a job of OpenPAI into a job file, from which it can be rendered for any engine."""
-    from torchsmith.cli.output import print_content, write_file
+    from torchsmith.cli.output import print_content
     from torchsmith.errors import OutputError
+    from torchsmith.files import write_result
     from torchsmith.jobs.importing import import_job
     from torchsmith.recipe.job_file import job_file
 
     made = import_job(file)
     text = job_file(made.job)
     for note in made.notes:
-        print(f"note: {note}", file=sys.stderr)
+        _note(note)
     if output is None:
         print_content(text)
         return
     if output.exists():
         raise OutputError(f"{output} is there already", "Name another file, or move it away.")
-    write_file(output, text.encode())
+    write_result(output, text.encode())
     print(output)
+
+
+def _submissions(store: Path | None) -> AbstractContextManager[Submissions]:
+    from contextlib import closing
+
+    from torchsmith.jobs.submissions import Submissions
+
+    return closing(Submissions(store))
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def _follow(made: list[Submission], *, json: bool) -> None:
+    from torchsmith.jobs.watch import client_of
+    from torchsmith.redact import redacted_lines
+
+    for one in made:
+        for line in redacted_lines(client_of(one).logs(one.submitted, follow=True)):
+            print(line, file=sys.stderr if json or sys.stdout.isatty() else sys.stdout, flush=True)
+
+
+def _ends(made: list[Submission], kept: Submissions, *, json: bool) -> list[Submission]:
+    from torchsmith.jobs.watch import waited
+
+    over = [waited(one, kept) for one in made]
+    for one in () if json else over:
+        for line in _report(one):
+            print(line)
+    return over
+
+
+def _all_well(made: list[Submission]) -> None:
+    from torchsmith.jobs.states import State
+    from torchsmith.jobs.watch import JobFailed
+
+    bad = [one for one in made if one.status.state is not State.SUCCEEDED]
+    if bad:
+        raise JobFailed(
+            ", ".join(f"job {one.intent.name} ({one.id}): {one.status.state}" for one in bad),
+            f"`torchsmith job logs {bad[0].id}` shows all it said.",
+        )
+
+
+def _line(one: Submission) -> str:
+    from torchsmith.cli.output import moment
+
+    where = f"{one.intent.engine} {_short(one)}".strip()
+    return f"{one.id}  {moment(one.at)}  {one.status.state:<9}  {one.intent.name}  ({where})"
+
+
+def _short(one: Submission) -> str:
+    """What the engine calls it; this machine's jobs have no name but ours."""
+    return one.engine_id if one.engine_id != str(one.kept) else ""
+
+
+def _report(one: Submission) -> Iterator[str]:
+    from torchsmith.cli.known import known_of_lines
+    from torchsmith.cli.output import duration
+    from torchsmith.jobs.states import State
+    from torchsmith.jobs.watch import failures
+
+    status = one.status
+    yield _line(one)
+    said = " ".join(item for item in (status.said, status.reason) if item)
+    if said:
+        yield f"  {said}"
+    if status.started:
+        for_how_long = f"ran {duration(status.ended - status.started)}" if status.ended else "runs"
+        yield f"  {for_how_long} on {', '.join(status.nodes)}" if status.nodes else for_how_long
+    for task in status.tasks if len(status.tasks) > 1 else ():
+        code = f"exit code {task.exit_code}" if task.exit_code else ""
+        yield f"  {task.name:<12} {task.state:<9}  {code}".rstrip()
+    if status.state not in (State.FAILED, State.TIMEOUT, State.LOST):
+        return
+    for failure in failures(one):
+        code = f" (exit code {failure.exit_code})" if failure.exit_code else ""
+        yield f"  {failure.task or 'the job'} said last{code}:"
+        yield from (f"    {line}" for line in failure.lines)
+        yield from known_of_lines(failure.lines)
+
+
+def _table(one: Submission) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return {
+        "id": one.id,
+        "name": one.intent.name,
+        "engine": one.intent.engine,
+        "engine_id": one.engine_id,
+        "submitted": one.at,
+        "folder": str(one.kept),
+        **asdict(one.status),
+    }

@@ -41,7 +41,7 @@ def export(
     ] = None,
 ) -> None:
     """The public half of this machine's key, for those who are to trust it."""
-    from torchsmith.cli.output import write_file
+    from torchsmith.files import write_result
     from torchsmith.package.keys import own_key
 
     key = own_key(make=True)
@@ -49,7 +49,7 @@ def export(
     if output is None:
         sys.stdout.write(key.pem)
     else:
-        write_file(output, key.pem.encode())
+        write_result(output, key.pem.encode())
         print(f"{key.id} -> {output}", file=sys.stderr)
 
 

@@ -29,14 +29,15 @@ def lock(
     Sources and build environments are fetched now; `build` then takes these very files.
     """
     from torchsmith.cli import planning
-    from torchsmith.cli.output import counted, write_file
+    from torchsmith.cli.output import counted
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.lock import lock_file, what_was_taken
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
-    from torchsmith.images.digests import digests
+    from torchsmith.files import write_result
+    from torchsmith.images.registry import digests
     from torchsmith.plan.lock import base_images
 
     loaded = wishes.loaded(recipe, None, given)
@@ -64,7 +65,7 @@ def lock(
         )
     taken = what_was_taken(plan, done.work, images)
     target = output or lock_file(path)
-    write_file(target, taken.toml().encode())
+    write_result(target, taken.toml().encode())
     packages = {(item.name, item.version) for one in taken.install for item in one.packages}
     counts = (
         counted(len(packages), "Python package"),

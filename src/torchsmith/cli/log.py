@@ -27,7 +27,7 @@ def log(
     """Show past builds, the steps of one, or the log of a step."""
     from dataclasses import asdict
 
-    from torchsmith.cli.output import duration, print_json
+    from torchsmith.cli.output import duration, moment, print_json
     from torchsmith.engine.follow import follow_run
     from torchsmith.engine.journals import find_run, past_journal
     from torchsmith.engine.store import Store
@@ -44,7 +44,7 @@ def log(
             return
         for one in runs:
             what = printable(f"{one.plan}  {one.error}")
-            print(f"{one.id}  {_when(one.started)}  {one.status:<11}  {what}")
+            print(f"{one.id}  {moment(one.started)}  {one.status:<11}  {what}")
         if not runs:
             print("nothing was built yet")
         return
@@ -70,12 +70,6 @@ def log(
     if not chosen.log:
         raise UsageError(f"{step} was not run then: it was {chosen.status}")
     _print_log(chosen, json=json)
-
-
-def _when(seconds: float) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def _print_log(step: StepRecord, *, json: bool) -> None:

@@ -34,9 +34,9 @@ class Mended:
 
 def mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: bool) -> None:
     """Show what cures the failures found, and make the changes if that is wanted."""
-    from torchsmith.cli.output import write_file
     from torchsmith.diagnose.recipe_change import difference
     from torchsmith.errors import UsageError
+    from torchsmith.files import write_result
 
     if not any(_curable(found)):
         raise UsageError(
@@ -60,7 +60,7 @@ def mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: b
     if not yes and not _agreed(len(mended.keys)):
         print("nothing was written; --yes makes the change", file=sys.stderr)
         return
-    write_file(path, mended.text.encode(), mode=path.stat().st_mode & 0o777)
+    write_result(path, mended.text.encode(), mode=path.stat().st_mode & 0o777)
     print(f"{path}: {', '.join(mended.keys)} changed", file=sys.stderr)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
@@ -90,31 +88,27 @@ def print_content(text: str) -> None:
     pipe.buffer.flush()
 
 
-def write_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).chmod(mode)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(
-            f"{path} cannot be written: {error.strerror}", "Name another place."
-        ) from None
-
-
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder of files; one that holds other things is left alone."""
+    from torchsmith.files import write_result
+
     if folder.is_file():
         raise OutputError(f"{folder} is a file, and a folder is to be written there")
     for name, content in files.items():
-        write_file(folder / name, content, mode=0o755 if name.endswith(".sh") else 0o644)
+        write_result(folder / name, content, mode=0o755 if name.endswith(".sh") else 0o644)
+
+
+def show_files(files: Mapping[str, bytes], folder: Path | None) -> None:
+    """Write files into a folder and name them; without one, print what they hold."""
+    if folder is not None:
+        write_tree(folder, files)
+        for name in files:
+            print(folder / name)
+    elif len(files) == 1:
+        (content,) = files.values()
+        print_content(content.decode())
+    else:
+        print_files(files)
 
 
 def print_files(files: Mapping[str, bytes]) -> None:
@@ -137,6 +131,16 @@ def log_line(text: str) -> None:
     """A line about what is going on; with the time of day where a terminal does not show it."""
     stamp = "" if sys.stderr.isatty() else time.strftime("%H:%M:%S ")
     print(f"{stamp}{text}", file=sys.stderr, flush=True)
+
+
+def tell(text: str) -> None:
+    """Say on standard error what is going on; it is seen at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def moment(seconds: float) -> str:
+    """A moment, in UTC, given in seconds since 1970."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
 
 
 def counted(count: int, noun: str) -> str:

@@ -50,7 +50,8 @@ def parity(
     from json import loads
 
     from torchsmith.bench.parity import ParityError, as_json, choose, read_parity
-    from torchsmith.cli.output import print_json, write_file
+    from torchsmith.cli.output import print_json
+    from torchsmith.files import write_result
 
     if operators:
         chosen = choose(operator or (), dtype or ())
@@ -79,7 +80,7 @@ def parity(
                 python=python,
             )
     if output is not None:
-        write_file(output, as_json(found))
+        write_result(output, as_json(found))
     if json:
         print_json(loads(as_json(found)))
     else:

@@ -69,7 +69,8 @@ def plan(
 def _print_json(made: Plan, output: Path | None) -> None:
     import json
 
-    from torchsmith.cli.output import JSON_VERSION, print_json, write_file
+    from torchsmith.cli.output import JSON_VERSION, print_json
+    from torchsmith.files import write_result
     from torchsmith.plan.models import as_json
 
     table = as_json(made)
@@ -77,7 +78,7 @@ def _print_json(made: Plan, output: Path | None) -> None:
         print_json(table)
         return
     text = json.dumps({"version": JSON_VERSION, **table}, indent=2, ensure_ascii=False)
-    write_file(output, f"{text}\n".encode())
+    write_result(output, f"{text}\n".encode())
     print_json({"written": str(output)})
 
 
@@ -85,7 +86,8 @@ def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) 
     import sys
 
     from torchsmith import __version__
-    from torchsmith.cli.output import print_files, write_file, write_tree
+    from torchsmith.cli.output import print_files, write_tree
+    from torchsmith.files import write_result
     from torchsmith.plan.render.conda import render_conda
     from torchsmith.plan.render.dockerfile import dockerfile_context
     from torchsmith.plan.render.script import render_script
@@ -95,7 +97,7 @@ def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) 
         if output is None:
             sys.stdout.write(text)
         else:
-            write_file(output, text.encode(), mode=0o755)
+            write_result(output, text.encode(), mode=0o755)
         return
     files = (
         render_conda(made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +44,7 @@ def publish(
     Any web server can serve them. The same file again changes nothing; other bytes under a name
     that is taken are refused.
     """
+    from torchsmith.cli.output import tell
     from torchsmith.ship.deliver import deliver
     from torchsmith.ship.wishes import wished
 
@@ -73,7 +73,7 @@ def publish(
         to=wish.to,
         accounts=wish.accounts,
         dry_run=dry_run,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=tell,
     )
     places.show(made, json=json, dry_run=dry_run)
 

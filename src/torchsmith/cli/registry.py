@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from torchsmith.cli import wishes
-from torchsmith.cli.build import StoreFolder
+from torchsmith.cli.build import EngineName, StoreFolder
 
 if TYPE_CHECKING:
     from torchsmith.images.engine import Engine
     from torchsmith.images.reference import Reference
 
-EngineName = Annotated[str, typer.Option("--engine", help="podman, docker or buildah.")]
 Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="Take plain HTTP, and any certificate."),
@@ -46,7 +44,7 @@ def push(
     """
     from dataclasses import asdict
 
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.output import print_json, tell
     from torchsmith.images.find import find_engine
     from torchsmith.images.push import push_all, targets
 
@@ -60,7 +58,7 @@ def push(
         replace=replace,
         insecure=insecure,
         dry_run=dry_run,
-        on_line=_to_errors,
+        on_line=tell,
     )
     if json:
         print_json({"images": [{**asdict(item), "pinned": item.pinned} for item in done]})
@@ -84,14 +82,14 @@ def pull(
     json: Json = False,
 ) -> None:
     """Pull an image by tag or digest; --verify compares it with a recipe."""
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.output import print_json, tell
     from torchsmith.images.find import find_engine
     from torchsmith.images.pull import pull_recorded
     from torchsmith.images.reference import at_registry
 
     place = at_registry(name)
     found = find_engine(engine, runs=verify is not None)
-    done = pull_recorded(found, place, store=store, insecure=insecure, on_line=_to_errors)
+    done = pull_recorded(found, place, store=store, insecure=insecure, on_line=tell)
     if json and verify is None:
         print_json({"name": done.name, "digest": done.digest, "id": done.info.id})
     elif not json:
@@ -101,31 +99,12 @@ def pull(
 
 
 def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> None:
-    from json import loads
-
     from torchsmith.cli import planning
-    from torchsmith.cli.known import known_of_lines
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.verify import show_report
     from torchsmith.images.inside import verify_image
     from torchsmith.plan.expects import expected
-    from torchsmith.verify.errors import VerificationError
-    from torchsmith.verify.report import as_json, lines
 
     loaded = wishes.loaded(recipe, None, {})
     here = wishes.host_for(None, brief=True)
     asked = [expected(item) for item in planning.resolutions(loaded, here)]
-    made = verify_image(engine, str(image), asked)
-    if json:
-        print_json(loads(as_json(made)))
-    else:
-        print("\n".join(lines(made)))
-    if made.rating == "fail":
-        said = (text for check in made.failed for text in (check.found, check.detail))
-        for line in known_of_lines(line for text in said for line in text.splitlines()):
-            print(line, file=sys.stderr)
-        names = ", ".join(dict.fromkeys(check.name for check in made.failed))
-        raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
-
-
-def _to_errors(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    show_report(verify_image(engine, str(image), asked), json=json)

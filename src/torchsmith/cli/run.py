@@ -55,8 +55,7 @@ def run(
     """
     import shlex
 
-    from torchsmith.images.attached import run_attached
-    from torchsmith.images.ended import explained
+    from torchsmith.images.attached import explained, run_attached
     from torchsmith.images.find import find_engine
     from torchsmith.images.names import one_image
     from torchsmith.images.starting import Wish, prepared

@@ -6,6 +6,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import get_args
 
 from rich.console import Console
@@ -18,8 +19,7 @@ from torchsmith.bench.chart import WORDS, times
 from torchsmith.bench.page import seconds
 from torchsmith.bench.parity import Parity, Status
 from torchsmith.bench.result import Compared, Reason, Result
-from torchsmith.bench.statistics import median
-from torchsmith.cli.output import console, counted
+from torchsmith.cli.output import console, counted, tell
 from torchsmith.cli.terminal import rich_console
 
 _COLOURS = {"faster": "green", "slower": "red", "same": "", "unclear": "yellow"}
@@ -39,14 +39,14 @@ class Told:
             self._bar.update(self._task, completed=done, total=total, description=name)
         elif done * 10 // total > self._tenth:
             self._tenth = done * 10 // total
-            print(f"{done} of {total} {name}".rstrip(), file=sys.stderr, flush=True)
+            tell(f"{done} of {total} {name}".rstrip())
 
     def say(self, text: str) -> None:
         """Something that takes a while begins."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
 
 @contextlib.contextmanager

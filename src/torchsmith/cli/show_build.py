@@ -40,11 +40,14 @@ class Display(Protocol):
         """Something happened to a compile."""
 
 
-class _Json:
+class Json:
+    """Every event as a JSON document, a line each."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def event(self, event: events.Event) -> None:
+        """Tell of an event."""
         with self._lock:
             print_json_line(events.as_json(event))
 
@@ -52,7 +55,7 @@ class _Json:
         """Compiles are told apart by the steps' own lines."""
 
 
-class _Lines:
+class Lines:
     """One line for each thing worth one; `quiet` leaves those about success out."""
 
     def __init__(self, *, quiet: bool) -> None:
@@ -64,9 +67,11 @@ class _Lines:
         self._counted = False
 
     def line(self, text: str) -> None:
+        """Write a line."""
         log_line(text)
 
     def event(self, event: events.Event) -> None:
+        """Tell of an event."""
         match event:
             case events.StepFailed():
                 self.line(f"x  {event.title}: {event.reason}")
@@ -118,6 +123,7 @@ class _Lines:
             self.line(f"   {duration(item.seconds):>7}  {item.title} ({item.basis})")
 
     def progress(self, event: events.StepProgress) -> None:
+        """How far a step is with its compiles."""
         self._counted = True
         if self._is_time() or event.done == event.total:
             left = f", {duration(event.seconds_left)} left" if event.seconds_left else ""
@@ -131,6 +137,7 @@ class _Lines:
         return True
 
     def memory(self, event: governor_events.Event) -> None:
+        """Tell of a compile."""
         match event:
             case governor_events.Retried():
                 self.line(f"!  {event.file} was killed for memory; it is compiled again, alone")
@@ -154,7 +161,7 @@ class _Lines:
             self.line(f"   {event.done}/{event.total} compiles")
 
 
-class _Guarded(_Lines):
+class _Guarded(Lines):
     """The same for a command that is not ours, whose own output is passed on."""
 
     def event(self, event: events.Event) -> None:
@@ -164,7 +171,7 @@ class _Guarded(_Lines):
             super().event(event)
 
 
-class _Live(_Lines):
+class _Live(Lines):
     """The same, with what is happening now on the last line of the terminal."""
 
     def __init__(self, progress: Progress) -> None:
@@ -215,17 +222,17 @@ class _Live(_Lines):
 
 def guard_display(*, json: bool, quiet: bool) -> Display:
     """The display for a command that is not ours: its output, and lines about it."""
-    return _Json() if json else _Guarded(quiet=quiet)
+    return Json() if json else _Guarded(quiet=quiet)
 
 
 @contextlib.contextmanager
 def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
     """The display that fits: JSON, lines, or live on a terminal."""
     if json:
-        yield _Json()
+        yield Json()
         return
     if quiet or not sys.stderr.isatty():
-        yield _Lines(quiet=quiet)
+        yield Lines(quiet=quiet)
         return
     from rich.progress import (
         BarColumn,

@@ -5,38 +5,24 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from torchsmith.cli.output import counted, duration, log_line, print_json_line
+from torchsmith.cli.output import counted, duration
+from torchsmith.cli.show_build import Display, Json, Lines
 from torchsmith.cli.terminal import rich_console
-from torchsmith.engine.events import Event, Waiting, as_json
+from torchsmith.engine.events import Event, Waiting
 from torchsmith.jobs.farm import events
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Display(Protocol):
-    """Something that is told what happens."""
-
-    def event(self, event: Event) -> None:
-        """Something happened to a variant or to the farm."""
-
-
-class _Json:
-    def event(self, event: Event) -> None:
-        print_json_line(as_json(event))
-
-
-class _Lines:
+class _Lines(Lines):
     """One line for each thing worth one; `quiet` leaves those about success out."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.quiet = quiet
-        self._told: dict[str, tuple[str, str]] = {}
-
-    def line(self, text: str) -> None:
-        log_line(text)
+        super().__init__(quiet=quiet)
+        self._seen: dict[str, tuple[str, str]] = {}
 
     def event(self, event: Event) -> None:
         match event:
@@ -77,8 +63,8 @@ class _Lines:
     def moved(self, event: events.VariantMoved) -> None:
         # A log has no use for the count of files.
         now = (event.state, event.step.partition(" [")[0])
-        if self._told.get(event.variant) != now:
-            self._told[event.variant] = now
+        if self._seen.get(event.variant) != now:
+            self._seen[event.variant] = now
             self.line(f"   {event.variant}: {where(event)}")
 
     def failed(self, event: events.VariantFailed) -> None:
@@ -133,7 +119,7 @@ class _Live(_Lines):
 def display(*, json: bool, quiet: bool) -> Iterator[Display]:
     """The display that fits: JSON, lines, or live on a terminal."""
     if json:
-        yield _Json()
+        yield Json()
         return
     if quiet or not sys.stderr.isatty():
         yield _Lines(quiet=quiet)

@@ -21,9 +21,7 @@ def _size(count: int) -> str:
 @app.command("list")
 def list_(store: StoreFolder = None, json: Json = False) -> None:
     """Every result in the store, newest last."""
-    from datetime import UTC, datetime
-
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.output import moment, print_json
     from torchsmith.engine.store import Store
 
     entries = sorted(Store(store).entries(), key=lambda entry: entry.created)
@@ -44,8 +42,7 @@ def list_(store: StoreFolder = None, json: Json = False) -> None:
         print_json({"results": results})
         return
     for entry in entries:
-        made = datetime.fromtimestamp(entry.created, UTC).strftime("%Y-%m-%d %H:%M")
-        print(f"{entry.key[:12]}  {made}  {_size(entry.bytes):>12}  {entry.title}")
+        print(f"{entry.key[:12]}  {moment(entry.created)}  {_size(entry.bytes):>12}  {entry.title}")
     total = _size(sum(entry.bytes for entry in entries))
     print(f"{counted(len(entries), 'result')}, {total}")
 

@@ -35,12 +35,13 @@ def timeline(
 
     from torchsmith.bench.timeline import lay_out
     from torchsmith.bench.timeline_page import clock, job_name, page, picture, short
-    from torchsmith.cli.output import counted, print_json, write_file
+    from torchsmith.cli.output import counted, print_json
     from torchsmith.engine.compile_log import read_compiles
     from torchsmith.engine.job_log import read_jobs
     from torchsmith.engine.journals import find_run, past_journal
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
+    from torchsmith.files import write_result
 
     if output is not None and output.suffix not in (".html", ".svg"):
         raise UsageError(
@@ -70,7 +71,7 @@ def timeline(
         drawn = (
             picture(found) if output.suffix == ".svg" else page(found, f"torchsmith build {name}")
         )
-        write_file(output, drawn.encode())
+        write_result(output, drawn.encode())
     if json:
         print_json({"run": name, **asdict(found)})
         return

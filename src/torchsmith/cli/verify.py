@@ -12,6 +12,7 @@ from torchsmith.cli import wishes
 
 if TYPE_CHECKING:
     from torchsmith.plan.expects import Expects
+    from torchsmith.verify.report import Report
 
 
 def verify(
@@ -68,16 +69,12 @@ def verify(
     if signature or key is not None or policy is not None:
         _signatures(target, key, policy, json=json)
         return
-    from json import loads
-
     from torchsmith.cli import planning
-    from torchsmith.cli.known import known_of_lines
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.output import tell
     from torchsmith.package.reports import sign_report
     from torchsmith.plan.expects import expected
-    from torchsmith.verify.errors import VerificationError
-    from torchsmith.verify.report import as_json, keep_beside, lines
     from torchsmith.verify.report import keep as keep_report
+    from torchsmith.verify.report import keep_beside
     from torchsmith.verify.target import Options
     from torchsmith.verify.verify import verify as prove
 
@@ -98,7 +95,7 @@ def verify(
             timeout=timeout,
         ),
         asked=asked,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=tell,
     )
     if report is not None:
         keep_report(made, report)
@@ -106,6 +103,18 @@ def verify(
         if path.suffix == ".whl":
             keep_beside(made, path)
             sign_report(made, path)
+    show_report(made, json=json)
+
+
+def show_report(made: Report, *, json: bool) -> None:
+    """Print what was found; end the command with what is known of it where a check failed."""
+    from json import loads
+
+    from torchsmith.cli.known import known_of_lines
+    from torchsmith.cli.output import print_json
+    from torchsmith.verify.errors import VerificationError
+    from torchsmith.verify.report import as_json, lines
+
     if json:
         print_json(loads(as_json(made)))
     else:

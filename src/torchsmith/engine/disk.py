@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from torchsmith.errors import DiskFullError
+from torchsmith.files import write_whole as write_whole
 
 # EFBIG is what a limit on file sizes (`ulimit -f`) gives.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -72,20 +73,3 @@ def sync_filesystem(path: Path) -> None:
             raise OSError(number, os.strerror(number), str(path))
     finally:
         os.close(descriptor)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a small file so that it is seen whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
-    try:
-        # A new file: whatever another user put there, a link above all, is not written to.
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise

@@ -20,8 +20,7 @@ from torchsmith.engine import events
 from torchsmith.engine.compile_log import CompileRecord, read_compiles
 from torchsmith.engine.disk import write_whole
 from torchsmith.toolchain.accel.accelerate import FILE, FOLDER
-from torchsmith.toolchain.ninja_graph import Edge, read_graph
-from torchsmith.toolchain.ninja_log import read_dependencies, read_log
+from torchsmith.toolchain.ninja_log import Edge, read_dependencies, read_graph, read_log
 
 NAME = "jobs.json"
 # Of thousands of headers the first few hundred are nearly all the text.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
+
+from torchsmith.files import write_whole
 
 
 def load_table(path: Path) -> dict[str, Any]:
@@ -31,18 +31,6 @@ def load_table(path: Path) -> dict[str, Any]:
         table = tomllib.load(file)
     if not sys.dont_write_bytecode:
         with contextlib.suppress(OSError, TypeError):
-            _keep(compiled, json.dumps({"source": stamp, "table": table}))
+            kept = json.dumps({"source": stamp, "table": table})
+            write_whole(compiled, kept.encode(), mode=0o644, sync=False)
     return table
-
-
-def _keep(compiled: Path, text: str) -> None:
-    compiled.parent.mkdir(exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=compiled.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(compiled)
-    except OSError:
-        Path(name).unlink(missing_ok=True)
-        raise

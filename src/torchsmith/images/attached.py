@@ -10,12 +10,14 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torchsmith.diagnose.diagnose import diagnose
 from torchsmith.engine.process import Stop
 from torchsmith.images.engine import Engine
 from torchsmith.images.errors import NoEngineError
+from torchsmith.images.shared_memory import shown
 
 # Lines of a program that failed: enough to know its failure again.
 _LINES = 400
@@ -114,3 +116,24 @@ def _wait(client: subprocess.Popen[bytes], stop: Stop, terminal: bool) -> int:
 def _last_lines(engine: Engine, name: str) -> tuple[str, ...]:
     said = engine.try_("logs", "--tail", str(_LINES), name)
     return tuple(f"{said.out}\n{said.err}".splitlines()) if said.code == 0 else ()
+
+
+# 128 and SIGBUS: a program that died of a full /dev/shm without a word.
+_BUS_ERROR = 135
+_SHM_SMALL = "shared-memory-small"
+
+
+def explained(ended: Ended, shm: int | None) -> Iterator[str]:
+    """Lines that say what is known of the end; `shm` is the size its /dev/shm had."""
+    lines: Sequence[str] = ended.lines
+    if ended.code == _BUS_ERROR:
+        lines = [*lines, "the program is killed by signal: Bus error"]
+    for named in [item for item in diagnose(lines).named if not item.after][:2]:
+        if named.id == _SHM_SMALL and shm is not None:
+            yield (
+                f"known: {named.title} — /dev/shm had {shown(shm)} here. Start it again with more "
+                "(--shm-size 8G), or with the machine's own (--ipc host); --workers N says how "
+                "much N workers want"
+            )
+        else:
+            yield f"known: {named.title} — {named.cure}"

@@ -8,9 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from torchsmith.images.engine import Build, Engine, ImageInfo, bare_id, variables
+from torchsmith.images.engine import (
+    Build,
+    Engine,
+    ImageInfo,
+    bare_id,
+    image_format,
+    push_with_digest_file,
+    variables,
+)
 from torchsmith.images.errors import EngineError
-from torchsmith.images.podman import image_format, push_with_digest_file
 from torchsmith.images.process import OnLine, Said
 
 

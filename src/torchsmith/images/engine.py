@@ -1,11 +1,12 @@
 """What a container engine can do: one class for each program, most of it the same for all.
 
-Engines are found with `find.py`. What a program calls differently its own module says.
+`find.py` finds one. podman and docker are here, buildah has a file of its own.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from torchsmith.images.errors import EngineError, NoImageError
+from torchsmith.images.errors import EngineError, NoEngineError, NoImageError
 from torchsmith.images.process import (
     Ending,
     OnLine,
@@ -266,3 +267,77 @@ def bare_id(identity: str) -> str:
 def variables(lines: Sequence[str]) -> dict[str, str]:
     """NAME=VALUE lines as a table."""
     return dict(line.partition("=")[::2] for line in lines)
+
+
+class Podman(Engine):
+    """podman, as root or not: no daemon; shares its store with buildah."""
+
+    name = "podman"
+
+    def build_options(self, wanted: Build) -> list[str]:
+        """The options of `build`."""
+        return [*super().build_options(wanted), *image_format(wanted)]
+
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
+        """Push an image under its name and return the digest the registry has it by."""
+        return push_with_digest_file(self, name, on_line, insecure=insecure)
+
+
+def image_format(wanted: Build) -> list[str]:
+    """OCI's images hold no health check: only Docker's do."""
+    checked = "\nHEALTHCHECK " in wanted.file.read_text()
+    return ["--format", "docker"] if checked else []
+
+
+def push_with_digest_file(
+    engine: Engine, name: str, on_line: OnLine | None, *, insecure: bool
+) -> str:
+    """What podman and buildah have in common: the digest is written to a file."""
+    with temporary_folder("push") as folder:
+        note = folder / "digest"
+        words = [*engine.trust_words(insecure), "--digestfile", str(note), name]
+        engine.ask("push", *words, on_line=on_line, ending=interrupt)
+        return note.read_text().strip()
+
+
+# What a client says that has no builder but the old one, which knows no cache mounts.
+_NO_BUILDKIT = re.compile(
+    r"BuildKit is enabled but the buildx component is missing|the --mount option requires BuildKit"
+)
+_DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+
+
+class Docker(Engine):
+    """docker, whose daemon has to be running; our Dockerfiles need its BuildKit."""
+
+    name = "docker"
+    # Its builds are the daemon's, which is told by the client.
+    ending = staticmethod(interrupt)
+
+    def build_options(self, wanted: Build) -> list[str]:
+        """The options of `build`; plain progress, because lines are read, not redrawn."""
+        return [*super().build_options(wanted), "--progress", "plain"]
+
+    def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
+        # Clients of before 23.0 use BuildKit only if told to.
+        given = os.environ if self.environ is None else self.environ
+        environ = {**given, "DOCKER_BUILDKIT": "1"}
+        said = follow(self.command(*words), on_line, self.ending, environ)
+        if said.code != 0 and _NO_BUILDKIT.search(said.out):
+            raise NoEngineError(
+                "this docker has no BuildKit, which cache and secret mounts need",
+                "Install its buildx plugin (docker-buildx, docker-buildx-plugin), or use podman.",
+            )
+        return said
+
+    def trust_words(self, insecure: bool) -> list[str]:
+        """Nothing: its daemon trusts this machine's registries, and those its settings name."""
+        return []
+
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
+        """Push an image under its name and return the digest the registry has it by."""
+        said = self.ask("push", name, on_line=on_line)
+        found = _DIGEST.findall(said)
+        if not found:
+            raise EngineError(f"docker push: no digest was told for {name}")
+        return str(found[-1])

@@ -9,10 +9,8 @@ from torchsmith.host.containers import read_buildah, read_docker, read_podman
 from torchsmith.host.models import Engine as Found
 from torchsmith.host.probe import Programs
 from torchsmith.images.buildah import Buildah
-from torchsmith.images.docker import Docker
-from torchsmith.images.engine import Engine
+from torchsmith.images.engine import Docker, Engine, Podman
 from torchsmith.images.errors import NoEngineError
-from torchsmith.images.podman import Podman
 
 # In the order they are tried. podman first: it needs nothing to be running.
 ENGINES: Mapping[str, type[Engine]] = {"podman": Podman, "docker": Docker, "buildah": Buildah}

@@ -13,7 +13,7 @@ import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from email.message import Message
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -21,8 +21,9 @@ from urllib.parse import urlencode, urlsplit
 from msgspec import Struct
 
 from torchsmith.errors import OutputError
-from torchsmith.images.logins import Login
-from torchsmith.images.reference import Reference, is_loopback
+from torchsmith.images.logins import Login, find_login
+from torchsmith.images.reference import Reference, is_loopback, reference
+from torchsmith.plan.lock import Image
 
 _SECONDS = 30
 _MOST = 8 << 20
@@ -218,3 +219,17 @@ def _manifest(digest: str, content: bytes) -> Manifest:
         return Manifest(digest, str(table.get("mediaType", "")), str(config.get("digest", "")))
     except (ValueError, AttributeError):
         return Manifest(digest, "")
+
+
+def digests(names: Iterable[str]) -> tuple[Image, ...]:
+    """Every image with the digest its registry has it by now."""
+    return tuple(Image(name, _digest(name)) for name in names)
+
+
+def _digest(name: str) -> str:
+    wanted = reference(name)
+    login = find_login("podman", wanted.registry, wanted.repository)
+    found = Registry(wanted.registry, login).manifest(wanted)
+    if found is None:
+        raise RegistryError(f"{wanted.registry} has no {name}", "Check the name of the base image.")
+    return found.digest

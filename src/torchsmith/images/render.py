@@ -1,13 +1,18 @@
-"""The images of a recipe, written down for other runtimes."""
+"""The images of a recipe, written down for other runtimes.
+
+The compose file is for docker compose and podman-compose:
+https://github.com/compose-spec/compose-spec/blob/main/spec.md
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, get_args
 
 from torchsmith.errors import UsageError
-from torchsmith.images.compose import compose_files
-from torchsmith.images.names import at_recipes_registry, recipe_images
+from torchsmith.images.names import RecipeImage, at_recipes_registry, recipe_images
+from torchsmith.jobs import yaml_text
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.apptainer import from_image, from_wheels
 from torchsmith.plan.render.dockerfile import dockerfile_context
@@ -64,3 +69,68 @@ def apptainer_files(
         path = made.name.rpartition("/")[2].replace(":", "-")
         files[f"{path}.def"] = text.encode()
     return files
+
+
+FILE = "docker-compose.yaml"
+_CONTEXT = "image"
+_STACK = 64 << 20
+
+Table = dict[str, object]
+
+
+def compose_files(plan: Plan, recipe: Recipe, torchsmith: str) -> Mapping[str, bytes]:
+    """The compose file, and beside it what its images are built from."""
+    cuda = {item.variant: item.cuda is not None for item in plan.variants}
+    context = dockerfile_context(plan, recipe, torchsmith)
+    several = len(plan.variants) > 1
+    services: Table = {}
+    for made in recipe_images(recipe):
+        if made.variant in cuda:
+            folder = f"./{_CONTEXT}/{made.variant}" if several else f"./{_CONTEXT}"
+            name = _service_name(made, several=several)
+            services[name] = _service(recipe, made, folder, gpus=cuda[made.variant])
+    text = yaml_text.write({"name": _project(recipe.name), "services": services})
+    header = (
+        f"# Written by torchsmith {torchsmith}; works without it:\n"
+        f"#   docker compose run {next(iter(services))} python -c 'import torch'\n"
+        "# An image that is neither here nor at its registry is built from ./image, whose\n"
+        "# Dockerfile says what has to lie beside it. podman-compose takes the same file.\n"
+    )
+    files = {f"{_CONTEXT}/{path}": content for path, content in context.items()}
+    return {FILE: (header + text).encode(), **files}
+
+
+def _project(name: str) -> str:
+    return re.sub(r"[^a-z0-9_-]", "-", name.lower()).strip("-_") or "torch"
+
+
+def _service_name(made: RecipeImage, *, several: bool) -> str:
+    short = made.stage.removeprefix("train-")
+    return f"{short}-{made.variant}" if several else short
+
+
+def _service(recipe: Recipe, made: RecipeImage, folder: str, *, gpus: bool) -> Table:
+    image = recipe.image or Image()
+    training = made.training
+    build: Table = {"context": folder, "target": made.stage}
+    if training is not None and "caller" in (training.uid, training.gid):
+        # From the environment of whoever builds: a shell does not export UID by itself.
+        build["args"] = {"UID": "${UID:-1000}", "GID": "${GID:-1000}"}
+    service: Table = {
+        "image": at_recipes_registry(recipe, made.name),
+        "build": build,
+        "init": True,
+        "stdin_open": True,
+        "tty": True,
+        "shm_size": image.shm_size.lower(),
+    }
+    if training is not None:
+        service["environment"] = {"TZ": training.timezone}
+        # What is worked on is where the compose file is.
+        service["volumes"] = [{"type": "bind", "source": ".", "target": training.workdir}]
+    if gpus:
+        # Pinned memory of any size, and deep recursion: what NVIDIA's own images ask for.
+        service["ulimits"] = {"memlock": -1, "stack": _STACK}
+        device = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+        service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
+    return service

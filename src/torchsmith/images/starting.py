@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import socket
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from torchsmith.errors import UsageError
 from torchsmith.host.limits import read_memory, read_shm
 from torchsmith.images.engine import Engine
-from torchsmith.images.gpus import chosen_gpus, withheld
-from torchsmith.images.limits import ulimit_words
+from torchsmith.images.gpus import chosen_gpus, gpu_words, withheld
 from torchsmith.images.names import one_image
 from torchsmith.images.reference import reference
-from torchsmith.images.running import Start, parse_mount, run_words
 from torchsmith.images.shared_memory import (
     DEFAULT_SHM,
     USUAL_BATCH,
@@ -144,3 +148,133 @@ def _variable(text: str) -> str:
             "Write NAME=VALUE; NAME alone takes the value it has here.",
         )
     return text
+
+
+# capabilities(7)
+_SYS_RESOURCE = 1 << 24
+# What NVIDIA's own images ask for: deep recursion in C++, and pinned memory of any size.
+_STACK = 64 << 20
+_SECONDS = 5.0
+
+
+def ulimit_words(engine: str, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Options for the stack and for locked memory, where they are allowed."""
+    pid = _daemon(os.environ if environ is None else environ) if engine == "docker" else os.getpid()
+    # Without the right to raise them none is given: one option would put aside all the limits
+    # that a person's containers.conf has for just this case.
+    if not pid or not _may_raise(pid):
+        return []
+    return ["--ulimit", "memlock=-1:-1", "--ulimit", f"stack={_STACK}:{_STACK}"]
+
+
+def _may_raise(pid: int) -> bool:
+    """Whether a process may give more than it has: /proc says so, to everybody."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name == "CapEff":
+                return bool(int(value, 16) & _SYS_RESOURCE)
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def _daemon(environ: Mapping[str, str]) -> int:
+    """The number of the process behind docker's socket; 0 if it is not on this machine."""
+    address = environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
+    if not address.startswith("unix://"):
+        return 0
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as there:
+        there.settimeout(_SECONDS)
+        there.connect(address.removeprefix("unix://"))
+        size = struct.calcsize("3i")
+        said = there.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        pid, _, _ = struct.unpack("3i", said)
+        return int(pid)
+    return 0
+
+
+# Where distributions put podman's init; without one `--init` is an error.
+_INITS = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit", "/usr/bin/catatonit")
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(?::[0-9]{1,10})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a container is started.
+
+    `shm` is the size of its /dev/shm in bytes; None shares the machine's. `stdin` says what it
+    reads: a terminal, what is piped in, or nothing.
+    """
+
+    image: str
+    command: tuple[str, ...] = ()
+    shm: int | None = None
+    gpus: tuple[str, ...] = ()
+    user: str = ""
+    mounts: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    memory: int | None = None
+    ulimits: tuple[str, ...] = ()
+    network: str = ""
+    stdin: Literal["terminal", "pipe", "nothing"] = "nothing"
+
+
+def run_words(engine: str, start: Start) -> list[str]:
+    """The engine's `run` and its options; a name for the container is for the caller to add."""
+    words = ["run", "--pull=never"]
+    if engine == "docker" or any(Path(path).exists() for path in _INITS):
+        # Workers that nobody waits for are reaped, and signals reach a program that is a shell.
+        words.append("--init")
+    if start.stdin != "nothing":
+        words.append("--interactive")
+    if start.stdin == "terminal":
+        words.append("--tty")
+    words.append("--ipc=host" if start.shm is None else f"--shm-size={start.shm}b")
+    words += gpu_words(engine, start.gpus)
+    words += start.ulimits
+    if start.memory is not None:
+        words.append(f"--memory={start.memory}b")
+    if start.network:
+        words.append(f"--network={start.network}")
+    words += user_words(engine, start.user)
+    for mount in start.mounts:
+        words += ["--volume", mount]
+    for variable in start.env:
+        words += ["--env", variable]
+    return [*words, start.image, *start.command]
+
+
+def user_words(engine: str, user: str) -> list[str]:
+    """The user a program runs as; `caller` is whoever starts it."""
+    if not user:
+        return []
+    if user != "caller":
+        if not _USER.fullmatch(user):
+            raise UsageError(
+                f"--user: {user!r} is no user",
+                "Write caller, a name the image knows, or numbers as in 1000:1000.",
+            )
+        return ["--user", user]
+    words = ["--user", f"{os.getuid()}:{os.getgid()}"]
+    # Without root, podman gives the caller's own number to the container's root otherwise.
+    return ["--userns=keep-id", *words] if engine == "podman" and os.getuid() else words
+
+
+def parse_mount(text: str) -> str:
+    """A mount as engines take it: the folder of this machine in full, and really there."""
+    here, _, rest = text.partition(":")
+    there = rest.partition(":")[0]
+    if not here or not there.startswith("/"):
+        raise UsageError(
+            f"--mount: {text!r} does not say what goes where",
+            "It is written HERE:/THERE or HERE:/THERE:ro.",
+        )
+    if not here.startswith(("/", ".", "~")):
+        # A volume the engine keeps, by its name.
+        return text
+    folder = Path(here).expanduser().absolute()
+    if not folder.exists():
+        # docker would make a folder of root's in its place.
+        raise UsageError(f"--mount: there is no {folder}", "Make it first, or mend the name.")
+    return f"{folder}:{rest}"

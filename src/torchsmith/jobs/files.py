@@ -14,7 +14,7 @@ from torchsmith.inputs import check_file
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.resolve import resolve
 from torchsmith.plan.images import image_names
-from torchsmith.plan.ship import job_image
+from torchsmith.plan.jobs import job_image
 from torchsmith.recipe import job as written
 from torchsmith.recipe.load import MAX_RECIPE_BYTES, parse_recipe, parse_toml, text_of
 from torchsmith.recipe.matrix import expand

@@ -12,8 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from torchsmith.package.archive import DosDate
-from torchsmith.package.pack import EARLIEST, compress_wheel
+from torchsmith.package.pack import EARLIEST, DosDate, compress_wheel
 
 
 def _source_date() -> DosDate | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from pathlib import Path
 
 import msgspec
 
-from torchsmith.errors import OutputError, TorchsmithError
+from torchsmith.errors import OutputError
+from torchsmith.files import write_result
 from torchsmith.package.contents import read_contents
 from torchsmith.package.envelope import envelope_path, seal
 from torchsmith.package.keys import signer
@@ -23,9 +23,9 @@ from torchsmith.package.materials import Beside, gather
 from torchsmith.package.origins import installed, read_tree, taken_for
 from torchsmith.package.provenance import statement
 from torchsmith.package.sbom import bill, bill_path
-from torchsmith.package.whole import write_whole
 from torchsmith.plan.attest import HISTORY, Attest, History
 from torchsmith.sources.tree import file_hash
+from torchsmith.tasks import run_task
 from torchsmith.verify.report import beside as report_beside
 
 
@@ -60,24 +60,17 @@ def attest(told: Attest, history: History) -> list[Path]:
             if report.is_file():
                 byproducts[report.name] = file_hash(report)
             sealed = seal(statement(materials, history, byproducts), signs)
-            write_whole(bill_path(artifact), content)
-            write_whole(envelope_path(artifact), sealed)
+            write_result(bill_path(artifact), content)
+            write_result(envelope_path(artifact), sealed)
             written += [bill_path(artifact), envelope_path(artifact)]
     return written
 
 
-def main() -> int:
-    """Attest what standard input tells of."""
-    told = msgspec.json.decode(sys.stdin.buffer.read(), type=Attest)
+def _attest(told: Attest) -> None:
     history = msgspec.json.decode(os.environ.get(HISTORY) or "{}", type=History)
-    try:
-        for path in attest(told, history):
-            print(path, flush=True)
-    except TorchsmithError as error:
-        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    for path in attest(told, history):
+        print(path, flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(Attest, _attest)

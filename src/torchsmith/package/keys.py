@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchsmith.errors import HostError, UsageError
+from torchsmith.files import write_result
 from torchsmith.inputs import check_file
 from torchsmith.owners import make_folder, read_plain, who_else_writes
-from torchsmith.package.whole import write_whole
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -88,7 +88,7 @@ def signer() -> CryptoSigner:
     if not path.exists():
         # If another torchsmith is first, its key is everybody's.
         made = CryptoSigner.generate_ed25519()
-        write_whole(path, made.private_bytes, mode=0o600, replace=False)
+        write_result(path, made.private_bytes, mode=0o600, replace=False)
     return _load(path)
 
 
@@ -219,7 +219,7 @@ def _keep(key: PublicKey, until: str = "") -> PublicKey:
     _make(folder)
     kept = folder / f"{key.id}.pem"
     head = f"until: {until}\n" if until else ""
-    write_whole(kept, f"{head}{key.pem}".encode())
+    write_result(kept, f"{head}{key.pem}".encode())
     return PublicKey(key.id, key.public, kept, until=until)
 
 
@@ -312,7 +312,7 @@ def revoke(keys: Sequence[str]) -> tuple[str, ...]:
         wanted += found
     every = sorted({*revoked_keys(), *wanted})
     _make(keys_folder())
-    write_whole(_revoked(), "".join(f"{key}\n" for key in every).encode(), mode=0o600)
+    write_result(_revoked(), "".join(f"{key}\n" for key in every).encode(), mode=0o600)
     return tuple(dict.fromkeys(wanted))
 
 
@@ -328,7 +328,7 @@ def rotate() -> tuple[PublicKey, PublicKey]:
         raise UsageError("this machine has no key yet", "The first build makes one.")
     # Believed before it is replaced: what it signed must not be without a key for a moment.
     kept = _keep(old)
-    write_whole(_private(), CryptoSigner.generate_ed25519().private_bytes, mode=0o600)
+    write_result(_private(), CryptoSigner.generate_ed25519().private_bytes, mode=0o600)
     new = own_key()
     assert new is not None
     return kept, new

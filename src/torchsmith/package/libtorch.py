@@ -8,7 +8,7 @@ wheel. The same wheel gives the same bytes on any machine.
 
     python -m torchsmith.package.libtorch < SPEC
 
-runs as a step of a plan, in its work folder; see torchsmith.plan.libtorch.
+runs as a step of a plan, in its work folder; see torchsmith.plan.packages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import contextlib
 import errno
 import os
 import re
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,14 +26,14 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from torchsmith.errors import DiskFullError, OutputError, TorchsmithError, UsageError
+from torchsmith.errors import DiskFullError, OutputError, UsageError
 from torchsmith.host.limits import read_cores
-from torchsmith.inputs import check_file
-from torchsmith.package.archive import DosDate, ZipWriter
+from torchsmith.inputs import check_file, one_file
 from torchsmith.package.cmake_config import looked_for, relocatable
-from torchsmith.package.pack import EARLIEST, Member, packed_members
+from torchsmith.package.pack import EARLIEST, DosDate, Member, ZipWriter, packed_members
 from torchsmith.package.patchelf import Patch, patch
-from torchsmith.plan.libtorch import Libtorch, archive_name
+from torchsmith.plan.packages import Libtorch, archive_name
+from torchsmith.tasks import run_task
 from torchsmith.verify.binary import Library, looks_shared, version_key
 from torchsmith.verify.linkage import baseline
 from torchsmith.verify.wheelfile import Wheel, read_wheel
@@ -324,37 +323,17 @@ def _brought(library: str) -> str:
     return f"  ({bringer} on PyPI)" if bringer else ""
 
 
-def main() -> int:
-    """Pack what standard input says; the exit code says what came of it."""
-    import msgspec
-
-    try:
-        given = msgspec.json.decode(sys.stdin.buffer.read(), type=Libtorch)
-        made, target = pack_libtorch(_one(given.wheel), Path(given.archive).parent)
-        if target != Path(given.archive):
-            # Found by nobody under another name.
-            target.unlink()
-            raise UsageError(
-                f"{given.wheel} makes {target.name}, and {given.archive} was planned",
-                "The wheel is not of the version or platform that was asked for.",
-            )
-    except TorchsmithError as error:
-        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
-        return error.exit_code
-    print(readme(made), end="", flush=True)
-    return 0
-
-
-def _one(pattern: str) -> Path:
-    """The one wheel a path of the work folder stands for."""
-    found = [path for path in (Path(pattern), *sorted(Path().glob(pattern))) if path.is_file()]
-    if len(set(found)) != 1:
+def _pack(given: Libtorch) -> None:
+    made, target = pack_libtorch(one_file(given.wheel), Path(given.archive).parent)
+    if target != Path(given.archive):
+        # Found by nobody under another name.
+        target.unlink()
         raise UsageError(
-            f"one wheel was to be packed as {pattern}, and there are {len(set(found))}",
-            "Remove what does not belong there, then run the same command again.",
+            f"{given.wheel} makes {target.name}, and {given.archive} was planned",
+            "The wheel is not of the version or platform that was asked for.",
         )
-    return found[0]
+    print(readme(made), end="", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(Libtorch, _pack)

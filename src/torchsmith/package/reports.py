@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from torchsmith.files import write_result
 from torchsmith.package.envelope import (
     STATEMENT,
     SignatureError,
@@ -24,7 +25,6 @@ from torchsmith.package.envelope import (
     seal,
 )
 from torchsmith.package.keys import PublicKey, signer
-from torchsmith.package.whole import write_whole
 from torchsmith.sources.tree import file_hash
 from torchsmith.verify.report import Report, beside
 
@@ -57,7 +57,7 @@ def sign_report(report: Report, artifact: Path) -> Path:
     # An older report is replaced: it is about a file that is no longer there.
     kept = [line for line, kind in kinds_in(path) if kind != TEST_RESULT]
     sealed = seal(json.dumps(statement, sort_keys=True).encode(), signer())
-    write_whole(path, b"".join([*kept, sealed]))
+    write_result(path, b"".join([*kept, sealed]))
     return path
 
 

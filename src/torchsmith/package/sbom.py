@@ -19,9 +19,8 @@ from packaging.utils import canonicalize_name
 
 from torchsmith import __version__
 from torchsmith.package.contents import Contents
-from torchsmith.package.materials import Materials, is_vendored
+from torchsmith.package.materials import Materials, Owner, is_vendored
 from torchsmith.package.origins import Part, Tree
-from torchsmith.package.system import Owner
 from torchsmith.plan.attest import Change, attestations
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from torchsmith.plan.conda import conda_library
 from torchsmith.plan.costs import another_python
 from torchsmith.plan.finishing import finished
 from torchsmith.plan.images import image_names, image_steps
-from torchsmith.plan.libtorch import libtorch_step
+from torchsmith.plan.jobs import job_steps
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Plan, Step, step_key
-from torchsmith.plan.packages import conda_step, library_conda_step
+from torchsmith.plan.packages import conda_step, library_conda_step, libtorch_step
 from torchsmith.plan.patching import patch_source
 from torchsmith.plan.places import placed
 from torchsmith.plan.publish import publish_steps
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
-from torchsmith.plan.ship import job_steps, wheel_folder
+from torchsmith.plan.ship import wheel_folder
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps

@@ -1,8 +1,8 @@
-"""The steps that pack a build for conda."""
+"""The steps that pack a build: libtorch, what C++ programs need of it; and for conda."""
 
 from __future__ import annotations
 
-from msgspec import json
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from torchsmith.plan.conda import (
@@ -19,6 +19,37 @@ from torchsmith.plan.conda import (
 from torchsmith.plan.models import Cost, Step, Task, as_json
 from torchsmith.plan.patching import patch_files
 from torchsmith.resolve.models import Resolution
+
+
+class Libtorch(Struct, frozen=True):
+    """What is packed, and into what: paths of the work folder; the wheel's may be a pattern."""
+
+    wheel: str
+    archive: str
+
+
+def archive_name(version: str, platform: str) -> str:
+    """What the archive of a version is called, on linux-x86_64 say."""
+    return f"libtorch-{version}-{platform}.zip"
+
+
+def libtorch_step(resolution: Resolution, wheel: Step) -> Step:
+    """Pack headers, libraries and CMake files for C++ programs."""
+    variant = resolution.variant
+    archive = f"dist/{variant}/{archive_name(resolution.version, resolution.platform)}"
+    return Step(
+        id=f"package-libtorch-{variant}",
+        kind="package",
+        title="Pack libtorch",
+        why="headers, libraries and CMake files for C++ programs",
+        project="torch",
+        variant=variant,
+        needs=(wheel.id, f"environment-{variant}"),
+        outputs=(archive,),
+        task=Task("libtorch", Libtorch(wheel.outputs[0], archive)),
+        cost=Cost(core_seconds=60, disk_mb=2500, basis="compression"),
+    )
+
 
 # Where libraries of a conda prefix are found from torch/ and from torch/lib/ in site-packages.
 MODULE_RPATH = "$ORIGIN:$ORIGIN/lib:$ORIGIN/../../.."

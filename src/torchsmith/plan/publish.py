@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -64,121 +65,74 @@ def publish_steps(
     """
     variant = resolution.variant
     steps: list[Step] = []
-    made = f"{wheel_folder(wheels)}/*.whl"
-    if publish.index is not None and (wheels or archives):
-        steps.append(_index(variant, publish.index, made, wheels, archives, attested))
-    if publish.channel is not None and conda:
-        steps.append(_channel(variant, publish.channel, conda, attested))
-    folders = tuple(step.id for step in steps)
-    if publish.bucket is not None and folders:
-        steps.append(_bucket(variant, publish, publish.bucket, folders))
-    if publish.anaconda_user is not None and conda:
-        account = Accounts(
-            anaconda_user=publish.anaconda_user,
-            anaconda_force=publish.anaconda_force,
-            token_env=publish.token_env,
+
+    def ship(name: str, title: str, task: Task, needs: Iterable[str], **more: Any) -> None:
+        identity = f"publish-{name}-{variant}"
+        steps.append(
+            Step(identity, "publish", title, variant=variant, needs=tuple(needs), task=task, **more)
         )
-        steps.append(_anaconda(variant, account, conda))
-    if publish.repository is not None and wheels:
-        steps.append(_repository(variant, publish.repository, made, wheels))
+
+    made = f"{wheel_folder(wheels)}/*.whl"
+    packages = (f"channel/{variant}/*/*.conda", f"channel/{variant}/*/*.tar.bz2")
+    packed = [step.id for step in conda]
+    if (index := publish.index) is not None and (wheels or archives):
+        files = (*([made] if wheels else []), *(step.outputs[0] for step in archives))
+        ship(
+            "index",
+            f"Add the wheels to the pip index {index}",
+            Task("ship", Shipment(files, index=index)),
+            (*(step.id for step in (*wheels, *archives)), *attested),
+            why="any web server can serve it: pip install --index-url",
+            outputs=(f"$PROJECT/{index}",),
+        )
+    if (channel := publish.channel) is not None and conda:
+        ship(
+            "channel",
+            f"Add the packages to the conda channel {channel}",
+            Task("ship", Shipment(packages, channel=channel)),
+            (*packed, *attested),
+            why="conda install --channel",
+            outputs=(f"$PROJECT/{channel}",),
+        )
+    if (bucket := publish.bucket) is not None and steps:
+        copied = Shipment(
+            index=index or "", channel=channel or "", to=("s3",), accounts=Accounts(bucket=bucket)
+        )
+        ship(
+            "bucket",
+            f"Copy what is published to {bucket}",
+            Task("ship", copied),
+            [step.id for step in steps],
+            why="credentials come from aws's own settings",
+        )
+    if (user := publish.anaconda_user) is not None and conda:
+        account = Accounts(
+            anaconda_user=user, anaconda_force=publish.anaconda_force, token_env=publish.token_env
+        )
+        ship(
+            "anaconda",
+            f"Upload to the conda channel of {user}",
+            Task("ship", Shipment(packages, to=("anaconda",), accounts=account)),
+            packed,
+            why=f"conda install pytorch -c {user}",
+            secrets=(account.token_env,),
+        )
+    if (repository := publish.repository) is not None and wheels:
+        accounts = Accounts(repository=repository)
+        ship(
+            "wheels",
+            f"Upload the wheels to {repository}",
+            Task("ship", Shipment((made,), to=("pypi",), accounts=accounts)),
+            (step.id for step in wheels),
+            secrets=("TWINE_PASSWORD",),
+        )
     if publish.registry is not None and images:
-        steps.append(_registry(variant, publish.registry.rstrip("/"), images, image_ids))
+        registry = publish.registry.rstrip("/")
+        ship(
+            "images",
+            f"Push {', '.join(images)} to {registry}",
+            Task("push", Delivery(tuple(images), registry, f"pushed/{variant}.json")),
+            image_ids,
+            why="credentials come from the engine's own login",
+        )
     return steps
-
-
-def _packages(variant: str) -> tuple[str, str]:
-    return f"channel/{variant}/*/*.conda", f"channel/{variant}/*/*.tar.bz2"
-
-
-def _index(
-    variant: str,
-    folder: str,
-    made: str,
-    wheels: tuple[Step, ...],
-    archives: tuple[Step, ...],
-    attested: tuple[str, ...],
-) -> Step:
-    files = (*([made] if wheels else []), *(step.outputs[0] for step in archives))
-    return Step(
-        id=f"publish-index-{variant}",
-        kind="publish",
-        title=f"Add the wheels to the pip index {folder}",
-        why="any web server can serve it: pip install --index-url",
-        variant=variant,
-        needs=(*(step.id for step in (*wheels, *archives)), *attested),
-        outputs=(f"$PROJECT/{folder}",),
-        task=Task("ship", Shipment(files, index=folder)),
-    )
-
-
-def _channel(variant: str, folder: str, conda: tuple[Step, ...], attested: tuple[str, ...]) -> Step:
-    return Step(
-        id=f"publish-channel-{variant}",
-        kind="publish",
-        title=f"Add the packages to the conda channel {folder}",
-        why="conda install --channel",
-        variant=variant,
-        needs=(*(step.id for step in conda), *attested),
-        outputs=(f"$PROJECT/{folder}",),
-        task=Task("ship", Shipment(_packages(variant), channel=folder)),
-    )
-
-
-def _bucket(variant: str, publish: Publish, bucket: str, needs: tuple[str, ...]) -> Step:
-    return Step(
-        id=f"publish-bucket-{variant}",
-        kind="publish",
-        title=f"Copy what is published to {bucket}",
-        why="credentials come from aws's own settings",
-        variant=variant,
-        needs=needs,
-        task=Task(
-            "ship",
-            Shipment(
-                index=publish.index or "",
-                channel=publish.channel or "",
-                to=("s3",),
-                accounts=Accounts(bucket=bucket),
-            ),
-        ),
-    )
-
-
-def _anaconda(variant: str, account: Accounts, conda: tuple[Step, ...]) -> Step:
-    user = account.anaconda_user
-    return Step(
-        id=f"publish-anaconda-{variant}",
-        kind="publish",
-        title=f"Upload to the conda channel of {user}",
-        why=f"conda install pytorch -c {user}",
-        variant=variant,
-        needs=tuple(step.id for step in conda),
-        secrets=(account.token_env,),
-        task=Task("ship", Shipment(_packages(variant), to=("anaconda",), accounts=account)),
-    )
-
-
-def _repository(variant: str, repository: str, made: str, wheels: tuple[Step, ...]) -> Step:
-    return Step(
-        id=f"publish-wheels-{variant}",
-        kind="publish",
-        title=f"Upload the wheels to {repository}",
-        variant=variant,
-        needs=tuple(step.id for step in wheels),
-        secrets=("TWINE_PASSWORD",),
-        task=Task(
-            "ship", Shipment((made,), to=("pypi",), accounts=Accounts(repository=repository))
-        ),
-    )
-
-
-def _registry(variant: str, registry: str, images: list[str], image_ids: tuple[str, ...]) -> Step:
-    return Step(
-        id=f"publish-images-{variant}",
-        kind="publish",
-        title=f"Push {', '.join(images)} to {registry}",
-        why="credentials come from the engine's own login",
-        variant=variant,
-        needs=image_ids,
-        task=Task("push", Delivery(tuple(images), registry, f"pushed/{variant}.json")),
-    )

@@ -7,9 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     WithJsonSchema,
     model_validator,
@@ -18,7 +16,7 @@ from pydantic import (
 from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.job import Job
 from torchsmith.recipe.outcome import Image, Packages, Publish
-from torchsmith.recipe.section import unique_names
+from torchsmith.recipe.section import Section, unique_names
 from torchsmith.recipe.values import (
     VERSION,
     AptPackage,
@@ -47,12 +45,6 @@ from torchsmith.recipe.values import (
 )
 
 Profile = Literal["release", "minimal", "debug"]
-
-
-class Section(BaseModel):
-    """A table of the recipe: no unknown keys, no silent conversions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Torch(Section):

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 
-from torchsmith.errors import TorchsmithError
 from torchsmith.plan.models import Fetch
 from torchsmith.sources.cache import DOWNLOADS, emptied
 from torchsmith.sources.errors import SourceError
 from torchsmith.sources.fetch import fetch
 from torchsmith.sources.tree import tree_hash
+from torchsmith.tasks import run_task
 
 # A log wants to know that it goes on, not every packet.
 _EVERY_SECONDS = 5.0
@@ -54,29 +52,23 @@ def _hold_to_lock(wanted: Fetch, tree: Path) -> None:
         )
 
 
-def main() -> int:
-    """Bring the source described on standard input; tell what proves which one it is."""
-    wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=Fetch)
+def bring(wanted: Fetch) -> None:
+    """Bring a source; tell what proves which one it is."""
     choice, into = wanted.source, Path(wanted.into)
     cache = Path(os.environ[DOWNLOADS])
     if choice.path:
         project = Path(os.environ.get("PROJECT", "."))
         choice = replace(choice, path=str(project / choice.path))
     shutil.rmtree(into, ignore_errors=True)
-    try:
-        brought = fetch(choice, into, cache=cache, progress=_Log())
-        if wanted.tree:
-            _hold_to_lock(wanted, into)
-    except TorchsmithError as error:
-        print(f"error: {error.message}", error.hint, sep="\n  ", file=sys.stderr)
-        return error.exit_code
+    brought = fetch(choice, into, cache=cache, progress=_Log())
+    if wanted.tree:
+        _hold_to_lock(wanted, into)
     print(f"{brought.kind} from {brought.location}")
     for name, value in brought.evidence.items():
         print(f"  {name}: {value}")
     for note in brought.notes:
         print(f"warning: {note}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(Fetch, bring)

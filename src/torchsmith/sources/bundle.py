@@ -11,11 +11,9 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import re
 import stat
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from typing import IO, cast
 import msgspec
 
 import torchsmith
+from torchsmith.files import whole_file
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.cache import emptied
 from torchsmith.sources.errors import SourceError
@@ -131,26 +130,17 @@ def write_bundle(
             if (proof := git_proof(tree)) is not None
         },
     )
-    handle, temporary = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            # No name and date in gzip's header. Level 6: source text gains little above it.
-            packer = gzip.GzipFile("", "wb", 6, file, mtime=0)
-            with packer, tarfile.open(fileobj=packer, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-                text = manifest.as_json()
-                tar.addfile(_member(_MANIFEST, len(text)), io.BytesIO(text))
-                for name in manifest.files:
-                    content = files[name]
-                    tar.addfile(_member(f"files/{name}", len(content)), io.BytesIO(content))
-                for name in manifest.trees:
-                    _add_tree(tar, name, entries[name], progress)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(destination)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole_file(destination, mode=0o644) as file:
+        # No name and date in gzip's header. Level 6: source text gains little above it.
+        packer = gzip.GzipFile("", "wb", 6, file, mtime=0)
+        with packer, tarfile.open(fileobj=packer, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+            text = manifest.as_json()
+            tar.addfile(_member(_MANIFEST, len(text)), io.BytesIO(text))
+            for name in manifest.files:
+                content = files[name]
+                tar.addfile(_member(f"files/{name}", len(content)), io.BytesIO(content))
+            for name in manifest.trees:
+                _add_tree(tar, name, entries[name], progress)
     return manifest
 
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from torchsmith.host.probe import Answer
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import check_git_address, is_local, shown
 from torchsmith.sources.cache import locked
@@ -22,7 +23,6 @@ from torchsmith.sources.download import PATIENT, Retry
 from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.git_program import answer, git, is_final, is_refused, reason, unreachable
 from torchsmith.sources.models import FetchedSource, Progress, Shared
-from torchsmith.sources.programs import Said
 from torchsmith.sources.submodules import check_place, submodules
 from torchsmith.sources.tree import check_links
 
@@ -62,8 +62,8 @@ def _mark(commit: str) -> str:
 
 def _network(
     *arguments: str, url: str, bare: Path, retry: Retry, progress: Progress | None, label: str
-) -> Said:
-    said = Said(1, "", "")
+) -> Answer:
+    said = Answer(1, "", "")
     for attempt in range(retry.attempts):
         retry.wait(attempt)
         said = git(*arguments, folder=bare, local=is_local(url), progress=progress, label=label)
@@ -126,7 +126,7 @@ def _fetch_commit(
     progress: Progress,
 ) -> None:
     """Bring a commit, as little else as the server allows."""
-    last = Said(1, "", "")
+    last = Answer(1, "", "")
     # The commit itself, then a name that points to it: servers differ in what may be asked for.
     for want in (commit, *names):
         last = _network(

@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from torchsmith.host.probe import Answer
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.models import Progress
-from torchsmith.sources.programs import Said, call
+from torchsmith.sources.programs import call
 
 # What a person may have set to reach their servers; every other GIT_ variable could point git
 # at another repository, configuration or program.
@@ -89,7 +90,7 @@ def git(
     local: bool = False,
     progress: Progress | None = None,
     label: str = "",
-) -> Said:
+) -> Answer:
     """Run git in a folder. `local`: it may read repositories of this machine by path."""
     files = "user" if local else "never"
     argv = ["git", "-C", str(folder)]
@@ -126,7 +127,7 @@ def answer(*arguments: str, folder: Path, local: bool = False) -> str:
     return said.out.strip()
 
 
-def reason(said: Said) -> str:
+def reason(said: Answer) -> str:
     """The line of git's messages that tells most, passwords in addresses left out."""
     lines = [line.strip() for line in said.err.replace("\r", "\n").splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:"))]
@@ -134,17 +135,17 @@ def reason(said: Said) -> str:
     return shown(re.sub(r"^(?:fatal|error|ERROR): ", "", line))
 
 
-def is_refused(said: Said) -> bool:
+def is_refused(said: Answer) -> bool:
     """Whether the server answered, and will not give this in this way; another may work."""
     return bool(_REFUSED.search(said.err))
 
 
-def is_final(said: Said) -> bool:
+def is_final(said: Answer) -> bool:
     """Whether trying the same again would fail the same way."""
     return bool(_MISSING.search(said.err) or _FINAL.search(said.err) or is_refused(said))
 
 
-def unreachable(url: str, said: Said) -> UnreachableError:
+def unreachable(url: str, said: Answer) -> UnreachableError:
     """The error for a repository that could not be read."""
     if _MISSING.search(said.err):
         return NotServedError(

@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from torchsmith.host.probe import Answer
 from torchsmith.resolve.models import PatchChoice
 from torchsmith.sources.errors import SourceError
 from torchsmith.sources.models import Progress, quiet
-from torchsmith.sources.programs import Said, call
+from torchsmith.sources.programs import call
 from torchsmith.temporary import temporary_folder
 
 _HEADER = re.compile(rb"(?:---|\+\+\+|Index:|rename (?:from|to)|copy (?:from|to)) (.+)")
@@ -96,7 +97,7 @@ def _check_no_links(tree: Path, path: PurePosixPath, patch: PatchChoice) -> None
             )
 
 
-def _run(tree: Path, patch: PatchChoice, *, fuzz: int, remove_empty: bool) -> Said:
+def _run(tree: Path, patch: PatchChoice, *, fuzz: int, remove_empty: bool) -> Answer:
     argv = ["patch", f"--strip={patch.strip}", f"--fuzz={fuzz}"]
     # As unified text and nothing else: an ed script inside a patch would run commands.
     argv += ["--forward", "--batch", "--unified", "--get=0", "--no-backup-if-mismatch"]
@@ -106,7 +107,7 @@ def _run(tree: Path, patch: PatchChoice, *, fuzz: int, remove_empty: bool) -> Sa
     return call(argv, env=env, package="patch", cwd=tree, given=patch.content or b"\n")
 
 
-def _failure(tree: Path, patch: PatchChoice, said: Said) -> SourceError:
+def _failure(tree: Path, patch: PatchChoice, said: Answer) -> SourceError:
     """Say which hunk does not fit, where, and show it."""
     file, told = "", list[str]()
     for line in said.out.splitlines():
@@ -135,7 +136,7 @@ def _failure(tree: Path, patch: PatchChoice, said: Said) -> SourceError:
     )
 
 
-def _remarks(patch: PatchChoice, said: Said) -> list[str]:
+def _remarks(patch: PatchChoice, said: Answer) -> list[str]:
     file, remarks = "", []
     for line in said.out.splitlines():
         if found := _FILE.match(line):

@@ -7,22 +7,13 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from torchsmith.host.probe import Answer
 from torchsmith.sources.errors import SourceError
 
 # The last of what a program said is what explains its end; progress lines are without number.
 _KEPT = 64 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """How a program ended and what it said."""
-
-    code: int
-    out: str
-    err: str
 
 
 def call(
@@ -33,7 +24,7 @@ def call(
     cwd: Path | None = None,
     given: bytes = b"",
     heard: Callable[[str], None] | None = None,
-) -> Said:
+) -> Answer:
     """Run a program to its end; `heard` gets every line of its standard error as it comes.
 
     It has no terminal to ask questions on, and is ended with all it started if we are.
@@ -64,7 +55,9 @@ def call(
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
-    return Said(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    return Answer(
+        process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+    )
 
 
 def _follow(process: subprocess.Popen[bytes], heard: Callable[[str], None]) -> bytes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import entry_for, find_release
+from torchsmith.host.probe import run
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.sources import TORCH_REPOSITORY, debian_source
 
@@ -16,19 +16,9 @@ _SECONDS = 10
 
 def answers(url: str) -> bool:
     """Whether the repository at this address can be asked for its branches."""
-    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    try:
-        asked = subprocess.run(
-            ["git", "ls-remote", "--quiet", "--heads", "--", url, "HEAD"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=environment,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return asked.returncode == 0
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    command = ["git", "ls-remote", "--quiet", "--heads", "--", url, "HEAD"]
+    return run(command, environment, _SECONDS) is not None
 
 
 def with_reachable_source(

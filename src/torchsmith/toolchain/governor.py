@@ -22,7 +22,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from torchsmith.errors import HostError
 from torchsmith.host.limits import read_cores, read_memory
@@ -123,12 +123,7 @@ class Governor:
             self._open = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, *more: object) -> None:
         self._open.close()
         if error is None and self._server is not None and self._server.listener_error:
             raise self._server.listener_error

@@ -12,7 +12,6 @@ import os
 import struct
 import termios
 from pathlib import Path
-from types import TracebackType
 
 _TOKEN = b"+"
 
@@ -32,12 +31,7 @@ class Jobserver:
         self.put(self.cores - 1)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pipe >= 0:
             os.close(self._pipe)
             self._pipe = -1

@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from torchsmith.errors import OutputError
 from torchsmith.toolchain.compiles import Compile, Language
@@ -109,12 +108,7 @@ class MemoryBook:
     def __enter__(self) -> MemoryBook:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Sequence
 
 from torchsmith.errors import HostError
+from torchsmith.host.probe import ask
 
 
 def missing_packages(names: Sequence[str]) -> list[str]:
@@ -16,16 +17,10 @@ def missing_packages(names: Sequence[str]) -> list[str]:
     if not names or shutil.which("dpkg-query") is None:
         return []
     # It complains of packages it does not know and goes on: what it does not name is missing.
-    asked = subprocess.run(
-        ["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *names],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    installed = {
-        line.split()[0] for line in asked.stdout.splitlines() if line.endswith(" installed")
-    }
+    shown = "--showformat=${Package} ${db:Status-Status}\n"
+    asked = ask(["dpkg-query", "--show", shown, *names], timeout=60)
+    lines = asked.out.splitlines() if asked is not None else []
+    installed = {line.split()[0] for line in lines if line.endswith(" installed")}
     return [name for name in names if name.partition("=")[0] not in installed]
 
 

@@ -11,7 +11,6 @@ import re
 import threading
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from types import TracebackType
 
 from torchsmith.toolchain.governor import launcher
 from torchsmith.toolchain.processes import children, find_process
@@ -46,12 +45,7 @@ class StrayCompiles:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 

@@ -8,18 +8,18 @@ are left beside the wheel.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import msgspec
 
-from torchsmith.errors import TorchsmithError
+from torchsmith.inputs import one_file
 from torchsmith.plan.expects import Expects
+from torchsmith.tasks import run_task
 from torchsmith.verify.archive import verify_archive
 from torchsmith.verify.errors import VerificationError
 from torchsmith.verify.report import Report, from_json, keep_beside, lines
 from torchsmith.verify.report import as_json as report_json
-from torchsmith.verify.target import Options, one_file
+from torchsmith.verify.target import Options
 from torchsmith.verify.verify import verify
 
 
@@ -52,16 +52,11 @@ def prove(expects: Expects) -> Report:
     return made
 
 
-def main() -> int:
-    """Prove what is expected on standard input; the exit code says what came of it."""
-    try:
-        made = prove(msgspec.json.decode(sys.stdin.buffer.read(), type=Expects))
-    except TorchsmithError as error:
-        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
-        return error.exit_code
+def _prove(expects: Expects) -> int:
+    made = prove(expects)
     print("\n".join(lines(made, everything=True)), flush=True)
     return VerificationError.exit_code if made.rating == "fail" else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(Expects, _prove)

@@ -25,8 +25,6 @@ class BuildConfig(Struct, frozen=True):
     mkl: str = ""
     mkldnn: str = ""
     openmp: str = ""
-    lapack: bool = False
-    nnpack: bool = False
     cpu: str = ""
     cuda: str = ""
     archs: tuple[str, ...] = ()
@@ -66,8 +64,6 @@ def parse_config(text: str) -> BuildConfig:
         mkl=fields.get("mkl", ""),
         mkldnn=fields.get("mkldnn", ""),
         openmp=fields.get("openmp", ""),
-        lapack="lapack" in fields,
-        nnpack="nnpack" in fields,
         cpu=fields.get("cpu", ""),
         cuda=fields.get("cuda", ""),
         archs=archs_of(fields.get("archs", "")),
@@ -85,8 +81,6 @@ _LINES = {
     "mkl": re.compile(r"Intel\(R\) (?:oneAPI )?Math Kernel Library Version (\S+)"),
     "mkldnn": re.compile(r"Intel\(R\) MKL-DNN v(\S+)"),
     "openmp": re.compile(r"OpenMP (\d+)"),
-    "lapack": re.compile(r"LAPACK is enabled"),
-    "nnpack": re.compile(r"NNPACK is enabled"),
     "cpu": re.compile(r"CPU capability usage: (\S[^\n]*\S)"),
     "cuda": re.compile(r"CUDA Runtime (\S+)"),
     "archs": re.compile(r"NVCC architecture flags: (.*)"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
@@ -11,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from torchsmith.errors import OutputError
+from torchsmith.files import write_result
 from torchsmith.verify.checks import Check, Status
 
 Rating = Literal["pass", "warn", "fail"]
@@ -136,21 +134,7 @@ def keep(report: Report, path: Path) -> None:
     A name that ends in .txt gets the text, any other the JSON document.
     """
     content = as_text(report) if path.suffix == ".txt" else as_json(report)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(
-            f"{path} cannot be written: {error.strerror}", "Choose another place with --report."
-        ) from None
+    write_result(path, content)
 
 
 def keep_beside(report: Report, artifact: Path) -> tuple[Path, Path]:

@@ -22,7 +22,7 @@ from packaging.version import Version
 from torchsmith.errors import HostError, UsageError
 from torchsmith.facts.ranges import release
 from torchsmith.host.models import Python
-from torchsmith.host.probe import Programs
+from torchsmith.host.probe import Programs, ask
 from torchsmith.host.system import read_platform, read_pythons
 from torchsmith.inputs import check_file
 from torchsmith.plan.torch import fresh_venv, site_packages
@@ -77,19 +77,6 @@ class Options(Struct, frozen=True):
 Say = Callable[[str], None]
 
 
-def one_file(pattern: str) -> Path:
-    """Return the one file a path of the current folder stands for."""
-    path = Path(pattern)
-    matches = [path] if path.is_file() else sorted(Path().glob(pattern))
-    if len(matches) != 1:
-        said = ", ".join(map(str, matches)) or "none"
-        raise UsageError(
-            f"{pattern} was to be one file, and there is {said}",
-            "Remove what does not belong there, then run the same command again.",
-        )
-    return matches[0]
-
-
 def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
     """Tell wheels from an environment; anything else is refused with a reason."""
     wheels = [path for path in paths if path.suffix == ".whl"]
@@ -124,17 +111,11 @@ def read_environment(path: Path, *, alone: bool = True) -> Environment:
         )
     # Not resolved: behind the link of a venv is the Python without its packages.
     python = python.absolute()
+    found = ask([str(python), *(["-I"] if alone else []), "-c", _ASK], timeout=60)
     try:
-        done = subprocess.run(
-            [str(python), *(["-I"] if alone else []), "-c", _ASK],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-        )
-        version, prefix, paths, flags = json.loads(done.stdout.strip().rpartition("\n")[2])
-    except (OSError, subprocess.TimeoutExpired, ValueError, TypeError):
+        said = found.out if found is not None else ""
+        version, prefix, paths, flags = json.loads(said.strip().rpartition("\n")[2])
+    except (ValueError, TypeError):
         raise UsageError(
             f"{python} is no Python 3 that runs here", "`PYTHON -I -c 'import sys'` must work."
         ) from None

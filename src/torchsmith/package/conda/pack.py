@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torchsmith.errors import UsageError
 from torchsmith.host.limits import read_cores
+from torchsmith.inputs import one_file
 from torchsmith.package.conda.describe import describe_tree, describe_wheel, layout_of
 from torchsmith.package.conda.info import Description, info_files
 from torchsmith.package.conda.tree import PLACEHOLDER, Entry, entry_of, read_tree
@@ -52,7 +53,8 @@ def pack(
             entries = read_tree(Path(spec.tree), prefix=spec.prefix, ignore=ignore, threads=cores)
             _write(spec, described, entries, {}, files, cores)
         return Packed(described, files)
-    contents = read_contents(_found(spec.wheel))
+    wheel = one_file(spec.wheel) if glob.has_magic(spec.wheel) else Path(spec.wheel)
+    contents = read_contents(wheel)
     layout = layout_of(spec, contents)
     described = describe_wheel(spec, contents, layout)
     files = _targets(spec, described)
@@ -66,20 +68,6 @@ def pack(
                 entries = read_tree(root, prefix=spec.prefix, ignore=ignore, threads=cores)
                 _write(spec, described, entries, _licenses(contents), files, cores)
     return Packed(described, files)
-
-
-def _found(pattern: str) -> Path:
-    path = Path(pattern)
-    if path.exists() or not glob.has_magic(pattern):
-        return path
-    matches = [Path(name) for name in sorted(glob.glob(pattern))]  # noqa: PTH207 - may be absolute
-    if len(matches) != 1:
-        named = ", ".join(map(str, matches)) or "none"
-        raise UsageError(
-            f"one wheel was to be packed as {pattern}, and there is {named}",
-            "Remove what does not belong there, then run the same command again.",
-        )
-    return matches[0]
 
 
 def _targets(spec: CondaSpec, described: Description) -> tuple[Path, ...]:

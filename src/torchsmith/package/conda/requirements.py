@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from torchsmith.errors import UsageError
-from torchsmith.plan.conda_names import CONDA_NAMES
+from torchsmith.plan.conda import CONDA_NAMES
 from torchsmith.verify.binary import Library, version_key
 
 # A package for any Python is tried with these: what one of them needs, all of them get.

@@ -13,6 +13,7 @@ import configparser
 import csv
 import hashlib
 import io
+import os
 import re
 import stat
 import zipfile
@@ -21,15 +22,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from torchsmith.errors import UsageError
 from torchsmith.inputs import check_file
-from torchsmith.package.conda.rpath import search_path
 from torchsmith.package.conda.tree import PLACEHOLDER
 from torchsmith.package.patchelf import Patch, patch
+from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.verify.binary import Library
-from torchsmith.verify.wheelfile import Wheel, read_wheel
+from torchsmith.verify.wheelfile import Wheel, read_wheel, uses_torch
 
 _EPOCH_OF_ZIP = 1980
 _LARGE = 1 << 24
@@ -293,3 +294,45 @@ def _hashed(path: Path) -> list[str]:
     content = path.read_bytes()
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
     return [f"sha256={digest}", str(len(content))]
+
+
+_ORIGIN = "$ORIGIN"
+
+
+def search_path(library: Library, place: str, site: str) -> str:
+    """The RPATH of a library at `place` of a prefix whose modules lie in `site`.
+
+    torch's own are those of PyTorch's packages. Any other looks beside itself, where it looked
+    before as far as that is in the prefix, for torch's libraries if it needs them, and then among
+    the prefix's. Paths of the machine it was built on go.
+    """
+    folder = PurePosixPath(place).parent
+    if folder == PurePosixPath(site, "torch"):
+        first = MODULE_RPATH.split(":")
+    elif folder == PurePosixPath(site, "torch/lib"):
+        first = LIBRARY_RPATH.split(":")
+    else:
+        first = [_ORIGIN]
+        last = [_towards(folder, PurePosixPath("lib"))]
+        if uses_torch(library):
+            last.insert(0, _towards(folder, PurePosixPath(site, "torch/lib")))
+        return ":".join(dict.fromkeys([*first, *_kept(library, folder), *last]))
+    return ":".join(dict.fromkeys([*first, *_kept(library, folder)]))
+
+
+def _kept(library: Library, folder: PurePosixPath) -> list[str]:
+    """Where it looked before, as far as that is below the prefix."""
+    kept = []
+    for entry in library.search:
+        plain = entry.replace("${ORIGIN}", _ORIGIN).rstrip("/")
+        if plain != _ORIGIN and not plain.startswith(f"{_ORIGIN}/"):
+            continue
+        inside = os.path.normpath(f"{folder}/{plain.removeprefix(_ORIGIN)}")
+        if inside.split("/")[0] != "..":
+            kept.append(plain)
+    return kept
+
+
+def _towards(folder: PurePosixPath, other: PurePosixPath) -> str:
+    relative = os.path.relpath(other, folder)
+    return _ORIGIN if relative == "." else f"{_ORIGIN}/{relative}"

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
 from torchsmith.errors import DiskFullError, OutputError, UsageError
+from torchsmith.files import whole_file
 from torchsmith.package.conda.bzip import Bzip2Writer
 from torchsmith.package.conda.tree import Entry
 
@@ -38,7 +38,7 @@ def write_package(
 ) -> None:
     """Write a package in the format its name ends with; `info` is by path below info/."""
     about = [_member(f"info/{name}", content) for name, content in sorted(info.items())]
-    with whole_file(target) as file:
+    with said(target.parent), whole_file(target) as file:
         if target.name.endswith(".conda"):
             _write_conda(entries, about, file, target.name.removesuffix(".conda"), date, threads)
         elif target.name.endswith(".tar.bz2"):
@@ -128,23 +128,6 @@ def _write_content(entry: Entry, into: _Sink) -> None:
             f"{entry.source} was changed while it was packed",
             "Pack it again when nobody does.",
         )
-
-
-@contextmanager
-def whole_file(target: Path) -> Iterator[IO[bytes]]:
-    """A file to write to that has its name only once all of it is on the disk."""
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    with said(target.parent):
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-        finally:
-            with suppress(OSError):
-                part.unlink()
 
 
 @contextmanager

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
-import msgspec
-
-from torchsmith.errors import TorchsmithError
+from torchsmith.inputs import one_file
 from torchsmith.package.finish.design import Options
-from torchsmith.package.finish.finish import UNFINISHED, finish_wheel
+from torchsmith.package.finish.finish import UNFINISHED, finish_wheel, pins_in
 from torchsmith.package.finish.nvidia import read_pins
 from torchsmith.package.finish.report import Finished, lines
-from torchsmith.package.finish.several import pins_in
 from torchsmith.plan.finishing import Finishing
-from torchsmith.verify.target import one_file
+from torchsmith.tasks import run_task
 
 
 def carry_out(given: Finishing) -> Finished:
@@ -42,16 +38,5 @@ def carry_out(given: Finishing) -> Finished:
     return made
 
 
-def main() -> int:
-    """Do what standard input says; the exit code says what came of it."""
-    try:
-        made = carry_out(msgspec.json.decode(sys.stdin.buffer.read(), type=Finishing))
-    except TorchsmithError as error:
-        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
-        return error.exit_code
-    print("\n".join(lines(made)), flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(Finishing, lambda given: print("\n".join(lines(carry_out(given))), flush=True))

@@ -8,21 +8,27 @@ import shutil
 import stat
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from torchsmith.errors import DiskFullError, OutputError, UsageError
+from msgspec.structs import replace
+from packaging.utils import parse_wheel_filename
+
+from torchsmith.errors import DiskFullError, HostError, OutputError, UsageError
 from torchsmith.host.limits import read_cores
+from torchsmith.host.system import read_platform
+from torchsmith.inputs import check_file
 from torchsmith.package.finish.audit import audit
 from torchsmith.package.finish.design import Design, Options, design
 from torchsmith.package.finish.metadata import Fields, moved
+from torchsmith.package.finish.nvidia import read_pins
 from torchsmith.package.finish.opening import loadable, open_wheel
 from torchsmith.package.finish.report import Change, Finished
-from torchsmith.package.finish.strip import strip, strip_program
 from torchsmith.package.pack import Member, write_wheel
 from torchsmith.package.patchelf import Patch, patch
+from torchsmith.package.programs import change
 from torchsmith.verify.binary import Library, read_files
 from torchsmith.verify.wheelfile import Wheel
 
@@ -180,3 +186,57 @@ def _changes(wheel: Wheel, wanted: Design) -> Iterator[Change]:
         for line in Fields(text).all("Requires-Dist") if name.endswith("/METADATA") else ():
             if line not in wheel.requires:
                 yield Change("requires", line)
+
+
+def strip_program(machine: str) -> str:
+    """A strip that knows this machine's libraries."""
+    names = [f"{machine}-linux-gnu-strip", "llvm-strip"]
+    if read_platform().partition("-")[2] == machine:
+        names.insert(0, "strip")
+    for name in names:
+        if found := shutil.which(name):
+            return found
+    raise HostError(
+        f"no strip here knows libraries for {machine}",
+        "Install binutils, or finish with --no-strip.",
+    )
+
+
+def strip(file: Path, program: str) -> None:
+    """Strip a library that is loaded; its dynamic symbols, and so what it offers, stay."""
+    change(
+        [program, "--strip-unneeded"],
+        file,
+        "Finish with --no-strip: the library stays as large as it is.",
+    )
+
+
+def finish_wheels(
+    paths: Sequence[Path],
+    out: Path | None,
+    options: Options,
+    *,
+    dry_run: bool = False,
+    say: Say = lambda text: None,
+) -> list[Finished]:
+    """Finish torch first: what was built against it is held to the version it then has."""
+    made: list[Finished] = []
+    for path in sorted(paths, key=lambda path: not path.name.startswith("torch-")):
+        folder = out if out is not None else path.parent / "finished"
+        item = finish_wheel(path, folder, options, dry_run=dry_run, say=say)
+        made.append(item)
+        if path.name.startswith("torch-") and not options.torch:
+            version = parse_wheel_filename(Path(item.result).name)[1]
+            options = replace(options, torch=str(version))
+    return made
+
+
+def pins_in(file: Path) -> dict[str, str]:
+    """The versions a file has, as `pip freeze` prints them."""
+    check_file(file, "Name a text file, as `pip freeze` prints it.")
+    try:
+        return read_pins(file.read_text(encoding="utf-8").splitlines())
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{file} is not text", "Name a text file, as `pip freeze` prints it."
+        ) from None

@@ -16,8 +16,8 @@ from torchsmith.plan.conda import CondaSpec, cuda_requirements
 from torchsmith.plan.expects import Expects
 from torchsmith.plan.finishing import Finishing
 from torchsmith.plan.images import ImageTask
-from torchsmith.plan.libtorch import Libtorch
 from torchsmith.plan.models import Fetch, Step
+from torchsmith.plan.packages import Libtorch
 from torchsmith.plan.publish import Delivery, Shipment
 from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.fetching import fetch_commands

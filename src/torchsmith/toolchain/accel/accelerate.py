@@ -18,9 +18,8 @@ from torchsmith.toolchain.accel.batches import (
     form_batches,
     limits_for,
 )
-from torchsmith.toolchain.accel.files import write_if_changed
+from torchsmith.toolchain.accel.files import write_if_changed, write_text
 from torchsmith.toolchain.accel.gcc_command import kind_of
-from torchsmith.toolchain.accel.generated import include_relatively
 from torchsmith.toolchain.accel.headers import FEWEST
 from torchsmith.toolchain.accel.lessons import Lessons
 from torchsmith.toolchain.accel.ninja_file import (
@@ -31,7 +30,7 @@ from torchsmith.toolchain.accel.ninja_file import (
     read_commands,
     read_statements,
 )
-from torchsmith.toolchain.accel.unit import included_sources
+from torchsmith.toolchain.accel.unit import INCLUDED_SOURCE, included_sources
 from torchsmith.toolchain.accel.with_headers import LIST
 
 FILE = "torchsmith.ninja"
@@ -270,3 +269,32 @@ def _edge(place: Path, statements: list[Statement], members: tuple[Member, ...])
 def _without(lines: list[str], statements: Iterable[Statement]) -> list[str]:
     gone = {number for item in statements for number in range(item.first, item.last + 1)}
     return [line for number, line in enumerate(lines) if number not in gone]
+
+
+def include_relatively(files: Iterable[Path], folder: Path) -> None:
+    """Have those of the files that lie in a build folder include others by relative names.
+
+    Of each of its kernels PyTorch has CMake write a file for each kind of CPU, which includes the
+    kernel by its absolute name: a compiler cache would know none of them in another folder.
+    """
+    for path in files:
+        if path.is_relative_to(folder) and path.is_file():
+            _include_relatively(path, folder.parent)
+
+
+def _include_relatively(path: Path, source: Path) -> None:
+    text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    absolute = [
+        name
+        for name in INCLUDED_SOURCE.findall(text)
+        if Path(name).is_absolute() and Path(name).is_relative_to(source) and Path(name).is_file()
+    ]
+    if not absolute:
+        return
+    for name in absolute:
+        text = text.replace(name, os.path.relpath(name, path.parent))
+    write_text(path, text)
+    # When CMake runs again it writes them again. With a date of now, ninja would have all of them
+    # compiled again; that of what they include does not change, and if it does they are.
+    newest = max(Path(name).stat().st_mtime_ns for name in absolute)
+    os.utime(path, ns=(newest, newest))

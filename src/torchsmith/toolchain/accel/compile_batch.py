@@ -24,8 +24,7 @@ from pathlib import Path
 from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch
 from torchsmith.toolchain.accel.batches import batch_name
 from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
-from torchsmith.toolchain.accel.dependencies import read_dependencies, write_dependencies
-from torchsmith.toolchain.accel.files import write_whole
+from torchsmith.toolchain.accel.files import read_dependencies, write_dependencies, write_text
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
 from torchsmith.toolchain.accel.objects import Objects, Part
 from torchsmith.toolchain.accel.once import can_be_guarded, guard
@@ -210,7 +209,7 @@ class Compilation:
             # Named by its objects: the same unit of another batch, in another folder, is known.
             outputs = (os.path.relpath(member.output, self.folder) for member in members)
             unit = self.place.with_name(f"{batch_name(outputs)}.cpp")
-            write_whole(unit, unit_text((Path(member.path) for member in members), unit.parent))
+            write_text(unit, unit_text((Path(member.path) for member in members), unit.parent))
             source = os.path.relpath(unit, self.folder)
         label = hashlib.sha256("\0".join(group).encode()).hexdigest()[:8]
         made, headers = (f"{self.place.with_suffix('')}-{label}.{end}.part" for end in ("o", "d"))
@@ -299,7 +298,7 @@ class Compilation:
         if not empty.exists():
             # Objects keep their source's name, and the digest is of a command that names folders.
             source = self.place.with_name("empty.cpp")
-            write_whole(source, "")
+            write_text(source, "")
             made = empty.with_name(f"{empty.name}.{os.getpid()}")
             headers = made.with_name(f"{made.name}.d")
             status, words = self._run(str(source), str(made), str(headers))
@@ -339,7 +338,7 @@ class Compilation:
     def _write_state(self) -> None:
         """What is done, and how the rest is divided: a kill must not bring old parts back."""
         parts = [asdict(part) for part in (*self.done, *map(Part, self.left))]
-        write_whole(self._state, json.dumps({"command": self.command_digest, "parts": parts}))
+        write_text(self._state, json.dumps({"command": self.command_digest, "parts": parts}))
 
     def _write_dependencies(self) -> None:
         """The list ninja reads, of every file any part was made of."""

@@ -17,8 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from torchsmith.toolchain.accel.dependencies import read_dependencies
-from torchsmith.toolchain.accel.files import write_whole
+from torchsmith.toolchain.accel.files import read_dependencies, write_text
 from torchsmith.toolchain.accel.gcc_command import ONCE, SOURCES, Compile, run
 from torchsmith.toolchain.accel.headers import choose, tops
 from torchsmith.toolchain.accel.includes import Includes
@@ -72,7 +71,7 @@ class Choice:
     def write(self, path: Path) -> None:
         """Write it down, whole or not at all."""
         data = {"sets": self.sets, "includes": self.includes, "macros": sorted(self.macros)}
-        write_whole(path, json.dumps(data))
+        write_text(path, json.dumps(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class Ready:
     def write(self, path: Path) -> None:
         """Write it down, whole or not at all."""
         data = {"read": dict(self.read_files), "macros": sorted(self.macros)}
-        write_whole(path, json.dumps(data))
+        write_text(path, json.dumps(data))
 
     def suits(self, macros: AbstractSet[str]) -> bool:
         """Whether a file that sets these macros first may begin with it."""
@@ -256,7 +255,7 @@ def _compile(
     listed = dependencies_of(path)
     made = ("-x", "c++-header", str(path), "-o", f"{path}.gch", "-MD", "-MF", str(listed))
     for _ in range(min(_ATTEMPTS, len(lines))):
-        write_whole(path, "\n".join(lines) + "\n")
+        write_text(path, "\n".join(lines) + "\n")
         status, words = run([*compile_.words, *made])
         if status == 0:
             return [os.path.realpath(name) for name in read_dependencies(listed)]

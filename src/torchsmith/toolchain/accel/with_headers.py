@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from torchsmith.toolchain.accel import HEADERS
-from torchsmith.toolchain.accel.dependencies import read_dependencies, write_dependencies
+from torchsmith.toolchain.accel.files import read_dependencies, write_dependencies
 from torchsmith.toolchain.accel.gcc_command import Compile, read_compile, run
 from torchsmith.toolchain.accel.precompiled import (
     Start,

@@ -1,0 +1,68 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from torchsmith.errors import OutputError
+
+
+@contextlib.contextmanager
+def whole_file(
+    path: Path, *, mode: int | None = None, sync: bool = True, replace: bool = True
+) -> Iterator[IO[bytes]]:
+    """A file to write to that gets its name once all of it is on the disk.
+
+    Without `mode` it has the rights that new files have here; with one it is its owner's alone
+    until it is complete. Without `replace`, FileExistsError where there is a file of that name.
+    `sync=False` is for files that are as easily made again.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
+    # A new file: whatever another user put there, a link above all, is not written to.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(part, flags, 0o666 if mode is None else 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
+            if sync:
+                os.fsync(file.fileno())
+        if replace:
+            part.replace(path)
+        else:
+            # Unlike renaming, linking refuses to take another's place.
+            path.hardlink_to(part)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def write_whole(
+    path: Path, content: bytes, *, mode: int | None = None, sync: bool = True, replace: bool = True
+) -> None:
+    """Write a file at once, as `whole_file` does."""
+    with whole_file(path, mode=mode, sync=sync, replace=replace) as file:
+        file.write(content)
+
+
+def write_result(path: Path, content: bytes, *, mode: int = 0o644, replace: bool = True) -> None:
+    """Write a file that a person asked for; an OutputError says why it cannot be.
+
+    Without `replace`, one that is there already stays.
+    """
+    try:
+        write_whole(path, content, mode=mode, replace=replace)
+    except OSError as error:
+        if path.exists() and not replace:
+            return
+        raise OutputError(
+            f"{path} cannot be written: {error.strerror}",
+            "Check the room left there and the rights on the folder, or name another place.",
+        ) from None
