@@ -334,6 +334,19 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
             "unknown",
         ),
         ("ninja: error: build.ninja:7: multiple rules generate x/caffe2_pb2.py", "unknown"),
+        # What was asked for in words of other programs.
+        ("please install PyTorch first: No module named 'torch'", "torch-wanted-first"),
+        (
+            "UserWarning: Error checking compiler version for cl: [WinError 2] introuvable",
+            "c-compiler-missing",
+        ),
+        (
+            "q4.obj : error LNK2001: symbole externe non résolu cublasHgemm",
+            "cuda-library-not-named",
+        ),
+        ("undefined reference to `YAML::LoadFile(std::string const&)'", "string-abi-old"),
+        ("undefined reference to `YAML::LoadFile(int)'", "undefined-reference"),
+        ("failed call to cuInit: CUDA_ERROR_NO_DEVICE", "no-gpu-found"),
     ],
 )
 def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: str) -> None:
@@ -482,3 +495,16 @@ def test_a_line_without_an_end_takes_no_minutes() -> None:
     of_bytes(b"undefined symbol: " * 400_000)
     of_bytes(b"a-" * 2_000_000)
     assert time.process_time() - begin < 60
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Makefile:140: recipe for target 'all' failed\nmake: *** [all] Error 2",
+        "Failed to run 'bash ../tools/build_pytorch_libs.sh'",
+        "Pod: lab.worker-0 exited with code 1",
+    ],
+)
+def test_a_target_that_was_built_is_no_good_end_of_a_log_that_failed(end: str) -> None:
+    assert diagnose(["[ 34%] Built target libprotoc", *end.splitlines()]).ended == "badly"
+    assert diagnose(end.splitlines()).ended == "badly"
