@@ -140,6 +140,19 @@ def test_what_is_no_version_is_said_to_be_none(question: str) -> None:
     assert "is not a version number" in str(asks(question, "latest"))
 
 
+def test_a_companion_can_be_asked_for_a_series_as_its_own_table_names_it() -> None:
+    series = answers.about_companion(FACTS, "codec", "0.9").data["releases"]
+    assert {item["version"] for item in series} == {"0.9.0", "0.9.1"}
+    assert all("2.9" in item["torch"] for item in series)
+    # A release of just that name is that one, and 0.1 is not 0.10.
+    assert [item["version"] for item in _releases("codec", "v0.5")] == ["0.5"]
+    assert not any(item["version"].startswith("0.10") for item in _releases("codec", "0.1"))
+
+
+def _releases(name: str, version: str) -> list[dict[str, str]]:
+    return answers.about_companion(FACTS, name, version).data["releases"]
+
+
 def test_an_unknown_companion_or_release_of_one_is_answered_too() -> None:
     with pytest.raises(UsageError, match="'visoin'") as caught:
         answers.about_companion(FACTS, "visoin", None)

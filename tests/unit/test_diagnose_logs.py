@@ -254,7 +254,7 @@ def test_a_good_end_before_the_failure_is_none() -> None:
         ("cp: cannot create file: disk quota exceeded", "disk-full"),
         ("Process completed with exit code 137.", "process-killed"),
         ('CUDA_ARCHITECTURES is set to "native", but no GPU was detected.', "no-gpu-to-build-for"),
-        ("Fatal Python error: Bus error", "shared-memory-small"),
+        ("Fatal Python error: Bus error", "bus-error"),
         (
             "Could not find cudnn_LIBRARY using the following names: cudnn",
             "cmake-variable-not-found",
@@ -265,6 +265,106 @@ def test_a_good_end_before_the_failure_is_none() -> None:
 )
 def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -> None:
     assert ids(diagnose(log.splitlines())) == [cause]
+
+
+@pytest.mark.parametrize(
+    ("log", "name"),
+    [
+        # torch's own names are not those of another release, nor is a build for the CPU one.
+        ("AttributeError: module 'torch' has no attribute '__version__'", "torch-shadowed"),
+        ("AttributeError: module 'torch' has no attribute 'float8_e4m3fn'", "torch-without-name"),
+        (
+            "ImportError: cannot import name 'Tensor' from 'torch' (unknown location)",
+            "torch-shadowed",
+        ),
+        (
+            "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
+            "torch-without-cuda",
+        ),
+        ("libtorch_python.so: undefined symbol: PySlice_Unpack", "python-lacks-function"),
+        # A download is no clone, a package no release.
+        ("curl: (22) The requested URL returned error: 404", "download-not-there"),
+        (
+            "fatal: unable to access 'https://lab/x.git/': The requested URL returned error: 403",
+            "clone-failed",
+        ),
+        ("E: Failed to fetch http://lab/pool/x_1.2_amd64.deb  404  Not Found", "apt-lists-old"),
+        (
+            "E: Failed to fetch http://lab/dists/old/Packages  404  Not Found",
+            "apt-suite-gone",
+        ),
+        # nvcc is no C compiler.
+        ("error: command '/usr/local/cuda/bin/nvcc' failed: No such file", "nvcc-not-found"),
+        (
+            "error: command '/bin/aarch64-linux-gnu-gcc' failed: No such file",
+            "c-compiler-missing",
+        ),
+        # Another type is not another device.
+        (
+            "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be "
+            "the same",
+            "tensors-of-two-types",
+        ),
+        (
+            "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be "
+            "the same",
+            "tensors-on-two-devices",
+        ),
+        ("ModuleNotFoundError: No module named 'flash_attn'", "flash-attn-not-installed"),
+        (
+            "ModuleNotFoundError: No module named 'flash_attn.flash_attention'",
+            "flash-attn-of-another-release",
+        ),
+        ("ImportError: numpy.core.multiarray failed to import", "numpy-not-loaded"),
+        (
+            "CMake Error: Could NOT find CUDA (missing: CUDA_CUDART_LIBRARY) (found version 12.5)",
+            "unknown",
+        ),
+        # What only sounds like one.
+        ("NameError: name 'use_cuda' is not defined", "unknown"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "unknown"),
+        (
+            "make: Warning: File 'x.o' has modification time 2 s in the future\nerror: a",
+            "unknown",
+        ),
+        ("OSError: [Errno 28] inotify watch limit reached: No space left on device", "unknown"),
+        (
+            "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: "
+            "No such file or directory",
+            "unknown",
+        ),
+        ("ninja: error: build.ninja:7: multiple rules generate x/caffe2_pb2.py", "unknown"),
+        # What was asked for in words of other programs.
+        ("please install PyTorch first: No module named 'torch'", "torch-wanted-first"),
+        (
+            "UserWarning: Error checking compiler version for cl: [WinError 2] introuvable",
+            "c-compiler-missing",
+        ),
+        (
+            "q4.obj : error LNK2001: symbole externe non résolu cublasHgemm",
+            "cuda-library-not-named",
+        ),
+        ("undefined reference to `YAML::LoadFile(std::string const&)'", "string-abi-old"),
+        ("undefined reference to `YAML::LoadFile(int)'", "undefined-reference"),
+        ("failed call to cuInit: CUDA_ERROR_NO_DEVICE", "no-gpu-found"),
+    ],
+)
+def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: str) -> None:
+    assert (ids(diagnose(log.splitlines())) or ["unknown"])[0] == name
+
+
+@pytest.mark.parametrize(
+    ("log", "title"),
+    [
+        ("CUDA error: no kernel image is available for execution on the device", "or an extension"),
+        ("RuntimeError: Attempting to deserialize object on CUDA device 3 but", "does not see"),
+        ("x.cpp:3:1: error: 'runtime_error' is not a member of 'std'", "header of runtime_error"),
+        ("ModuleNotFoundError: No module named 'pkg_resources'", "not there, or too new"),
+        ("undefined symbol: cblas_sgemm_alloc", "lacks cblas_sgemm_alloc"),
+    ],
+)
+def test_a_title_claims_no_more_than_the_line_says(log: str, title: str) -> None:
+    assert title in diagnose([log]).named[0].title
 
 
 @pytest.mark.parametrize(
@@ -395,3 +495,16 @@ def test_a_line_without_an_end_takes_no_minutes() -> None:
     of_bytes(b"undefined symbol: " * 400_000)
     of_bytes(b"a-" * 2_000_000)
     assert time.process_time() - begin < 60
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "Makefile:140: recipe for target 'all' failed\nmake: *** [all] Error 2",
+        "Failed to run 'bash ../tools/build_pytorch_libs.sh'",
+        "Pod: lab.worker-0 exited with code 1",
+    ],
+)
+def test_a_target_that_was_built_is_no_good_end_of_a_log_that_failed(end: str) -> None:
+    assert diagnose(["[ 34%] Built target libprotoc", *end.splitlines()]).ended == "badly"
+    assert diagnose(end.splitlines()).ended == "badly"

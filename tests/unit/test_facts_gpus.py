@@ -245,6 +245,24 @@ def test_a_slip_of_the_finger_is_answered_with_the_card_meant(name: str, meant: 
     assert meant in nearest_gpus(FACTS, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "card"),
+    [
+        ("GRID T4-16Q", "Tesla T4"),
+        ("NVIDIA A40-48Q", "A40"),
+        ("GRID A100D-80C", "A100"),
+        ("NVIDIA A100-3-20C", "A100"),
+        ("NVIDIA L40S-48Q", "L40S"),
+        ("NVIDIA H100XL-94C", "H100"),
+    ],
+)
+def test_a_share_of_a_card_in_a_virtual_machine_is_that_card(name: str, card: str) -> None:
+    found = find_gpu(FACTS, name)
+    assert found is not None
+    assert found.arch == GPUS[card].arch
+    assert find_gpu(FACTS, "GRID Z9-16Q") is None
+
+
 def test_no_more_names_are_offered_than_asked_for() -> None:
     assert len(nearest_gpus(FACTS, "RTX 30", 2)) == 2
     assert nearest_gpus(FACTS, "RTX 30", 0) == []

@@ -78,11 +78,16 @@ _WELL = re.compile(
     r"^removing build/bdist\.|^adding '\S+\.dist-info/RECORD'|^Installed \S+\.egg$|"
     r"Job \S+ (?:has )?completed successfully|ninja: no work to do"
 )
+# What a program says of one that it started, after which no line before it is a good end.
+_BAD_END = re.compile(
+    r"^g?make(?:\[\d+\])?: \*\*\* |recipe for target .* failed|^Failed to |"
+    r"returned (?:a )?non-zero|exited with code [1-9]|exit(?:ed with)? (?:status|code):? [1-9]"
+)
 # Not all of these are failures, but whoever says none of them has told of none.
 _TROUBLE = re.compile(
     r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
     r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such|"
-    r"\w+error|can.t find|no rule to make|exceeded|exit code [1-9]\d*)\b"
+    r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*)\b"
 )
 _MAGIC = (
     (b"\x1f\x8b", gzip.open),
@@ -323,7 +328,8 @@ def _ended_well(tail: Iterable[Line]) -> Line | None:
 
 
 def _sounds_bad(text: str) -> bool:
-    return any(word.decode() in text for word in _SUSPICIOUS) and not _IDLE.search(text)
+    bad = _BAD_END.search(text) or any(word.decode() in text for word in _SUSPICIOUS)
+    return bool(bad) and not _IDLE.search(text)
 
 
 def _without_repetitions(chunk: bytes, forms: set[int]) -> bytes:

@@ -397,10 +397,14 @@ def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
     table = facts.companions.sources
     chosen = companion_releases(facts, project.name)
     if version is not None:
-        chosen = tuple(item for item in chosen if item.version == version)
-        if not chosen:
-            known = [item.version for item in companion_releases(facts, project.name)]
+        # "0.9" is every 0.9.x, unless a release has just that name: its own tables write it so.
+        wanted = version.removeprefix("v")
+        named = tuple(item for item in chosen if item.version == wanted)
+        series = tuple(item for item in chosen if item.version.startswith(f"{wanted}."))
+        if not (named or series):
+            known = [item.version for item in chosen]
             raise _unknown(f"companion {project.name}", version, known)
+        chosen = named or series
     lines = [
         AnswerLine(
             f"{project.package} {item.version}",

@@ -36,6 +36,11 @@ _MAKERS = re.compile(
     r"|battle|ax|leadtek|winfast|manli|maxsun|founders|edition|fe|oc|oc\d|x\d?|black|white|lhr"
     r"|matrix|master|extreme|elite|slim|advanced|limited|ltd|prime|shadow|expert|mini|itx|silent|[23]x"
 )
+# A share of a card, as a virtual machine sees it: "GRID A100D-80C", "NVIDIA A40-1-6Q". The letters
+# after the card's name are its form and memory.
+_SHARE = re.compile(
+    r"(?:grid |nvidia )*(?P<card>[a-z0-9 ]*?\d+)[a-z]{0,2}(?:-\d)?-\d{1,3}[abcq](?:me)?"
+)
 _PORTABLE = re.compile(r"laptop|notebook|mobile|maxq|max|q|with|design")
 # From Pascal on a portable card has the architecture of the one it is named after.
 _SAME_NAME_SAME_CHIP = (6, 0)
@@ -93,6 +98,8 @@ def find_gpu(facts: Facts, name: str) -> Gpu | None:
     words = _words(name)
     if (gpu := _find(facts, name, words)) is not None:
         return gpu
+    if share := _SHARE.fullmatch(name[:_LONGEST].lower().strip()):
+        return _find(facts, name, _words(share["card"]))
     # A card's own words may be a maker's too: what is found without them is only the second try.
     portable = [word for word in words if not _PORTABLE.fullmatch(word)]
     bare = [word for word in portable if not _MAKERS.fullmatch(word)]
