@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.plans import run_step
 
 from torchsmith.engine.door import from_bundle
-from torchsmith.engine.lock import changed_bytes, lock_file, read_lock, what_was_taken
+from torchsmith.engine.lockfile import changed_bytes, lock_file, read_lock, what_was_taken
 from torchsmith.package.origins import taken_for
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.lock import Image, Lock, LockError, Package, base_images, is_lock, with_lock

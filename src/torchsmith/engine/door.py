@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from torchsmith import __version__
 from torchsmith.engine.disk import write_whole
-from torchsmith.engine.lock import lock_file, read_lock
+from torchsmith.engine.lockfile import lock_file, read_lock
 from torchsmith.engine.preflight import lacks_cache
 from torchsmith.engine.store import Store
 from torchsmith.errors import ConflictError, UsageError

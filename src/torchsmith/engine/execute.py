@@ -12,7 +12,7 @@ from torchsmith.engine.disk import free_bytes, room
 from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
-from torchsmith.engine.lock import changed_bytes
+from torchsmith.engine.lockfile import changed_bytes
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
 from torchsmith.engine.offline import can_be_had, without_network

@@ -1,0 +1,497 @@
+"""Strike builds and publishers in every way we know, and see that nothing is lost.
+
+    python -m benchmarks.faults                 # a few minutes
+    python -m benchmarks.faults --size hour     # by hand, as root
+
+A small real project is built by `torchsmith build` while it is struck: killed at every kind of
+step and at single writes, its compilers killed, its disk filled, made read-only or taken away, its
+clock moved, its memory and its network cut, its lock holders stopped, eight at once. What is
+struck is started again by the same command, which may be struck as well; the last of a chain must
+end well, and its results must be those of an undisturbed build, byte for byte.
+
+Counted are: results that were lost or differ, files that can be seen and are not whole, processes
+and mounts left behind, tracebacks. Any of them is a failure. The seed decides what is struck; at
+which microsecond a signal arrives, the machine decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from benchmarks.fault_project import CampaignError, Ended, Project, read_events
+from benchmarks.kill_and_resume import kill_all
+
+from torchsmith.toolchain.processes import process_tree
+
+COMPILERS = ("cc1plus", "g++", "as", "ld", "collect2")
+AT_ONCE = 8
+DAY_S = 86_400
+KINDS = ("fetch", "environment", "compile", "verify", "package", "publish")
+# Kinds that come after the environment, which is what takes longest.
+LATER = KINDS[2:]
+COUNTS = ("lost", "half", "left", "tracebacks")
+
+
+@dataclass
+class Strike:
+    """One fault, and what was found wrong after it."""
+
+    name: str
+    status: int | None = None
+    struck: bool = True
+    lost: list[str] = field(default_factory=list)
+    half: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    tracebacks: list[str] = field(default_factory=list)
+
+    @property
+    def bad(self) -> int:
+        """How much is wrong."""
+        return sum(len(getattr(self, name)) for name in COUNTS)
+
+
+class Campaign:
+    """Strikes in chains, each from a state of the project that was kept."""
+
+    def __init__(self, project: Project, seed: int, say: Callable[[str], None] = print) -> None:
+        self.project = project
+        self.chance = random.Random(seed)
+        self.say = say
+        self.strikes: list[Strike] = []
+        self.seconds: dict[str, float] = {}
+        self.undisturbed: dict[str, str] = {}
+        self.shelf: dict[str, str] = {}
+
+    # The states that chains begin from.
+
+    def prepare(self) -> None:
+        """Build in peace, and keep what comes before and what came of it."""
+        project = self.project
+        project.make()
+        project.save("new")
+        done = project.ended(*project.build(), patience=600)
+        if done.status != 0:
+            raise CampaignError(f"the undisturbed build failed: {done.stderr[-2000:]}")
+        for event in done.events:
+            if event.get("event") == "step-finished":
+                self.seconds[_kind(done, str(event["step"]))] = float(str(event["seconds"]))
+        self.undisturbed = project.results()
+        project.load("new")
+        words = ("--step", "environment-small", "--step", "fetch-extension-small")
+        if project.ended(*project.start("build", *words), patience=600).status != 0:
+            raise CampaignError("the environment cannot be made")
+        project.save("prepared")
+
+    # Ways to strike; each returns how the struck command ended, None if it was too late.
+
+    def at_step(self, kind: str, act: Callable[[subprocess.Popen[bytes]], object]) -> Ended | None:
+        """Strike at a random moment of a step of this kind."""
+        process, log = self.project.build()
+        while not any(
+            event.get("event") == "step-started" and event.get("kind") == kind
+            for event in read_events(log)
+        ):
+            if process.poll() is not None:
+                return None
+            time.sleep(0.02)
+        time.sleep(self.chance.uniform(0, 0.9) * min(self.seconds.get(kind, 1.0), 8.0))
+        if process.poll() is not None or act(process) is False:
+            self.project.ended(process, log)
+            return None
+        return self.project.ended(process, log)
+
+    def from_within(
+        self, word: str, act: str, latest: int, program: str = "torchsmith build", *words: str
+    ) -> Ended | None:
+        """Strike at a random call on a file whose name holds a word."""
+        project = self.project
+        project.mark.unlink(missing_ok=True)
+        strikes = {
+            "LD_PRELOAD": str(project.preload),
+            "FAULT_PROGRAM": program,
+            "FAULT_PATH": word,
+            "FAULT_AT": str(self.chance.randint(1, latest)),
+            "FAULT_DO": act,
+            "FAULT_MARK": str(project.mark),
+        }
+        started = project.start(*words, **strikes) if words else project.build(**strikes)
+        done = project.ended(*started)
+        return done if project.mark.exists() else None
+
+    def memory(self) -> Ended:
+        """Build with less memory than it takes."""
+        limit = self.chance.randint(60, 700) << 20
+        return self.project.ended(*self.project.build(before=("prlimit", f"--as={limit}")))
+
+    def full(self) -> Ended:
+        """Build on a disk with hardly any room."""
+        room = self.project.used()[0] + self.chance.choice([4096, 65_536, 1 << 20, 4 << 20])
+        return self._on_disk(f"size={room}", "size=2g")
+
+    def no_inodes(self) -> Ended:
+        """Build on a disk that takes few more files."""
+        few = self.project.used()[1] + self.chance.randint(1, 300)
+        return self._on_disk(f"nr_inodes={few}", "nr_inodes=1000000")
+
+    def read_only(self) -> Ended:
+        """Build on a disk that cannot be written to."""
+        return self._on_disk("ro", "rw")
+
+    def _on_disk(self, bad: str, good: str) -> Ended:
+        self.project.remount(bad)
+        try:
+            return self.project.ended(*self.project.build())
+        finally:
+            self.project.left_running()
+            self.project.remount(good)
+
+    def away(self, kind: str) -> Ended | None:
+        """Take the disk away in the middle of a step."""
+        try:
+            return self.at_step(kind, lambda _: self.project.vanish())
+        finally:
+            self.project.left_running()
+            if f" {self.project.disk} " not in Path("/proc/self/mounts").read_text():
+                self.project.appear()
+
+    def server_hangs_up(self) -> Ended:
+        """Build while the package server breaks off each answer."""
+        self.project.server.hang_up = True
+        try:
+            return self.project.ended(*self.project.build())
+        finally:
+            self.project.server.hang_up = False
+
+    def no_network(self) -> Ended:
+        """Build without any network."""
+        return self.project.ended(*self.project.build(before=("unshare", "--net")))
+
+    def holder_stops(self, kind: str) -> Ended | None:
+        """Stop a build with SIGSTOP, start another, and let the first go on."""
+        second: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+        def stop(process: subprocess.Popen[bytes]) -> None:
+            os.kill(process.pid, signal.SIGSTOP)
+            second.append(self.project.build())
+            time.sleep(3)
+            os.kill(process.pid, signal.SIGCONT)
+
+        first = self.at_step(kind, stop)
+        ended = [self.project.ended(*item) for item in second]
+        return next((item for item in ended if item.status != 0), first)
+
+    def together(self, killed: int) -> Ended:
+        """Eight builds at once; some are killed."""
+        started = [self.project.build() for _ in range(AT_ONCE)]
+        victims = self.chance.sample(range(AT_ONCE), killed)
+        for number in victims:
+            time.sleep(self.chance.uniform(0.2, 3))
+            with contextlib.suppress(ProcessLookupError):
+                started[number][0].kill()
+        ended = [self.project.ended(*item, patience=300) for item in started]
+        alive = [item for number, item in enumerate(ended) if number not in victims]
+        return next((item for item in alive if item.status != 0), alive[0])
+
+    # Chains.
+
+    def chain(self, state: str, strikes: list[tuple[str, Callable[[], Ended | None]]]) -> None:
+        """Strike one after the other, then run in peace; judge after each."""
+        project = self.project
+        project.load(state)
+        finished: set[str] = set()
+        mine: list[Strike] = []
+        for name, act in strikes:
+            done = act()
+            strike = Strike(name, done.status if done else None, struck=done is not None)
+            if done is None:
+                # It came to its end before: the next strike needs something to do.
+                project.load(state)
+                finished = set()
+                continue
+            self._judge(strike, [done], finished)
+            mine.append(strike)
+        last = project.ended(*project.build(), patience=300)
+        if mine:
+            self._judge(mine[-1], [last], finished)
+            mine[-1].lost += self._ended_badly(last)
+        self._keep(mine)
+
+    def _judge(self, strike: Strike, runs: list[Ended], finished: set[str]) -> None:
+        project = self.project
+        strike.left += project.left_running()
+        strike.half += project.half_visible()
+        strike.tracebacks += project.tracebacks(*runs)
+        for run in runs:
+            strike.lost += [
+                f"{name} is made again" for name in run.steps("step-started") if name in finished
+            ]
+            finished.update(run.steps("step-finished"))
+
+    def _ended_badly(self, last: Ended) -> list[str]:
+        if last.status != 0:
+            return [f"ended with {last.status}: {last.stderr[-1500:]}"]
+        made = self.project.results()
+        names = sorted(made.keys() | self.undisturbed.keys())
+        return [f"{name} differs" for name in names if made.get(name) != self.undisturbed.get(name)]
+
+    def _keep(self, strikes: list[Strike]) -> None:
+        self.strikes += strikes
+        for strike in strikes:
+            said = "ok" if not strike.bad else json.dumps(asdict(strike))[:1500]
+            self.say(f"{len(self.strikes):4} {strike.name}: exit {strike.status}, {said}")
+
+    # Publishers, who need no build.
+
+    def prepare_shelf(self) -> None:
+        """Publish some wheels in peace."""
+        self.project.load("new")
+        for path in self.wheels():
+            self.publish(path)
+        self.shelf = self.project.results("shelf")
+
+    def wheels(self) -> list[Path]:
+        """As many wheels as there are publishers, from those the server has."""
+        return sorted(self.project.folder.glob("brought/*.whl"))[:AT_ONCE]
+
+    def publish(self, wheel: Path) -> Ended:
+        """Publish one wheel in peace."""
+        return self.project.ended(*self.project.start("publish", "--index", "shelf", str(wheel)))
+
+    def publishers(self, name: str, act: str, latest: int) -> None:
+        """Publish the wheels, each struck once and then published again."""
+        self.project.load("new")
+        mine = []
+        for path in self.wheels():
+            words = ("publish", "--index", "shelf", str(path))
+            done = self.from_within("shelf", act, latest, "torchsmith publish", *words)
+            if done is not None:
+                strike = Strike(name, done.status)
+                again = self.publish(path)
+                self._judge(strike, [done, again], set())
+                strike.lost += [f"ended with {again.status}: {again.stderr[-500:]}"] * (
+                    again.status != 0
+                )
+                mine.append(strike)
+        self._shelf_is_whole(mine)
+
+    def publishers_together(self, killed: int) -> None:
+        """Eight publishers at once; some are killed, and start again."""
+        self.project.load("new")
+        paths = self.wheels()
+        started = [self.project.start("publish", "--index", "shelf", str(path)) for path in paths]
+        victims = self.chance.sample(range(len(paths)), killed)
+        for number in victims:
+            time.sleep(self.chance.uniform(0.1, 0.6))
+            with contextlib.suppress(ProcessLookupError):
+                started[number][0].kill()
+        mine = []
+        for number, item in enumerate(started):
+            done = self.project.ended(*item)
+            strike = Strike(f"{AT_ONCE} publishers, {killed} killed", done.status)
+            if number in victims:
+                done = self.publish(paths[number])
+            self._judge(strike, [done], set())
+            strike.lost += [f"ended with {done.status}: {done.stderr[-500:]}"] * (done.status != 0)
+            mine.append(strike)
+        self._shelf_is_whole(mine)
+
+    def _shelf_is_whole(self, strikes: list[Strike]) -> None:
+        if strikes and self.project.results("shelf") != self.shelf:
+            strikes[-1].lost.append("the index differs")
+        self._keep(strikes)
+
+
+def _kind(run: Ended, step: str) -> str:
+    for event in run.events:
+        if event.get("event") == "step-started" and event.get("step") == step:
+            return str(event["kind"])
+    return ""
+
+
+def kill_main(process: subprocess.Popen[bytes]) -> None:
+    """Kill torchsmith alone; what it started has to be ended by its guard."""
+    process.kill()
+
+
+def kill_compiler(process: subprocess.Popen[bytes]) -> bool:
+    """Kill a compiler, as the kernel does when memory runs out."""
+    until = time.monotonic() + 15
+    while time.monotonic() < until and process.poll() is None:
+        for pid in process_tree(process.pid):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text().strip() in COMPILERS:
+                    os.kill(pid, signal.SIGKILL)
+                    return True
+    return False
+
+
+def kill_child(process: subprocess.Popen[bytes]) -> bool:
+    """Kill a process that torchsmith started itself: a step's shell, or the guard."""
+    for pid in process_tree(process.pid):
+        with contextlib.suppress(OSError, IndexError):
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if parent == process.pid:
+                os.kill(pid, signal.SIGKILL)
+                return True
+    return False
+
+
+# A broken file server, a disk that is taken back, a table of files that is full.
+BROKEN = (
+    errno.EIO,
+    errno.ESTALE,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EMFILE,
+)
+WORDS = (
+    "entries",
+    "incoming",
+    "journal.db",
+    "memory.db",
+    "/work/",
+    "/store/",
+    "locks",
+    "/logs/",
+    "/out",
+)
+
+
+def run_all(campaign: Campaign, rounds: int, *, whole: bool) -> None:
+    """Every kind of fault, so many times; unless `whole`, none that takes a new environment."""
+    one = campaign
+    mounted = one.project.mounted
+    one.prepare_shelf()
+
+    def killed(
+        kinds: tuple[str, ...], how: str, act: Callable[[subprocess.Popen[bytes]], object]
+    ) -> None:
+        def at(kind: str) -> Callable[[], Ended | None]:
+            return lambda: one.at_step(kind, act)
+
+        state = "new" if kinds[0] == "fetch" else "prepared"
+        one.chain(state, [(f"{how} at {kind}", at(kind)) for kind in kinds])
+
+    def within(
+        name: str, word: str, act: str, latest: int
+    ) -> tuple[str, Callable[[], Ended | None]]:
+        return f"{name} at a call on {word}", lambda: one.from_within(word, act, latest)
+
+    for number in range(rounds):
+        kinds = KINDS if whole and number % 3 == 0 else LATER
+        killed(kinds, "SIGKILL of torchsmith", kill_main)
+        killed(kinds, "SIGKILL of everything", kill_all)
+        killed(LATER, "SIGKILL of a child", kill_child)
+        killed(("compile", "compile"), "SIGKILL of a compiler", kill_compiler)
+        words = one.chance.sample(WORDS, 6)
+        one.chain("prepared", [within("SIGKILL", word, "kill", 60) for word in words])
+        errors = [(word, one.chance.choice(BROKEN)) for word in one.chance.sample(WORDS, 5)]
+        one.chain(
+            "prepared",
+            [
+                within(
+                    errno.errorcode[code],
+                    word,
+                    f"{one.chance.choice(['once', 'errno'])} {code}",
+                    80,
+                )
+                for word, code in errors
+            ],
+        )
+        clock = one.chance.choice([-1, 1]) * one.chance.choice([3600, DAY_S, 400 * DAY_S])
+        one.chain("prepared", [within(f"clock {clock:+} s", "/store/", f"clock {clock}", 40)])
+        one.chain("prepared", [(f"out of memory ({n})", one.memory) for n in range(2)])
+        one.publishers("SIGKILL of a publisher", "kill", 60)
+        code = one.chance.choice(BROKEN)
+        one.publishers(f"{errno.errorcode[code]} of a publisher", f"errno {code}", 60)
+        one.publishers_together(number % 4)
+        if mounted:
+            one.chain("prepared", [("full disk", one.full)] * 3)
+            one.chain("prepared", [("no inodes", one.no_inodes)] * 2)
+            one.chain("prepared", [("read-only disk", one.read_only)])
+            one.chain("prepared", [("disk taken away", lambda: one.away("compile"))])
+        if number % 4 == 0:
+            one.chain(
+                "prepared", [("SIGSTOP of a lock's holder", lambda: one.holder_stops("compile"))]
+            )
+            slow = within("slow file server", "/store/", "slow 5", 5)
+            one.chain("prepared", [slow])
+        if whole and number % 4 == 1:
+            one.chain("new", [("server hangs up", one.server_hangs_up)])
+            if mounted:
+                one.chain("new", [("no network", one.no_network)])
+            one.chain("prepared", [("8 builds, 3 killed", lambda: one.together(3))])
+
+
+def report(campaign: Campaign) -> tuple[list[str], int]:
+    """The table, and how much is wrong in all."""
+    rows = []
+    names = sorted({strike.name.partition(" at a call")[0] for strike in campaign.strikes})
+    totals: Counter[str] = Counter()
+    for name in names:
+        mine = [item for item in campaign.strikes if item.name.partition(" at a call")[0] == name]
+        counts = [sum(len(getattr(item, count)) for item in mine) for count in COUNTS]
+        totals.update(dict(zip(COUNTS, counts, strict=True)))
+        rows.append(f"{name:<34} {len(mine):>6} " + " ".join(f"{count:>10}" for count in counts))
+    head = f"{'fault':<34} {'times':>6} " + " ".join(f"{count:>10}" for count in COUNTS)
+    in_all = [totals[count] for count in COUNTS]
+    rows.append(
+        f"{'in all':<34} {len(campaign.strikes):>6} " + " ".join(f"{n:>10}" for n in in_all)
+    )
+    return [head, *rows], sum(in_all)
+
+
+def main() -> int:
+    """Read the arguments, strike, and say what came of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--size", choices=("short", "minutes", "hour"), default="minutes")
+    parser.add_argument("--rounds", type=int, help="instead of --size")
+    parser.add_argument("--seed", type=int, default=25)
+    parser.add_argument("--folder", type=Path, help="an empty folder, which stays")
+    parser.add_argument("--json", type=Path, help="write every strike to this file")
+    given = parser.parse_args()
+    folder = (given.folder or Path(tempfile.mkdtemp(prefix="faults-"))).absolute()
+    project = Project(folder)
+    campaign = Campaign(project, given.seed, lambda line: print(line, flush=True))
+    rounds = given.rounds or {"short": 1, "minutes": 2, "hour": 12}[given.size]
+    try:
+        began = time.monotonic()
+        campaign.prepare()
+        run_all(campaign, rounds, whole=given.size == "hour")
+    except CampaignError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    finally:
+        project.close()
+        rows, bad = report(campaign)
+        print("\n".join(rows))
+        if given.json:
+            document = {
+                "seed": given.seed,
+                "seconds": round(time.monotonic() - began),
+                "disk_in_memory": project.mounted,
+                "strikes": [asdict(strike) for strike in campaign.strikes],
+            }
+            given.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    print(f"seed {given.seed}, {time.monotonic() - began:.0f} s, {folder}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
