@@ -257,11 +257,14 @@ class Campaign:
     # Publishers, who need no build.
 
     def prepare_shelf(self) -> None:
-        """Publish some wheels in peace."""
+        """Publish some wheels in peace, once."""
         self.project.load("new")
+        if self.shelf:
+            return
         for path in self.wheels():
             self.publish(path)
         self.shelf = self.project.results("shelf")
+        self.project.load("new")
 
     def wheels(self) -> list[Path]:
         """As many wheels as there are publishers, from those the server has."""
@@ -273,7 +276,7 @@ class Campaign:
 
     def publishers(self, name: str, act: str, latest: int) -> None:
         """Publish the wheels, each struck once and then published again."""
-        self.project.load("new")
+        self.prepare_shelf()
         mine = []
         for path in self.wheels():
             words = ("publish", "--index", "shelf", str(path))
@@ -290,7 +293,7 @@ class Campaign:
 
     def publishers_together(self, killed: int) -> None:
         """Eight publishers at once; some are killed, and start again."""
-        self.project.load("new")
+        self.prepare_shelf()
         paths = self.wheels()
         started = [self.project.start("publish", "--index", "shelf", str(path)) for path in paths]
         victims = self.chance.sample(range(len(paths)), killed)
@@ -373,70 +376,78 @@ WORDS = (
 )
 
 
-def run_all(campaign: Campaign, rounds: int, *, whole: bool) -> None:
-    """Every kind of fault, so many times; unless `whole`, none that takes a new environment."""
+def groups(campaign: Campaign, number: int, *, whole: bool) -> dict[str, Callable[[], None]]:
+    """Every kind of fault once, by name; unless `whole`, none that takes a new environment."""
     one = campaign
-    mounted = one.project.mounted
-    one.prepare_shelf()
+    kinds = KINDS if whole and number % 3 == 0 else LATER
 
     def killed(
-        kinds: tuple[str, ...], how: str, act: Callable[[subprocess.Popen[bytes]], object]
-    ) -> None:
-        def at(kind: str) -> Callable[[], Ended | None]:
+        how: str, act: Callable[[subprocess.Popen[bytes]], object], *at: str
+    ) -> Callable[[], None]:
+        state = "new" if "fetch" in at else "prepared"
+
+        def strike(kind: str) -> Callable[[], Ended | None]:
             return lambda: one.at_step(kind, act)
 
-        state = "new" if kinds[0] == "fetch" else "prepared"
-        one.chain(state, [(f"{how} at {kind}", at(kind)) for kind in kinds])
-
-    def within(
-        name: str, word: str, act: str, latest: int
-    ) -> tuple[str, Callable[[], Ended | None]]:
-        return f"{name} at a call on {word}", lambda: one.from_within(word, act, latest)
-
-    for number in range(rounds):
-        kinds = KINDS if whole and number % 3 == 0 else LATER
-        killed(kinds, "SIGKILL of torchsmith", kill_main)
-        killed(kinds, "SIGKILL of everything", kill_all)
-        killed(LATER, "SIGKILL of a child", kill_child)
-        killed(("compile", "compile"), "SIGKILL of a compiler", kill_compiler)
-        words = one.chance.sample(WORDS, 6)
-        one.chain("prepared", [within("SIGKILL", word, "kill", 60) for word in words])
-        errors = [(word, one.chance.choice(BROKEN)) for word in one.chance.sample(WORDS, 5)]
-        one.chain(
-            "prepared",
-            [
-                within(
-                    errno.errorcode[code],
-                    word,
-                    f"{one.chance.choice(['once', 'errno'])} {code}",
-                    80,
-                )
-                for word, code in errors
-            ],
+        return lambda: one.chain(
+            state, [(f"SIGKILL of {how} at {kind}", strike(kind)) for kind in at]
         )
-        clock = one.chance.choice([-1, 1]) * one.chance.choice([3600, DAY_S, 400 * DAY_S])
-        one.chain("prepared", [within(f"clock {clock:+} s", "/store/", f"clock {clock}", 40)])
-        one.chain("prepared", [(f"out of memory ({n})", one.memory) for n in range(2)])
-        one.publishers("SIGKILL of a publisher", "kill", 60)
-        code = one.chance.choice(BROKEN)
-        one.publishers(f"{errno.errorcode[code]} of a publisher", f"errno {code}", 60)
-        one.publishers_together(number % 4)
-        if mounted:
-            one.chain("prepared", [("full disk", one.full)] * 3)
-            one.chain("prepared", [("no inodes", one.no_inodes)] * 2)
-            one.chain("prepared", [("read-only disk", one.read_only)])
-            one.chain("prepared", [("disk taken away", lambda: one.away("compile"))])
-        if number % 4 == 0:
-            one.chain(
-                "prepared", [("SIGSTOP of a lock's holder", lambda: one.holder_stops("compile"))]
+
+    def within(name: str, act: str, latest: int, *words: str) -> Callable[[], None]:
+        def strike(word: str) -> Callable[[], Ended | None]:
+            return lambda: one.from_within(word, act, latest)
+
+        return lambda: one.chain(
+            "prepared", [(f"{name} at a call on {word}", strike(word)) for word in words]
+        )
+
+    def alone(
+        name: str, act: Callable[[], Ended | None], times: int = 1, state: str = "prepared"
+    ) -> Callable[[], None]:
+        return lambda: one.chain(state, [(name, act)] * times)
+
+    chance = one.chance
+    clock = chance.choice([-1, 1]) * chance.choice([3600, DAY_S, 400 * DAY_S])
+    codes = chance.sample(BROKEN, 3)
+    found = {
+        "kill": killed("torchsmith", kill_main, *kinds),
+        "kill-all": killed("everything", kill_all, *kinds),
+        "kill-child": killed("a child", kill_child, *LATER),
+        "kill-compiler": killed("a compiler", kill_compiler, "compile", "compile"),
+        "writes": within("SIGKILL", "kill", 60, *chance.sample(WORDS, 6)),
+        "databases": within("SIGKILL", "kill", 30, *["journal.db", "memory.db"] * 2),
+        **{
+            f"errors-{n}": within(
+                errno.errorcode[code],
+                f"{chance.choice(['once', 'errno'])} {code}",
+                80,
+                *chance.sample(WORDS, 2),
             )
-            slow = within("slow file server", "/store/", "slow 5", 5)
-            one.chain("prepared", [slow])
-        if whole and number % 4 == 1:
-            one.chain("new", [("server hangs up", one.server_hangs_up)])
-            if mounted:
-                one.chain("new", [("no network", one.no_network)])
-            one.chain("prepared", [("8 builds, 3 killed", lambda: one.together(3))])
+            for n, code in enumerate(codes)
+        },
+        "clock": within(f"clock {clock:+} s", f"clock {clock}", 40, "/store/"),
+        "memory": alone("out of memory", one.memory, 2),
+        "publishers": lambda: one.publishers("SIGKILL of a publisher", "kill", 60),
+        "publishers-errors": lambda: one.publishers(
+            f"{errno.errorcode[codes[0]]} of a publisher", f"errno {codes[0]}", 60
+        ),
+        "publishers-together": lambda: one.publishers_together(number % 4),
+        "stopped": alone("SIGSTOP of a lock's holder", lambda: one.holder_stops("compile")),
+        "slow": within("slow file server", "slow 5", 5, "/store/"),
+    }
+    if one.project.mounted:
+        found |= {
+            "full": alone("full disk", one.full, 3),
+            "inodes": alone("no inodes", one.no_inodes, 2),
+            "read-only": alone("read-only disk", one.read_only),
+            "away": alone("disk taken away", lambda: one.away("compile")),
+        }
+    if whole:
+        found["hang-up"] = alone("server hangs up", one.server_hangs_up, state="new")
+        found["together"] = alone("8 builds, 3 of them killed", lambda: one.together(3))
+        if one.project.mounted:
+            found["network"] = alone("no network", one.no_network, state="new")
+    return found
 
 
 def report(campaign: Campaign) -> tuple[list[str], int]:
@@ -460,20 +471,26 @@ def report(campaign: Campaign) -> tuple[list[str], int]:
 def main() -> int:
     """Read the arguments, strike, and say what came of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--size", choices=("short", "minutes", "hour"), default="minutes")
+    parser.add_argument("--size", choices=("minutes", "hour"), default="minutes")
     parser.add_argument("--rounds", type=int, help="instead of --size")
+    parser.add_argument("--only", help="groups of faults, divided by commas")
     parser.add_argument("--seed", type=int, default=25)
     parser.add_argument("--folder", type=Path, help="an empty folder, which stays")
     parser.add_argument("--json", type=Path, help="write every strike to this file")
     given = parser.parse_args()
+    # Also then nothing may stay mounted.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="faults-"))).absolute()
     project = Project(folder)
     campaign = Campaign(project, given.seed, lambda line: print(line, flush=True))
-    rounds = given.rounds or {"short": 1, "minutes": 2, "hour": 12}[given.size]
+    rounds = given.rounds or {"minutes": 1, "hour": 6}[given.size]
     try:
         began = time.monotonic()
         campaign.prepare()
-        run_all(campaign, rounds, whole=given.size == "hour")
+        for number in range(rounds):
+            found = groups(campaign, number, whole=given.size == "hour")
+            for name in found if given.only is None else given.only.split(","):
+                found[name]()
     except CampaignError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -353,3 +353,17 @@ def test_a_run_can_be_made_from_any_thread(bench: Bench) -> None:
     thread.start()
     thread.join()
     assert failures == []
+
+
+def test_a_step_that_runs_strangers_code_has_a_temporary_folder_of_its_own(bench: Bench) -> None:
+    leave = 'touch "$TMPDIR/left"; stat --format "%a %n" "$TMPDIR"'
+    bench.run(
+        plan_of(
+            step("one", f"{leave} > one", kind="patch", outputs=["one"]),
+            step("two", f"{leave} > two", kind="verify", outputs=["two"], needs=["one"]),
+        )
+    )
+    seen = [(bench.work / name).read_text().split() for name in ("one", "two")]
+    assert [mode for mode, _ in seen] == ["700", "700"]
+    assert seen[0][1] != seen[1][1]
+    assert not any(Path(folder).exists() for _, folder in seen)
