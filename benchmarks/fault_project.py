@@ -120,7 +120,7 @@ class Server:
                 with contextlib.suppress(OSError):
                     outputfile.write(content[:half])  # type: ignore[attr-defined]
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,10 @@ class Strike:
     def bad(self) -> int:
         """How much is wrong."""
         return sum(len(getattr(self, name)) for name in COUNTS)
+
+
+Aimed = tuple[str, Callable[[], Ended | None]]
+Act = Callable[[subprocess.Popen[bytes]], object]
 
 
 class Campaign:
@@ -98,7 +102,7 @@ class Campaign:
 
     # Ways to strike; each returns how the struck command ended, None if it was too late.
 
-    def at_step(self, kind: str, act: Callable[[subprocess.Popen[bytes]], object]) -> Ended | None:
+    def at_step(self, kind: str, act: Act) -> Ended | None:
         """Strike at a random moment of a step of this kind."""
         process, log = self.project.build()
         while not any(
@@ -208,7 +212,7 @@ class Campaign:
 
     # Chains.
 
-    def chain(self, state: str, strikes: list[tuple[str, Callable[[], Ended | None]]]) -> None:
+    def chain(self, state: str, strikes: Sequence[Aimed]) -> None:
         """Strike one after the other, then run in peace; judge after each."""
         project = self.project
         project.load(state)
@@ -342,15 +346,37 @@ def kill_compiler(process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def kill_child(process: subprocess.Popen[bytes]) -> bool:
-    """Kill a process that torchsmith started itself: a step's shell, or the guard."""
+def _children(process: subprocess.Popen[bytes]) -> dict[int, bytes]:
+    """What torchsmith started itself, with the command lines."""
+    found = {}
     for pid in process_tree(process.pid):
         with contextlib.suppress(OSError, IndexError):
             parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             if parent == process.pid:
-                os.kill(pid, signal.SIGKILL)
-                return True
+                found[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return found
+
+
+def _kill_one(process: subprocess.Popen[bytes], word: bytes) -> bool:
+    until = time.monotonic() + 5
+    while time.monotonic() < until and process.poll() is None:
+        for pid, line in _children(process).items():
+            if word in line:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    return True
+        time.sleep(0.02)
     return False
+
+
+def kill_shell(process: subprocess.Popen[bytes]) -> bool:
+    """Kill the shell that runs a step."""
+    return _kill_one(process, b"pipefail")
+
+
+def kill_guard(process: subprocess.Popen[bytes]) -> bool:
+    """Kill what ends the steps of a torchsmith that is killed."""
+    return _kill_one(process, b"members()")
 
 
 # A broken file server, a disk that is taken back, a table of files that is full.
@@ -377,76 +403,69 @@ WORDS = (
 
 
 def groups(campaign: Campaign, number: int, *, whole: bool) -> dict[str, Callable[[], None]]:
-    """Every kind of fault once, by name; unless `whole`, none that takes a new environment."""
+    """Every kind of fault, by name; unless `whole`, none that takes a new environment."""
     one = campaign
-    kinds = KINDS if whole and number % 3 == 0 else LATER
-
-    def killed(
-        how: str, act: Callable[[subprocess.Popen[bytes]], object], *at: str
-    ) -> Callable[[], None]:
-        state = "new" if "fetch" in at else "prepared"
-
-        def strike(kind: str) -> Callable[[], Ended | None]:
-            return lambda: one.at_step(kind, act)
-
-        return lambda: one.chain(
-            state, [(f"SIGKILL of {how} at {kind}", strike(kind)) for kind in at]
-        )
-
-    def within(name: str, act: str, latest: int, *words: str) -> Callable[[], None]:
-        def strike(word: str) -> Callable[[], Ended | None]:
-            return lambda: one.from_within(word, act, latest)
-
-        return lambda: one.chain(
-            "prepared", [(f"{name} at a call on {word}", strike(word)) for word in words]
-        )
-
-    def alone(
-        name: str, act: Callable[[], Ended | None], times: int = 1, state: str = "prepared"
-    ) -> Callable[[], None]:
-        return lambda: one.chain(state, [(name, act)] * times)
-
     chance = one.chance
     clock = chance.choice([-1, 1]) * chance.choice([3600, DAY_S, 400 * DAY_S])
-    codes = chance.sample(BROKEN, 3)
-    found = {
-        "kill": killed("torchsmith", kill_main, *kinds),
-        "kill-all": killed("everything", kill_all, *kinds),
-        "kill-child": killed("a child", kill_child, *LATER),
-        "kill-compiler": killed("a compiler", kill_compiler, "compile", "compile"),
-        "writes": within("SIGKILL", "kill", 60, *chance.sample(WORDS, 6)),
-        "databases": within("SIGKILL", "kill", 30, *["journal.db", "memory.db"] * 2),
-        **{
-            f"errors-{n}": within(
-                errno.errorcode[code],
-                f"{chance.choice(['once', 'errno'])} {code}",
-                80,
-                *chance.sample(WORDS, 2),
-            )
-            for n, code in enumerate(codes)
-        },
-        "clock": within(f"clock {clock:+} s", f"clock {clock}", 40, "/store/"),
-        "memory": alone("out of memory", one.memory, 2),
+    victims = {"torchsmith": kill_main, "everything": kill_all, "the step's shell": kill_shell}
+
+    def killed(kind: str, victim: str, act: Act) -> Aimed:
+        return f"SIGKILL of {victim} at {kind}", lambda: one.at_step(kind, act)
+
+    def within(name: str, act: str, latest: int, word: str) -> Aimed:
+        return f"{name} at a call on {word}", lambda: one.from_within(word, act, latest)
+
+    def broken(word: str) -> Aimed:
+        code = chance.choice(BROKEN)
+        act = f"{chance.choice(['once', 'errno'])} {code}"
+        return within(errno.errorcode[code], act, 80, word)
+
+    kills = [killed(kind, *item) for kind in LATER for item in victims.items()]
+    kills.insert(0, killed("compile", "a compiler", kill_compiler))
+    databases = ["journal.db", "memory.db"] * 4
+    code = chance.choice(BROKEN)
+    found: dict[str, Callable[[], None]] = {
+        "kill": lambda: one.chain("prepared", kills),
+        "writes": lambda: one.chain(
+            "prepared", [within("SIGKILL", "kill", 60, w) for w in WORDS * 2]
+        ),
+        "databases": lambda: one.chain(
+            "prepared", [within("SIGKILL", "kill", 30, word) for word in databases]
+        ),
+        "errors": lambda: one.chain("prepared", [broken(word) for word in WORDS]),
         "publishers": lambda: one.publishers("SIGKILL of a publisher", "kill", 60),
         "publishers-errors": lambda: one.publishers(
-            f"{errno.errorcode[codes[0]]} of a publisher", f"errno {codes[0]}", 60
+            f"{errno.errorcode[code]} of a publisher", f"errno {code}", 60
         ),
         "publishers-together": lambda: one.publishers_together(number % 4),
-        "stopped": alone("SIGSTOP of a lock's holder", lambda: one.holder_stops("compile")),
-        "slow": within("slow file server", "slow 5", 5, "/store/"),
+        "guard": lambda: one.chain(
+            "prepared", [killed("compile", "the guard", kill_guard), ("out of memory", one.memory)]
+        ),
+        "stopped": lambda: one.chain(
+            "prepared", [("SIGSTOP of a lock's holder", lambda: one.holder_stops("compile"))]
+        ),
+        "slow": lambda: one.chain(
+            "prepared",
+            [
+                within(f"clock {clock:+} s", f"clock {clock}", 40, "/store/"),
+                within("slow file server", "slow 5", 5, "/store/"),
+            ],
+        ),
     }
     if one.project.mounted:
-        found |= {
-            "full": alone("full disk", one.full, 3),
-            "inodes": alone("no inodes", one.no_inodes, 2),
-            "read-only": alone("read-only disk", one.read_only),
-            "away": alone("disk taken away", lambda: one.away("compile")),
-        }
+        disks: list[Aimed] = [("full disk", one.full)] * 4 + [("no inodes", one.no_inodes)] * 3
+        disks += [("read-only disk", one.read_only)]
+        disks += [("disk taken away", lambda: one.away("compile"))]
+        found["disk"] = lambda: one.chain("prepared", disks)
     if whole:
-        found["hang-up"] = alone("server hangs up", one.server_hangs_up, state="new")
-        found["together"] = alone("8 builds, 3 of them killed", lambda: one.together(3))
+        early = [killed(kind, *item) for kind in KINDS[:2] for item in victims.items()]
+        early.append(("server hangs up", one.server_hangs_up))
         if one.project.mounted:
-            found["network"] = alone("no network", one.no_network, state="new")
+            early.append(("no network", one.no_network))
+        found["early"] = lambda: one.chain("new", early)
+        found["together"] = lambda: one.chain(
+            "prepared", [("8 builds, 3 of them killed", lambda: one.together(3))]
+        )
     return found
 
 
@@ -483,7 +502,7 @@ def main() -> int:
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="faults-"))).absolute()
     project = Project(folder)
     campaign = Campaign(project, given.seed, lambda line: print(line, flush=True))
-    rounds = given.rounds or {"minutes": 1, "hour": 6}[given.size]
+    rounds = given.rounds or {"minutes": 1, "hour": 5}[given.size]
     try:
         began = time.monotonic()
         campaign.prepare()
