@@ -1,7 +1,8 @@
 """The small real project that `faults.py` strikes, and what has to be true of it afterwards.
 
 A stand-in of an installed torch, an extension of four C++ files built against it, verified,
-packed for conda, signed and published; all by `torchsmith build` in a process of its own. Python
+packed for conda, signed and published; and a stand-in of torch's sources, which are patched,
+configured and compiled. All of it by `torchsmith build` in a process of its own. Python
 packages come over HTTP from a server of the campaign. Everything lies on a small disk in memory,
 so that the disk can be full, read-only or away.
 """
@@ -65,8 +66,54 @@ PART = """\
 #include <string>
 long part{0}() {{ return std::map<std::string, long>{{{{"a", {0}}}}}["a"]; }}
 """
+WHOLE = """\
+name = "whole"
+torch = { release = "2.6.0", commit = "@COMMIT@" }
+python = "host"
+cuda = "none"
+patches = ["whole.patch"]
+
+[source]
+kind = "git"
+url = "file://@SOURCES@"
+"""
+# As PyTorch's own: CMake and Ninja first, then setuptools.
+WHOLE_SETUP = """\
+import os, shutil, subprocess, sys
+from setuptools import Extension, setup
+if not os.path.exists("build/CMakeCache.txt"):
+    subprocess.run(["cmake", "-G", "Ninja", "-S", ".", "-B", "build"], check=True)
+if "--cmake-only" in sys.argv:
+    sys.exit()
+subprocess.run(["cmake", "--build", "build"], check=True)
+os.makedirs("torch/lib", exist_ok=True)
+shutil.copy("build/libwhole.so", "torch/lib")
+setup(name="torch", version=os.environ["PYTORCH_BUILD_VERSION"], packages=["torch"],
+      package_data={"torch": ["lib/*.so"]}, ext_modules=[Extension("torch._C", ["c.c"])])
+"""
+WHOLE_CMAKE = """\
+cmake_minimum_required(VERSION 3.18)
+project(whole CXX)
+file(GLOB files *.cpp)
+add_library(whole SHARED ${files})
+"""
+WHOLE_PATCH = """\
+--- a/torch/__init__.py
++++ b/torch/__init__.py
+@@ -1 +1 @@
+-version = "as it came"
++version = "patched"
+"""
+EMPTY_MODULE = """\
+#include <Python.h>
+static PyModuleDef d = {PyModuleDef_HEAD_INIT, "_C", "", -1, NULL};
+PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&d); }
+"""
+# What builds the stand-in of torch: it could not pass for torch in a proof.
+WHOLE_WORDS = ("whole.toml", "--step", "compile-torch-whole")
 # What an environment asks for and this project does not use.
 UNUSED = {
+    "astunparse": "1.6.3",
     "cmake": "3.31.6", "ninja": "1.13.0", "numpy": "2.3.0", "pyyaml": "6.0.2",
     "requests": "2.32.0", "six": "1.17.0", "typing-extensions": "4.15.0",
 }  # fmt: skip
@@ -169,6 +216,7 @@ class Project:
         for name in ("tmp", "project/small/small"):
             (self.disk / name).mkdir(parents=True)
         self._make_torch(self.disk / "torch")
+        self._make_sources(self.disk / "sources")
         files = {f"part{n}.cpp": PART.format(n) for n in range(1, FILES)}
         files |= {"setup.py": SETUP, "module.cpp": MODULE, "small/__init__.py": ""}
         for name, text in files.items():
@@ -206,15 +254,27 @@ class Project:
         for name, text in texts.items():
             (site / name).write_text(f"{text}\n", encoding="utf-8")
         code = environment / "c.c"
-        code.write_text(
-            "#include <Python.h>\n"
-            'static PyModuleDef d = {PyModuleDef_HEAD_INIT, "_C", "", -1, NULL};\n'
-            "PyMODINIT_FUNC PyInit__C(void) { return PyModule_Create(&d); }\n",
-            encoding="utf-8",
-        )
+        code.write_text(EMPTY_MODULE, encoding="utf-8")
         library = site / "torch" / f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
         headers = sysconfig.get_path("include")
         _call("cc", "-shared", "-fPIC", f"-I{headers}", "-o", library, code)
+
+    def _make_sources(self, folder: Path) -> None:
+        """A repository in the place of PyTorch's, and the recipe that builds it."""
+        files = {f"part{n}.cpp": PART.format(n) for n in range(1, FILES)}
+        files |= {"setup.py": WHOLE_SETUP, "CMakeLists.txt": WHOLE_CMAKE, "c.c": EMPTY_MODULE}
+        files["torch/__init__.py"] = 'version = "as it came"\n'
+        (folder / "torch").mkdir(parents=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        git = ("git", "-C", folder, "-c", "user.name=Nobody", "-c", "user.email=n@example.invalid")
+        _call(*git, "init", "--quiet")
+        _call(*git, "add", ".")
+        _call(*git, "commit", "--quiet", "--message=all")
+        commit = _call("git", "-C", folder, "rev-parse", "HEAD")
+        recipe = WHOLE.replace("@COMMIT@", commit).replace("@SOURCES@", str(folder))
+        (self.project / "whole.toml").write_text(recipe, encoding="utf-8")
+        (self.project / "whole.patch").write_text(WHOLE_PATCH, encoding="utf-8")
 
     # The disk.
 
@@ -311,10 +371,11 @@ class Project:
         return process, log
 
     def build(
-        self, *, before: tuple[str, ...] = (), **env: str
+        self, *more: str, before: tuple[str, ...] = (), **env: str
     ) -> tuple[subprocess.Popen[bytes], Path]:
         """Start the build."""
-        return self.start("build", "--json", "--jobs", "2", "--output", "out", before=before, **env)
+        words = ("build", "--json", "--jobs", "2", "--output", "out", *more)
+        return self.start(*words, before=before, **env)
 
     @staticmethod
     def ended(process: subprocess.Popen[bytes], log: Path, patience: float = 180) -> Ended:
@@ -416,10 +477,11 @@ def read_events(log: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
 
-def _call(*words: str | Path) -> None:
+def _call(*words: str | Path) -> str:
     done = subprocess.run(list(map(str, words)), check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise CampaignError(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 def _digest(content: bytes) -> str:

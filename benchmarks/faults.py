@@ -32,7 +32,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.fault_project import CampaignError, Ended, Project, read_events
+from benchmarks.fault_project import (
+    WHOLE_WORDS,
+    CampaignError,
+    Ended,
+    Project,
+    read_events,
+)
 from benchmarks.kill_and_resume import kill_all
 
 from torchsmith.toolchain.processes import process_tree
@@ -43,6 +49,8 @@ DAY_S = 86_400
 KINDS = ("fetch", "environment", "compile", "verify", "package", "publish")
 # Kinds that come after the environment, which is what takes longest.
 LATER = KINDS[2:]
+# Kinds that only torch itself has.
+WHOLE_KINDS = ("patch", "configure", "compile")
 COUNTS = ("lost", "half", "left", "tracebacks")
 
 
@@ -77,7 +85,9 @@ class Campaign:
         self.say = say
         self.strikes: list[Strike] = []
         self.seconds: dict[str, float] = {}
-        self.undisturbed: dict[str, str] = {}
+        # By the words of the command.
+        self.undisturbed: dict[tuple[str, ...], dict[str, str]] = {}
+        self.words: tuple[str, ...] = ()
         self.shelf: dict[str, str] = {}
 
     # The states that chains begin from.
@@ -87,24 +97,41 @@ class Campaign:
         project = self.project
         project.make()
         project.save("new")
-        done = project.ended(*project.build(), patience=600)
+        first = ("--step", "environment-small", "--step", "fetch-extension-small")
+        self._in_peace(*first)
+        project.save("prepared")
+        self._in_peace()
+        self.undisturbed[()] = project.results()
+
+    def prepare_whole(self) -> None:
+        """The same for the stand-in of torch itself, once."""
+        if WHOLE_WORDS not in self.undisturbed:
+            self.project.load("new")
+            first = ("--step", "environment-whole", "--step", "fetch-torch-v2.6.0")
+            self._in_peace("whole.toml", *first)
+            self.project.save("whole")
+            self._in_peace(*WHOLE_WORDS)
+            self.undisturbed[WHOLE_WORDS] = self.project.results()
+
+    def _in_peace(self, *words: str) -> None:
+        done = self.project.ended(*self.project.build(*words), patience=600)
         if done.status != 0:
             raise CampaignError(f"the undisturbed build failed: {done.stderr[-2000:]}")
         for event in done.events:
             if event.get("event") == "step-finished":
                 self.seconds[_kind(done, str(event["step"]))] = float(str(event["seconds"]))
-        self.undisturbed = project.results()
-        project.load("new")
-        words = ("--step", "environment-small", "--step", "fetch-extension-small")
-        if project.ended(*project.start("build", *words), patience=600).status != 0:
-            raise CampaignError("the environment cannot be made")
-        project.save("prepared")
+
+    def build(
+        self, before: tuple[str, ...] = (), **env: str
+    ) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start the build that is struck."""
+        return self.project.build(*self.words, before=before, **env)
 
     # Ways to strike; each returns how the struck command ended, None if it was too late.
 
     def at_step(self, kind: str, act: Act) -> Ended | None:
         """Strike at a random moment of a step of this kind."""
-        process, log = self.project.build()
+        process, log = self.build()
         while not any(
             event.get("event") == "step-started" and event.get("kind") == kind
             for event in read_events(log)
@@ -139,7 +166,7 @@ class Campaign:
     def memory(self) -> Ended:
         """Build with less memory than it takes."""
         limit = self.chance.randint(60, 700) << 20
-        return self.project.ended(*self.project.build(before=("prlimit", f"--as={limit}")))
+        return self.project.ended(*self.build(before=("prlimit", f"--as={limit}")))
 
     def full(self) -> Ended:
         """Build on a disk with hardly any room."""
@@ -158,7 +185,7 @@ class Campaign:
     def _on_disk(self, bad: str, good: str) -> Ended:
         self.project.remount(bad)
         try:
-            return self.project.ended(*self.project.build())
+            return self.project.ended(*self.build())
         finally:
             self.project.left_running()
             self.project.remount(good)
@@ -176,13 +203,13 @@ class Campaign:
         """Build while the package server breaks off each answer."""
         self.project.server.hang_up = True
         try:
-            return self.project.ended(*self.project.build())
+            return self.project.ended(*self.build())
         finally:
             self.project.server.hang_up = False
 
     def no_network(self) -> Ended:
         """Build without any network."""
-        return self.project.ended(*self.project.build(before=("unshare", "--net")))
+        return self.project.ended(*self.build(before=("unshare", "--net")))
 
     def holder_stops(self, kind: str) -> Ended | None:
         """Stop a build with SIGSTOP, start another, and let the first go on."""
@@ -190,7 +217,7 @@ class Campaign:
 
         def stop(process: subprocess.Popen[bytes]) -> None:
             os.kill(process.pid, signal.SIGSTOP)
-            second.append(self.project.build())
+            second.append(self.build())
             time.sleep(3)
             os.kill(process.pid, signal.SIGCONT)
 
@@ -200,7 +227,7 @@ class Campaign:
 
     def together(self, killed: int) -> Ended:
         """Eight builds at once; some are killed."""
-        started = [self.project.build() for _ in range(AT_ONCE)]
+        started = [self.build() for _ in range(AT_ONCE)]
         victims = self.chance.sample(range(AT_ONCE), killed)
         for number in victims:
             time.sleep(self.chance.uniform(0.2, 3))
@@ -212,9 +239,10 @@ class Campaign:
 
     # Chains.
 
-    def chain(self, state: str, strikes: Sequence[Aimed]) -> None:
+    def chain(self, state: str, strikes: Sequence[Aimed], words: tuple[str, ...] = ()) -> None:
         """Strike one after the other, then run in peace; judge after each."""
         project = self.project
+        self.words = words
         project.load(state)
         finished: set[str] = set()
         mine: list[Strike] = []
@@ -228,7 +256,7 @@ class Campaign:
                 continue
             self._judge(strike, [done], finished)
             mine.append(strike)
-        last = project.ended(*project.build(), patience=300)
+        last = project.ended(*self.build(), patience=300)
         if mine:
             self._judge(mine[-1], [last], finished)
             mine[-1].lost += self._ended_badly(last)
@@ -249,8 +277,9 @@ class Campaign:
         if last.status != 0:
             return [f"ended with {last.status}: {last.stderr[-1500:]}"]
         made = self.project.results()
-        names = sorted(made.keys() | self.undisturbed.keys())
-        return [f"{name} differs" for name in names if made.get(name) != self.undisturbed.get(name)]
+        wanted = self.undisturbed[self.words]
+        names = sorted(made.keys() | wanted.keys())
+        return [f"{name} differs" for name in names if made.get(name) != wanted.get(name)]
 
     def _keep(self, strikes: list[Strike]) -> None:
         self.strikes += strikes
@@ -462,6 +491,14 @@ def groups(campaign: Campaign, number: int, *, whole: bool) -> dict[str, Callabl
         early.append(("server hangs up", one.server_hangs_up))
         if one.project.mounted:
             early.append(("no network", one.no_network))
+        torch = [killed(kind, *item) for kind in WHOLE_KINDS for item in victims.items()]
+        torch.append(killed("compile", "a compiler", kill_compiler))
+
+        def whole_torch() -> None:
+            one.prepare_whole()
+            one.chain("whole", torch, WHOLE_WORDS)
+
+        found["torch"] = whole_torch
         found["early"] = lambda: one.chain("new", early)
         found["together"] = lambda: one.chain(
             "prepared", [("8 builds, 3 of them killed", lambda: one.together(3))]

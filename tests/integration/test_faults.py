@@ -37,15 +37,15 @@ def test_a_locked_build_gives_the_same_bytes_again_without_a_network(project: Pr
     project.make()
     project.save("new")
 
-    def run(*words: str, **env: str) -> tuple[int, str]:
-        done = project.ended(*project.start(*words, **env), patience=600)
+    def run(*words: str) -> tuple[int, str]:
+        done = project.ended(*project.start(*words, "--quiet"), patience=600)
         return done.status, done.stderr
 
     build = ("build", "--reproducible", "--output", "out", "--jobs")
     status, said = run(*build, "1")
-    assert status == 2, said
+    assert status == 2
     assert "`torchsmith lock`" in said
-    assert run("lock")[0] == 0
+    assert run("lock") == (0, "")
     lock = (project.project / "torchsmith.lock").read_bytes()
     assert b'name = "setuptools"' in lock
     fetches = ("--step", "environment-small", "--step", "fetch-extension-small")
