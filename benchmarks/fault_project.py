@@ -378,7 +378,7 @@ class Project:
         return self.start(*words, before=before, **env)
 
     @staticmethod
-    def ended(process: subprocess.Popen[bytes], log: Path, patience: float = 180) -> Ended:
+    def ended(process: subprocess.Popen[bytes], log: Path, patience: float = 600) -> Ended:
         """Wait for a command."""
         try:
             status = process.wait(patience)

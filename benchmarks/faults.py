@@ -93,28 +93,24 @@ class Campaign:
     # The states that chains begin from.
 
     def prepare(self) -> None:
-        """Build in peace, and keep what comes before and what came of it."""
-        project = self.project
-        project.make()
-        project.save("new")
-        first = ("--step", "environment-small", "--step", "fetch-extension-small")
-        self._in_peace(*first)
-        project.save("prepared")
-        self._in_peace()
-        self.undisturbed[()] = project.results()
+        """Have the project."""
+        self.project.make()
+        self.project.save("new")
 
-    def prepare_whole(self) -> None:
-        """The same for the stand-in of torch itself, once."""
-        if WHOLE_WORDS not in self.undisturbed:
+    def _undisturbed(self, words: tuple[str, ...]) -> dict[str, str]:
+        """The results of a build in peace, once; what comes after its environment is kept."""
+        if words not in self.undisturbed:
+            name, fetch = ("whole", "torch-v2.6.0") if words else ("small", "extension-small")
             self.project.load("new")
-            first = ("--step", "environment-whole", "--step", "fetch-torch-v2.6.0")
-            self._in_peace("whole.toml", *first)
-            self.project.save("whole")
-            self._in_peace(*WHOLE_WORDS)
-            self.undisturbed[WHOLE_WORDS] = self.project.results()
+            early = ("--step", f"environment-{name}", "--step", f"fetch-{fetch}")
+            self._in_peace(*words[:1], *early)
+            self.project.save(name)
+            self._in_peace(*words)
+            self.undisturbed[words] = self.project.results()
+        return self.undisturbed[words]
 
     def _in_peace(self, *words: str) -> None:
-        done = self.project.ended(*self.project.build(*words), patience=600)
+        done = self.project.ended(*self.project.build(*words))
         if done.status != 0:
             raise CampaignError(f"the undisturbed build failed: {done.stderr[-2000:]}")
         for event in done.events:
@@ -159,7 +155,7 @@ class Campaign:
             "FAULT_DO": act,
             "FAULT_MARK": str(project.mark),
         }
-        started = project.start(*words, **strikes) if words else project.build(**strikes)
+        started = project.start(*words, **strikes) if words else self.build(**strikes)
         done = project.ended(*started)
         return done if project.mark.exists() else None
 
@@ -233,7 +229,7 @@ class Campaign:
             time.sleep(self.chance.uniform(0.2, 3))
             with contextlib.suppress(ProcessLookupError):
                 started[number][0].kill()
-        ended = [self.project.ended(*item, patience=300) for item in started]
+        ended = [self.project.ended(*item) for item in started]
         alive = [item for number, item in enumerate(ended) if number not in victims]
         return next((item for item in alive if item.status != 0), alive[0])
 
@@ -243,6 +239,7 @@ class Campaign:
         """Strike one after the other, then run in peace; judge after each."""
         project = self.project
         self.words = words
+        self._undisturbed(words)
         project.load(state)
         finished: set[str] = set()
         mine: list[Strike] = []
@@ -256,7 +253,7 @@ class Campaign:
                 continue
             self._judge(strike, [done], finished)
             mine.append(strike)
-        last = project.ended(*self.build(), patience=300)
+        last = project.ended(*self.build())
         if mine:
             self._judge(mine[-1], [last], finished)
             mine[-1].lost += self._ended_badly(last)
@@ -277,7 +274,7 @@ class Campaign:
         if last.status != 0:
             return [f"ended with {last.status}: {last.stderr[-1500:]}"]
         made = self.project.results()
-        wanted = self.undisturbed[self.words]
+        wanted = self._undisturbed(self.words)
         names = sorted(made.keys() | wanted.keys())
         return [f"{name} differs" for name in names if made.get(name) != wanted.get(name)]
 
@@ -454,27 +451,25 @@ def groups(campaign: Campaign, number: int, *, whole: bool) -> dict[str, Callabl
     databases = ["journal.db", "memory.db"] * 4
     code = chance.choice(BROKEN)
     found: dict[str, Callable[[], None]] = {
-        "kill": lambda: one.chain("prepared", kills),
-        "writes": lambda: one.chain(
-            "prepared", [within("SIGKILL", "kill", 60, w) for w in WORDS * 2]
-        ),
+        "kill": lambda: one.chain("small", kills),
+        "writes": lambda: one.chain("small", [within("SIGKILL", "kill", 60, w) for w in WORDS * 2]),
         "databases": lambda: one.chain(
-            "prepared", [within("SIGKILL", "kill", 30, word) for word in databases]
+            "small", [within("SIGKILL", "kill", 30, word) for word in databases]
         ),
-        "errors": lambda: one.chain("prepared", [broken(word) for word in WORDS]),
+        "errors": lambda: one.chain("small", [broken(word) for word in WORDS]),
         "publishers": lambda: one.publishers("SIGKILL of a publisher", "kill", 60),
         "publishers-errors": lambda: one.publishers(
             f"{errno.errorcode[code]} of a publisher", f"errno {code}", 60
         ),
         "publishers-together": lambda: one.publishers_together(number % 4),
         "guard": lambda: one.chain(
-            "prepared", [killed("compile", "the guard", kill_guard), ("out of memory", one.memory)]
+            "small", [killed("compile", "the guard", kill_guard), ("out of memory", one.memory)]
         ),
         "stopped": lambda: one.chain(
-            "prepared", [("SIGSTOP of a lock's holder", lambda: one.holder_stops("compile"))]
+            "small", [("SIGSTOP of a lock's holder", lambda: one.holder_stops("compile"))]
         ),
         "slow": lambda: one.chain(
-            "prepared",
+            "small",
             [
                 within(f"clock {clock:+} s", f"clock {clock}", 40, "/store/"),
                 within("slow file server", "slow 5", 5, "/store/"),
@@ -485,7 +480,7 @@ def groups(campaign: Campaign, number: int, *, whole: bool) -> dict[str, Callabl
         disks: list[Aimed] = [("full disk", one.full)] * 4 + [("no inodes", one.no_inodes)] * 3
         disks += [("read-only disk", one.read_only)]
         disks += [("disk taken away", lambda: one.away("compile"))]
-        found["disk"] = lambda: one.chain("prepared", disks)
+        found["disk"] = lambda: one.chain("small", disks)
     if whole:
         early = [killed(kind, *item) for kind in KINDS[:2] for item in victims.items()]
         early.append(("server hangs up", one.server_hangs_up))
@@ -493,15 +488,10 @@ def groups(campaign: Campaign, number: int, *, whole: bool) -> dict[str, Callabl
             early.append(("no network", one.no_network))
         torch = [killed(kind, *item) for kind in WHOLE_KINDS for item in victims.items()]
         torch.append(killed("compile", "a compiler", kill_compiler))
-
-        def whole_torch() -> None:
-            one.prepare_whole()
-            one.chain("whole", torch, WHOLE_WORDS)
-
-        found["torch"] = whole_torch
+        found["torch"] = lambda: one.chain("whole", torch, WHOLE_WORDS)
         found["early"] = lambda: one.chain("new", early)
         found["together"] = lambda: one.chain(
-            "prepared", [("8 builds, 3 of them killed", lambda: one.together(3))]
+            "small", [("8 builds, 3 of them killed", lambda: one.together(3))]
         )
     return found
 
