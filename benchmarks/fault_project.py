@@ -511,14 +511,20 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
+def _record_hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
 def _empty_wheel(folder: Path, name: str, version: str) -> Path:
     plain = name.replace("-", "_")
     info = f"{plain}-{version}.dist-info"
     files = {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/RECORD": "".join(f"{info}/{name},,\n" for name in ("METADATA", "WHEEL", "RECORD")),
     }
+    lines = [f"{path},sha256={_record_hash(text)},{len(text)}" for path, text in files.items()]
+    files[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""])
     target = folder / f"{plain}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(target, "w") as archive:
         for path, text in files.items():

@@ -292,7 +292,9 @@ class Campaign:
         if self.shelf:
             return
         for path in self.wheels():
-            self.publish(path)
+            done = self.publish(path)
+            if done.status != 0:
+                raise CampaignError(f"{path.name} cannot be published: {done.stderr}")
         self.shelf = self.project.results("shelf")
         self.project.load("new")
 

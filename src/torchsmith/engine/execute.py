@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchsmith.engine import events
 from torchsmith.engine.dates import build_date
-from torchsmith.engine.disk import free_bytes, room
+from torchsmith.engine.disk import disk_full, room
 from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
@@ -368,9 +368,7 @@ class Executor:
             raise _engine_is_full() from failure
         if ran_out_of_room(failure.excerpt):
             needed = step.cost.disk_mb * 1_000_000 or None
-            raise DiskFullError(
-                str(self.work.path), needed, free_bytes(self.work.path)
-            ) from failure
+            raise disk_full(self.work.path, needed) from failure
         raise failure
 
     def _failure(self, step: Step, reason: str, log: Path, outcome: Outcome) -> StepFailed:
