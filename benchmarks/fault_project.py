@@ -25,8 +25,10 @@ import threading
 import time
 import uuid
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from torchsmith.engine.entry import problems_of
 from torchsmith.engine.store import Store
@@ -121,6 +123,7 @@ USED = ("setuptools<80", "wheel", "packaging")
 # A guard ends what a killed build left within this.
 ENDED_WITHIN_S = 20.0
 PROVENANCE = ".intoto.jsonl"
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 _UPLOADED = re.compile(rb'"upload-time": "[^"]*",')
 
 
@@ -352,7 +355,7 @@ class Project:
         }
 
     def start(
-        self, *words: str, before: tuple[str, ...] = (), **env: str
+        self, *words: str, before: tuple[str, ...] = (), env: Mapping[str, str] = _NOTHING
     ) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a command in a session of its own; what it prints goes to two files."""
         self._count += 1
@@ -371,11 +374,11 @@ class Project:
         return process, log
 
     def build(
-        self, *more: str, before: tuple[str, ...] = (), **env: str
+        self, *more: str, before: tuple[str, ...] = (), env: Mapping[str, str] = _NOTHING
     ) -> tuple[subprocess.Popen[bytes], Path]:
         """Start the build."""
         words = ("build", "--json", "--jobs", "2", "--output", "out", *more)
-        return self.start(*words, before=before, **env)
+        return self.start(*words, before=before, env=env)
 
     @staticmethod
     def ended(process: subprocess.Popen[bytes], log: Path, patience: float = 600) -> Ended:

@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -118,10 +118,10 @@ class Campaign:
                 self.seconds[_kind(done, str(event["step"]))] = float(str(event["seconds"]))
 
     def build(
-        self, before: tuple[str, ...] = (), **env: str
+        self, before: tuple[str, ...] = (), env: Mapping[str, str] | None = None
     ) -> tuple[subprocess.Popen[bytes], Path]:
         """Start the build that is struck."""
-        return self.project.build(*self.words, before=before, **env)
+        return self.project.build(*self.words, before=before, env=env or {})
 
     # Ways to strike; each returns how the struck command ended, None if it was too late.
 
@@ -155,7 +155,7 @@ class Campaign:
             "FAULT_DO": act,
             "FAULT_MARK": str(project.mark),
         }
-        started = project.start(*words, **strikes) if words else self.build(**strikes)
+        started = project.start(*words, env=strikes) if words else self.build(env=strikes)
         done = project.ended(*started)
         return done if project.mark.exists() else None
 
@@ -479,9 +479,10 @@ def groups(campaign: Campaign, number: int, *, whole: bool) -> dict[str, Callabl
         ),
     }
     if one.project.mounted:
-        disks: list[Aimed] = [("full disk", one.full)] * 4 + [("no inodes", one.no_inodes)] * 3
-        disks += [("read-only disk", one.read_only)]
-        disks += [("disk taken away", lambda: one.away("compile"))]
+        disks: list[Aimed] = [("full disk", one.full) for _ in range(4)]
+        disks += [("no inodes", one.no_inodes) for _ in range(3)]
+        disks.append(("read-only disk", one.read_only))
+        disks.append(("disk taken away", lambda: one.away("compile")))
         found["disk"] = lambda: one.chain("small", disks)
     if whole:
         early = [killed(kind, *item) for kind in KINDS[:2] for item in victims.items()]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import sqlite3
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -295,3 +297,27 @@ def test_a_store_that_is_no_database_is_a_sentence(run: Run, tmp_path: Path) -> 
         assert code != 0
         assert "Traceback" not in said
         assert said.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("memory", "stack"), [(4 << 30, 8 << 30), (48 << 20, 0)], ids=["no thread", "hardly any"]
+)
+def test_too_little_memory_is_said_in_a_sentence(memory: int, stack: int, tmp_path: Path) -> None:
+    def limit() -> None:
+        if stack:
+            # A thread takes as much as this, so none can be started.
+            hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+            resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "torchsmith", "doctor"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+    )
+    assert done.returncode == 1
+    assert "there is not enough memory" in done.stderr
+    assert "Traceback" not in done.stderr
