@@ -15,6 +15,8 @@ from torchsmith.errors import DiskFullError
 
 # EFBIG is what a limit on file sizes (`ulimit -f`) gives.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What writing something down may end with, where that matters less than what is written.
+UNTELLABLE = (DiskFullError, OSError, sqlite3.Error)
 # With fewer, a step that failed is likely to have failed for want of them.
 _FEW_INODES = 1000
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torchsmith.engine import events
 from torchsmith.engine.dates import build_date
-from torchsmith.engine.disk import disk_full, room
+from torchsmith.engine.disk import UNTELLABLE, disk_full, room
 from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
@@ -381,7 +381,7 @@ class Executor:
 
     def _told(self, step: Step, failure: StepFailed, outcome: Outcome) -> StepFailed:
         log = Path(failure.log)
-        with contextlib.suppress(DiskFullError):
+        with contextlib.suppress(*UNTELLABLE):
             error = "\n".join((failure.message, *failure.excerpt))
             self._recorder.note(step, "failed", log=log, error=error, outcome=outcome)
             self._recorder.emit(
