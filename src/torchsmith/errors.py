@@ -137,17 +137,26 @@ class DiskFullError(TorchsmithError):
 
     exit_code = 7
 
-    def __init__(self, where: str, needed: int | None = None, free: int | None = None) -> None:
+    def __init__(
+        self,
+        where: str,
+        needed: int | None = None,
+        free: int | None = None,
+        inodes: int | None = None,
+    ) -> None:
+        """`inodes` says how many more files fit, where that is what is scarce."""
         self.where = where
         self.needed = needed
         self.free = free
-        amounts = ", ".join(
+        amounts = [
             f"{amount / 1e6:,.1f} MB {word}"
             for amount, word in ((needed, "needed"), (free, "free"))
             if amount is not None
-        )
+        ]
+        if inodes is not None:
+            amounts.append(f"{inodes} inodes free, one for each file")
         super().__init__(
-            f"no room left in {where}" + (f": {amounts}" if amounts else ""),
+            f"no room left in {where}" + (f": {', '.join(amounts)}" if amounts else ""),
             "Free some space there (`torchsmith store gc` drops what was not used for a while), "
             "then run the same command again: it goes on from here.",
         )

@@ -85,7 +85,7 @@ def built(
 ) -> dict[str, Path]:
     made = torchsmith(
         project,
-        *("build", "--reproducible", "--quiet", "--jobs", str(jobs)),
+        *("build", "--reproducible", "--no-lock", "--quiet", "--jobs", str(jobs)),
         *("--step", "package-conda-tiny-tiny"),
         # Each where the other's results are not.
         *("--output", str(project / f"out-{jobs}")),

@@ -156,6 +156,23 @@ def test_a_journal_and_logs_without_room_are_told_as_that(
     assert list(store.entries()) == []
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a disk of few inodes")
+def test_a_disk_without_inodes_is_told_as_that(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    options = "size=100m,nr_inodes=40"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk], check=True)
+    many = Step("many", "compile", "Many", commands=("mkdir a; touch a/{1..100}",), outputs=("a",))
+    try:
+        store = Store(tmp_path / "store")
+        with pytest.raises(DiskFullError) as error:
+            run_plan(plan_of(many), store, Journal(tmp_path / "journal.db"), work=disk / "work")
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+    assert "MB free" in error.value.message
+    assert "inodes free, one for each file" in error.value.message
+
+
 def test_what_g_plus_plus_says_is_what_is_told(tmp_path: Path) -> None:
     assert shutil.which("g++"), "this test needs g++"
     source = (

@@ -46,6 +46,18 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize("length", [60, 70, 75, 79, 90, 200])
+def test_a_governor_can_be_reached_however_long_the_temporary_folders_name_is(
+    length: int, own_temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = own_temporary_folder / ("x" * (length - len(str(own_temporary_folder)) - 1))
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with Governor(cores=1) as governor:
+        assert launch(governor, "true").returncode == 0
+    assert list(long.iterdir()) == []
+
+
 def test_without_a_governor_the_launcher_is_the_compiler(tmp_path: Path) -> None:
     compiler = script(tmp_path, 'echo out "$@"; echo err >&2; exit 3')
     done = launch(None, compiler, "-c", "a b.c")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import sqlite3
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -306,3 +308,27 @@ def test_only_the_command_that_is_named_is_read() -> None:
     others = [typer.main.get_command(command_line(words)) for words in ([], ["-h"], ["no-such"])]
     assert set(getattr(named, "commands", {})) == {"plan"}
     assert all({"plan", "build", "job"} <= set(getattr(one, "commands", {})) for one in others)
+
+
+@pytest.mark.parametrize(
+    ("memory", "stack"), [(4 << 30, 8 << 30), (48 << 20, 0)], ids=["no thread", "hardly any"]
+)
+def test_too_little_memory_is_said_in_a_sentence(memory: int, stack: int, tmp_path: Path) -> None:
+    def limit() -> None:
+        if stack:
+            # A thread takes as much as this, so none can be started.
+            hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+            resource.setrlimit(resource.RLIMIT_STACK, (stack, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "torchsmith", "doctor"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+    )
+    assert done.returncode == 1
+    assert "there is not enough memory" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from torchsmith.engine import events
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import RunResult, run_plan
 from torchsmith.engine.store import Store
-from torchsmith.errors import TorchsmithError, UsageError
+from torchsmith.errors import StepFailed, TorchsmithError, UsageError
 from torchsmith.plan.models import Kind, Plan, Step, step_key
 
 pytestmark = pytest.mark.unit
@@ -353,3 +354,24 @@ def test_a_run_can_be_made_from_any_thread(bench: Bench) -> None:
     thread.start()
     thread.join()
     assert failures == []
+
+
+def test_a_step_that_runs_strangers_code_has_a_temporary_folder_of_its_own(bench: Bench) -> None:
+    leave = 'touch "$TMPDIR/left"; stat --format "%a %n" "$TMPDIR"'
+    bench.run(
+        plan_of(
+            step("one", f"{leave} > one", kind="patch", outputs=["one"]),
+            step("two", f"{leave} > two", kind="verify", outputs=["two"], needs=["one"]),
+        )
+    )
+    seen = [(bench.work / name).read_text().split() for name in ("one", "two")]
+    assert [mode for mode, _ in seen] == ["700", "700"]
+    assert seen[0][1] != seen[1][1]
+    assert not any(Path(folder).exists() for _, folder in seen)
+
+
+def test_a_journal_that_breaks_does_not_hide_why_a_step_failed(bench: Bench) -> None:
+    code = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('DROP TABLE steps')"
+    broken = f'{sys.executable} -c "{code}" {bench.journal.path}'
+    with pytest.raises(StepFailed, match="exit status 3"):
+        bench.run(plan_of(step("one", broken, "exit 3")))

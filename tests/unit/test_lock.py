@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import subprocess
@@ -13,14 +14,17 @@ import pytest
 from msgspec.structs import replace
 from tests.plans import run_step
 
-from torchsmith.engine.door import from_bundle
-from torchsmith.engine.lock import changed_bytes, lock_file, read_lock, what_was_taken
+from torchsmith.engine.door import Wanted, from_bundle, plan_recipe
+from torchsmith.engine.lockfile import changed_bytes, lock_file, read_lock, what_was_taken
+from torchsmith.engine.store import Store
+from torchsmith.host.models import Host
 from torchsmith.package.origins import taken_for
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.lock import Image, Lock, LockError, Package, base_images, is_lock, with_lock
 from torchsmith.plan.models import Fetch, Plan, Step, Task
 from torchsmith.plan.pip import pip_install
 from torchsmith.plan.render.pythons import uv_commands
+from torchsmith.recipe.load import parse_recipe
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import write_bundle
 from torchsmith.sources.tree import tree_hash
@@ -240,3 +244,14 @@ def test_uv_is_unpacked_only_once_its_hash_was_checked(platform: str) -> None:
     unpack = next(index for index, line in enumerate(lines) if line.startswith("unzip"))
     assert check < unpack
     assert not [line for line in lines if "install.sh" in line or "/tmp/" in line]
+
+
+def test_the_same_bytes_are_promised_only_with_a_lock(tmp_path: Path) -> None:
+    text = 'torch = "2.6.0"\npython = "3.11"\ncuda = "none"\n'
+    recipe = parse_recipe(text, str(tmp_path / "recipe.toml"), None)
+    host, store = Host(platform="linux-x86_64", system="debian-12"), Store(tmp_path / "store")
+    wanted = Wanted(elsewhere=True, reproducible=True)
+    with pytest.raises(LockError, match=r"no torchsmith\.lock beside the recipe") as refused:
+        plan_recipe(recipe, host, store, wanted)
+    assert "`torchsmith lock`" in refused.value.hint
+    assert plan_recipe(recipe, host, store, dataclasses.replace(wanted, lock=False)).steps

@@ -46,6 +46,9 @@ def main() -> None:
     except (OSError, MemoryError, RecursionError) as error:
         _end(error, debug, _of_the_machine(error), "With --debug, the traceback is shown.")
     except Exception as error:
+        if _is_out_of_memory(error):
+            hint = "Free some memory, or raise the limits that `ulimit -a` shows."
+            _end(error, debug, f"there is not enough memory: {error}", hint)
         # SQLite is imported by few commands: known by its name.
         if type(error).__module__ != "sqlite3":
             raise
@@ -83,6 +86,14 @@ def _of_the_machine(error: BaseException) -> str:
     named = getattr(error, "filename", None)
     said = getattr(error, "strerror", None) or str(error)
     return f"{named}: {said}" if named else said
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether an error is what Python makes of too little memory for a thread or a library."""
+    said = str(error)
+    thread = isinstance(error, RuntimeError) and "can't start new thread" in said
+    loading = ("failed to map segment", "annot allocate memory", "cannot create shared object")
+    return thread or (isinstance(error, ImportError) and any(word in said for word in loading))
 
 
 def _say_what_is_known(error: BaseException) -> None:

@@ -33,7 +33,7 @@ def lock(
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build
     from torchsmith.engine.door import Wanted
-    from torchsmith.engine.lock import lock_file, what_was_taken
+    from torchsmith.engine.lockfile import lock_file, what_was_taken
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
     from torchsmith.files import write_result

@@ -18,7 +18,7 @@ from torchsmith.engine.events import CompilerCacheUsed, Event, OnEvent, RunFinis
 from torchsmith.engine.inside import HOOK, HUGE_PAGES
 from torchsmith.engine.job_log import JobLog
 from torchsmith.engine.journals import journal_of, own_file
-from torchsmith.engine.lock import what_was_taken
+from torchsmith.engine.lockfile import what_was_taken
 from torchsmith.engine.places import Containers
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment

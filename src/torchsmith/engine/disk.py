@@ -16,6 +16,10 @@ from torchsmith.files import write_whole as write_whole
 
 # EFBIG is what a limit on file sizes (`ulimit -f`) gives.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What writing something down may end with, where that matters less than what is written.
+UNTELLABLE = (DiskFullError, OSError, sqlite3.Error)
+# With fewer, a step that failed is likely to have failed for want of them.
+_FEW_INODES = 1000
 
 
 def is_no_room(error: BaseException) -> bool:
@@ -33,6 +37,19 @@ def free_bytes(path: Path) -> int | None:
     return None
 
 
+def disk_full(where: Path, needed: int | None = None) -> DiskFullError:
+    """The error that says what a place lacks: bytes, or inodes for more files."""
+    inodes = None
+    for folder in (where, *where.parents):
+        with contextlib.suppress(OSError):
+            state = os.statvfs(folder)
+            # Some filesystems (btrfs) have no fixed number of them.
+            if state.f_files and state.f_favail < _FEW_INODES:
+                inodes = state.f_favail
+            break
+    return DiskFullError(str(where), needed, free_bytes(where), inodes)
+
+
 @contextlib.contextmanager
 def room(where: Path, needed: int | Callable[[], int] | None = None) -> Iterator[None]:
     """Turn "no space left" into an error that says where, and how much was wanted."""
@@ -42,7 +59,7 @@ def room(where: Path, needed: int | Callable[[], int] | None = None) -> Iterator
         if not is_no_room(error):
             raise
         amount = needed() if callable(needed) else needed
-        raise DiskFullError(str(where), amount, free_bytes(where)) from error
+        raise disk_full(where, amount) from error
 
 
 def check_room(where: Path, needed: int) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from torchsmith import __version__
 from torchsmith.engine.disk import write_whole
-from torchsmith.engine.lock import lock_file, read_lock
+from torchsmith.engine.lockfile import lock_file, read_lock
 from torchsmith.engine.preflight import lacks_cache
 from torchsmith.engine.store import Store
 from torchsmith.errors import ConflictError, UsageError
@@ -135,8 +135,12 @@ def plan_recipe(
     file = lock_file(Path(loaded.path))
     if wanted.lock and not wanted.elsewhere and file.is_file():
         plan = with_lock(plan, read_lock(file))
-    elif wanted.reproducible:
-        say("no lock lies beside the recipe: on another day pip may take other packages")
+    elif wanted.reproducible and wanted.lock and wanted.bundle is None:
+        raise LockError(
+            f"--reproducible needs a lock, and there is no {file.name} beside the recipe: on "
+            "another day pip may take other packages",
+            "Run `torchsmith lock`, then the same command again; or accept that with --no-lock.",
+        )
     plan = keyed(plan, Path(loaded.path).parent, must=wanted.must)
     if wanted.bundle is not None:
         plan = from_bundle(plan, wanted.bundle)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from torchsmith.engine import events
 from torchsmith.engine.dates import build_date
-from torchsmith.engine.disk import free_bytes, room
+from torchsmith.engine.disk import UNTELLABLE, disk_full, room
 from torchsmith.engine.entry import Entry, MissingOutputError, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.history import history
-from torchsmith.engine.lock import changed_bytes
+from torchsmith.engine.lockfile import changed_bytes
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
 from torchsmith.engine.offline import can_be_had, without_network
@@ -22,7 +23,7 @@ from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.schedule import acts_outside, keeps_nothing
 from torchsmith.engine.secrets import Redactor
-from torchsmith.engine.shell import OWN_HOME, step_environment, step_script
+from torchsmith.engine.shell import OWN_HOME, STRANGERS, step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import (
@@ -37,6 +38,7 @@ from torchsmith.plan.attest import HISTORY, is_attestation
 from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Step
 from torchsmith.sources.cache import DOWNLOADS
+from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.build_paths import Knows, understands
 
 # The first line of a log, by which a download that failed there is understood.
@@ -53,6 +55,24 @@ def _engine_is_full() -> DiskFullError:
         "no image needs; then run the same command again."
     )
     return error
+
+
+@contextlib.contextmanager
+def _own_temporary(step: Step, env: dict[str, str]) -> Iterator[None]:
+    """Have a step that runs a project's own code write its temporary files where no other looks.
+
+    Not in the work folder, whose name may be too long for the sockets that programs put there.
+    """
+    if step.place.inside or step.kind not in STRANGERS:
+        yield
+        return
+    with room(Path(tempfile.gettempdir())):
+        folder = make_temporary("step")
+    env["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        remove_temporary(folder)
 
 
 def usable_entry(step: Step, store: Store, work: Path, project: str) -> Entry | None:
@@ -276,7 +296,7 @@ class Executor:
             command = without_network(command)
             with room(self._logs), log.open("a") as file:
                 file.write(f"{NO_NETWORK}\n")
-        with self._vessel(step, script, folder, env) as vessel:
+        with _own_temporary(step, env), self._vessel(step, script, folder, env) as vessel:
             return run_script(
                 vessel.command if vessel else command,
                 folder,
@@ -348,9 +368,7 @@ class Executor:
             raise _engine_is_full() from failure
         if ran_out_of_room(failure.excerpt):
             needed = step.cost.disk_mb * 1_000_000 or None
-            raise DiskFullError(
-                str(self.work.path), needed, free_bytes(self.work.path)
-            ) from failure
+            raise disk_full(self.work.path, needed) from failure
         raise failure
 
     def _failure(self, step: Step, reason: str, log: Path, outcome: Outcome) -> StepFailed:
@@ -363,7 +381,7 @@ class Executor:
 
     def _told(self, step: Step, failure: StepFailed, outcome: Outcome) -> StepFailed:
         log = Path(failure.log)
-        with contextlib.suppress(DiskFullError):
+        with contextlib.suppress(*UNTELLABLE):
             error = "\n".join((failure.message, *failure.excerpt))
             self._recorder.note(step, "failed", log=log, error=error, outcome=outcome)
             self._recorder.emit(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torchsmith.engine import events
 from torchsmith.engine.dates import origins
-from torchsmith.engine.disk import room
+from torchsmith.engine.disk import UNTELLABLE, room
 from torchsmith.engine.execute import Executor
 from torchsmith.engine.expected import expectation, share_left
 from torchsmith.engine.journal import Journal, RunStatus, StepStatus
@@ -117,10 +117,11 @@ def run_plan(
     finally:
         seconds = time.monotonic() - began
         paths = tuple(str(path) for group in run.artifacts.values() for path in group)
-        # With no room left the journal cannot be told; that must not hide what happened.
-        with contextlib.suppress(DiskFullError):
+        # A journal that cannot be told, for want of room or worse, must not hide what happened.
+        untold = (DiskFullError,) if status == "done" else UNTELLABLE
+        with contextlib.suppress(*untold):
             journal.end(recorder.run, status, error)
-        with contextlib.suppress(DiskFullError):
+        with contextlib.suppress(*untold):
             recorder.emit(
                 events.RunFinished(
                     run=recorder.run, status=status, seconds=seconds, artifacts=paths, error=error

@@ -42,7 +42,7 @@ _LEAKING = ("BUILD_", "CMAKE_", "USE_", "PYTORCH_", "TORCH_")
 
 
 # Steps that run a project's own code: of the caller's variables they see only those named below.
-_STRANGERS = frozenset({"environment", "patch", "configure", "compile", "verify"})
+STRANGERS = frozenset({"environment", "patch", "configure", "compile", "verify"})
 _PASSED = frozenset(
     [
         *("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"),
@@ -103,7 +103,7 @@ def step_environment(
     """
     kept = set(step.secrets)
     env = {name: value for name, value in base.items() if name not in secrets - kept}
-    if step.kind in _STRANGERS:
+    if step.kind in STRANGERS:
         env = {
             name: value
             for name, value in env.items()

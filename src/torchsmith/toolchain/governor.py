@@ -18,7 +18,6 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,8 +39,9 @@ from torchsmith.toolchain.memory_meter import HostMeter, Meter
 _HERE = Path(__file__).parent
 # Programs to be found before those of the same names.
 SHIMS = _HERE / "shims"
-# The path of a Unix socket has to fit into 108 bytes.
-_LONGEST = 80
+# The path of a Unix socket has to fit into 108 bytes with the zero at its end.
+_LONGEST = 107
+_DOOR = "governor"
 # Where nothing tells how much memory there is.
 _UNKNOWN = 4096 * MIB
 _LANGUAGES = ("C", "CXX", "CUDA")
@@ -102,7 +102,7 @@ class Governor:
             stack.callback(remove_temporary, folder)
             jobserver = stack.enter_context(Jobserver(folder / "jobs", self.cores))
             self._makeflags = jobserver.makeflags
-            self._place = folder / "governor"
+            self._place = folder / _DOOR
             self._server = AdmissionServer(
                 self._place,
                 Admission(self.budget, self.cores, margin=self.margin),
@@ -164,8 +164,11 @@ class Governor:
 
 
 def _private_folder() -> Path:
-    base = tempfile.gettempdir()
-    return make_temporary("jobs", Path(base if len(base) < _LONGEST else "/tmp"))
+    folder = make_temporary("jobs")
+    if len(os.fsencode(folder / _DOOR)) <= _LONGEST:
+        return folder
+    remove_temporary(folder)
+    return make_temporary("jobs", Path("/tmp"))
 
 
 def _make_is_old() -> bool:

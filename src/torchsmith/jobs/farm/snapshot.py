@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from torchsmith.engine.disk import room
-from torchsmith.engine.lock import lock_file
+from torchsmith.engine.lockfile import lock_file
 from torchsmith.engine.store import Store
 from torchsmith.engine.trees import remove
 from torchsmith.engine.work import plain_name

@@ -1,4 +1,4 @@
-"""Locks: reading one beside a recipe, and writing down what a run took."""
+"""Lock files: reading the one beside a recipe, and writing down what a run took."""
 
 from __future__ import annotations
 
