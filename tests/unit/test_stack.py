@@ -103,6 +103,11 @@ def test_a_setup_is_told_the_gpus_in_its_own_words_and_to_compile() -> None:
     assert "torch.cuda.is_available()" in extension.check
 
 
+def test_the_memory_that_a_package_takes_is_in_the_plan() -> None:
+    text = GRAPHS.replace("torch-sparse", "flash-attn").replace("[stack]", 'cuda = "13.0"\n[stack]')
+    assert planned(text).step("compile-flash-attn-graphs").cost.memory_mb == 9000
+
+
 def test_companions_can_be_named_by_their_packages() -> None:
     found = resolved(torch="2.6.0", stack={"torchvision": "match", "torch-scatter": "match"})
     assert [item.version for item in found.companions] == ["0.21.0"]
