@@ -183,10 +183,10 @@ class TorchFile(_Model, frozen=True, kw_only=True):
 # ----------------------------------------------------------------------- companions.toml
 
 
-class CompanionProject(Fact, frozen=True, kw_only=True):
-    """A library that only works with its matching torch."""
+class Library(Fact, frozen=True, kw_only=True):
+    """A library that only works with the torch it was built against."""
 
-    name: Companion
+    name: str
     # Its name on PyPI, e.g. torchvision.
     package: str
     repository: str
@@ -198,11 +198,17 @@ class CompanionProject(Fact, frozen=True, kw_only=True):
     apt: list[str] = []
 
 
-class CompanionRelease(Fact, frozen=True, kw_only=True):
-    """One release of a companion and the torch it is built against."""
+class CompanionProject(Library, frozen=True, kw_only=True):
+    """A library that is released with torch."""
 
     name: Companion
-    version: Version
+
+
+class LibraryRelease(Fact, frozen=True, kw_only=True):
+    """One release of a library and the torch it is built against."""
+
+    name: str
+    version: str
     torch: Range
     # The torch it came out with, where it goes with others too.
     beside: Version | None = None
@@ -210,6 +216,13 @@ class CompanionRelease(Fact, frozen=True, kw_only=True):
     commit: Commit | None = None
     # Of the tag's source archive.
     sha256: Sha256 | None = None
+
+
+class CompanionRelease(LibraryRelease, frozen=True, kw_only=True):
+    """One release of a companion."""
+
+    name: Companion
+    version: Version
 
 
 class CompanionFormat(Fact, frozen=True, kw_only=True):
@@ -240,15 +253,14 @@ class CompanionsFile(_Model, frozen=True, kw_only=True):
 # ---------------------------------------------------------------------------- stack.toml
 
 
-class StackPackage(CompanionProject, frozen=True, kw_only=True):
+class StackPackage(Library, frozen=True, kw_only=True):
     """A library that is compiled against torch, and how its own setup is called.
 
     `env` is what its setup is told; `cuda_env` the same where it is built with CUDA, with
     `{archs}` for 8.6;9.0 and `{majors}` for 80;90. `apt` are Debian packages its build needs.
     """
 
-    # As PyPI normalizes it.
-    name: str
+    # Its name, which is as PyPI normalizes it.
     package: str = ""
     module: str
     cuda_env: dict[str, str] = {}
@@ -273,10 +285,9 @@ class StackPackage(CompanionProject, frozen=True, kw_only=True):
         force_setattr(self, "package", self.name)
 
 
-class StackRelease(CompanionRelease, frozen=True, kw_only=True):
+class StackRelease(LibraryRelease, frozen=True, kw_only=True):
     """A release of such a library, and what it is built with; `sha256` is its sdist's."""
 
-    name: str
     version: Annotated[str, Meta(pattern=rf"^{_NUMBERS}(\.post\d{{1,4}})?$")]
     tag: str = ""
     python: Range = ":"

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 from torchsmith.facts.files import Facts
 from torchsmith.facts.models import (
-    CompanionProject,
-    CompanionRelease,
+    Library,
+    LibraryRelease,
     PublishedArchs,
     Source,
     StackPackage,
@@ -65,7 +65,7 @@ def minor_heads(facts: Facts) -> tuple[TorchRelease, ...]:
 
 
 @cache
-def companion_for(facts: Facts, name: str, torch: str) -> CompanionRelease | None:
+def companion_for(facts: Facts, name: str, torch: str) -> LibraryRelease | None:
     """Return the newest companion release that is built against this torch."""
     matching = [
         item for item in companion_releases(facts, name) if torch in version_range(item.torch)
@@ -76,7 +76,7 @@ def companion_for(facts: Facts, name: str, torch: str) -> CompanionRelease | Non
 
 
 @cache
-def companion_releases(facts: Facts, name: str) -> tuple[CompanionRelease, ...]:
+def companion_releases(facts: Facts, name: str) -> tuple[LibraryRelease, ...]:
     """Every release of a companion, oldest first."""
     if stack_package(facts, name) is not None:
         # Their versions are not all numbers: the file has them in order.
@@ -92,7 +92,7 @@ def stack_package(facts: Facts, name: str) -> StackPackage | None:
 
 
 @cache
-def companion_project(facts: Facts, name: str) -> CompanionProject:
+def companion_project(facts: Facts, name: str) -> Library:
     """What is known of a companion or a package of a stack."""
     known = stack_package(facts, name)
     return known or next(item for item in facts.companions.project if item.name == name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchsmith.facts.cuda import archs_of, compiles
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
-from torchsmith.facts.models import CompanionFormat, CompanionRelease, MagmaRelease
+from torchsmith.facts.models import CompanionFormat, LibraryRelease, MagmaRelease
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import companion_for, companion_releases
 from torchsmith.recipe.gpus import gpu_wish
@@ -101,7 +101,7 @@ def decide_companions(
     return tuple(chosen)
 
 
-def _unmatched(facts: Facts, package: str, entry: CompanionRelease, torch: str) -> Caution:
+def _unmatched(facts: Facts, package: str, entry: LibraryRelease, torch: str) -> Caution:
     right = companion_for(facts, entry.name, torch)
     return Caution(
         f"{package} {entry.version} was made for torch {version_range(entry.torch)}, not {torch}: "

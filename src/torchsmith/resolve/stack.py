@@ -8,7 +8,7 @@ from itertools import combinations
 
 from torchsmith.facts.cuda import arch_number
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import CompanionRelease, StackPackage, StackRelease
+from torchsmith.facts.models import LibraryRelease, StackPackage, StackRelease
 from torchsmith.facts.ranges import python_release, version_range
 from torchsmith.facts.torch import (
     companion_for,
@@ -143,7 +143,7 @@ def _apart(facts: Facts, first: tuple[str, str], second: tuple[str, str]) -> tup
     return (Clash(Conflict("stack-apart", message, *told), ("companions",), second[0]),)
 
 
-def _meant(facts: Facts, name: str, wish: str) -> tuple[CompanionRelease, ...]:
+def _meant(facts: Facts, name: str, wish: str) -> tuple[LibraryRelease, ...]:
     every = companion_releases(facts, name)
     return tuple(item for item in every if wish in ("match", item.version))
 
