@@ -140,7 +140,7 @@ def _apart(facts: Facts, first: tuple[str, str], second: tuple[str, str]) -> tup
         for item, some in zip((first, second), meant, strict=True)
     ]
     message = f"{_title(facts, *first)} and {_title(facts, *second)} take no torch in common"
-    return (Clash(Conflict("stack-apart", message, *told), ("companions",), second[0]),)
+    return (Clash(Conflict("stack-apart", message, told[0], told[1]), ("companions",), second[0]),)
 
 
 def _meant(facts: Facts, name: str, wish: str) -> tuple[LibraryRelease, ...]:
