@@ -201,6 +201,18 @@ def test_setuptools_compiles_files_side_by_side(guard: Guard, tmp_path: Path) ->
     assert 1 < most <= 3
 
 
+@pytest.mark.parametrize("installer", [("pip",), ("uv", "pip")], ids=["pip", "uv"])
+def test_a_build_in_an_environment_of_its_own_is_governed(
+    guard: Guard, tmp_path: Path, installer: tuple[str, ...]
+) -> None:
+    small_modules(tmp_path, 2)
+    words = (sys.executable, "-m", *installer, "install", "--target", "there", ".")
+    done = guard(*words, CCACHE_DISABLE="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert guard.compiled == ["part0.cpp", "part1.cpp", "whole.cpp"]
+    assert "past the guard" not in done.stderr
+
+
 def test_setuptools_goes_on_without_compiling_what_was_done(guard: Guard, tmp_path: Path) -> None:
     small_modules(tmp_path, 3)
     part = tmp_path / "part1.cpp"

@@ -28,6 +28,7 @@ system = "ubuntu-22.04"
 cuda = "12.6"
 gpus = ["9.0"]
 companions = { vision = "match" }
+stack = { torch-scatter = "match" }
 packages = { conda = true, libtorch = true, libraries = "vendor", magma = true }
 image = {}
 publish = { index = "idx", channel = "ch", registry = "registry.example.org/lab" }

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import re
+import urllib.parse
 import zipfile
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -302,6 +303,29 @@ def test_the_last_file_of_a_project_takes_the_project_along(index: Path, made: P
     remove_wheel(index, NAME)
     assert tree(index) == before
     assert not (index / "simple/tiny-lib").exists()
+
+
+def test_every_label_has_a_folder_as_in_pytorchs_own_index(index: Path, made: Path) -> None:
+    publish_wheels(index, [wheel(made, "torch", "2.6.0+cpu"), wheel(made, "tiny-lib", "1.0")])
+    before = tree(index)
+    publish_wheels(
+        index,
+        [wheel(made, "torch", "2.6.0+cu130.sm90"), wheel(made, "torch", "2.7.0+cu130")],
+    )
+    assert sorted(path.name for path in (index / "whl").iterdir()) == ["cpu", "cu130"]
+    links = Links((index / "whl/cu130/torch/index.html").read_bytes()).found
+    assert [name.split("-")[1] for name in links] == ["2.6.0+cu130.sm90", "2.7.0+cu130"]
+    for name, link in links.items():
+        address, _, digest = (link["href"] or "").partition("#sha256=")
+        there = index / "whl/cu130/torch" / urllib.parse.unquote(address)
+        assert there.samefile(index / "simple/torch" / name)
+        assert hashlib.sha256(there.read_bytes()).hexdigest() == digest
+    # What has no label and is for any machine is in all of them.
+    assert list(Links((index / "whl/cpu/index.html").read_bytes()).found) == ["tiny-lib", "torch"]
+    for version in ("2.6.0+cu130.sm90", "2.7.0+cu130"):
+        remove_wheel(index, f"torch-{version}-py3-none-any.whl")
+    assert tree(index) == before
+    assert not (index / "whl/cu130").exists()
 
 
 def test_a_removed_name_may_come_again_with_other_bytes(index: Path, made: Path) -> None:

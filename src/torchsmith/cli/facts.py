@@ -112,6 +112,20 @@ def companion(
 
 
 @app.command()
+def stack(
+    name: Annotated[
+        str | None, typer.Argument(help="e.g. flash-attn; all of them if left out.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """How a package is built against torch, and which releases take which torch."""
+    from torchsmith.facts import answers
+    from torchsmith.facts.files import shipped
+
+    _print(answers.about_stack(shipped(), name), json=json)
+
+
+@app.command()
 def features(
     torch: Annotated[
         str | None, typer.Option("--torch", help="Only what this release knows.")

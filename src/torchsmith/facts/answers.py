@@ -430,6 +430,59 @@ def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
     return Answer(project.package, tuple(lines), data=data)
 
 
+def about_stack(facts: Facts, name: str | None) -> Answer:
+    """Packages whose build against torch is known; of one of them, how that is done."""
+    table, every = facts.stack.sources, facts.stack.package
+    if name is None:
+        lines = [
+            AnswerLine(
+                item.name,
+                ", ".join(release.version for release in companion_releases(facts, item.name))
+                + (", needs CUDA" if item.needs_cuda else ""),
+            )
+            for item in every
+        ]
+        names = {"packages": [item.name for item in every]}
+        return Answer(f"{len(every)} packages", tuple(lines), data=names)
+    package = next((item for item in every if item.name == name.lower().replace("_", "-")), None)
+    if package is None:
+        raise _unknown("stack", name, [item.name for item in every])
+    mine = [item for item in facts.stack.release if item.name == package.name]
+    told = {**package.env, **package.cuda_env}
+    lists = {
+        "built with": " ".join(f"{key}={value}" for key, value in told.items()),
+        "installed first": ", ".join(package.build),
+        "imports": ", ".join(package.uses),
+        "needs": ", ".join(package.requires),
+        "GPUs": "as its setup chooses" if package.own_archs else "",
+        "network": package.network,
+        "tried by": package.gpu_check or package.check,
+        "note": package.note,
+    }
+    lines = [
+        AnswerLine(
+            f"{package.name} {item.version}",
+            f"torch {version_range(item.torch)}; Python {version_range(item.python)}; "
+            + ("" if package.needs_cuda else "no CUDA, or ")
+            + f"CUDA {version_range(item.cuda)}"
+            + (f"; compute capability {item.oldest_arch} or newer" if item.oldest_arch else ""),
+            addresses(table, item),
+        )
+        for item in reversed(mine)
+    ]
+    lines += [AnswerLine(key, value) for key, value in lists.items() if value]
+    data = {
+        "package": package.name,
+        "repository": package.repository,
+        "env": told,
+        "releases": [
+            {"version": item.version, "torch": item.torch, "python": item.python, "cuda": item.cuda}
+            for item in mine
+        ],
+    }
+    return Answer(package.name, tuple(lines), data=data)
+
+
 def about_features(facts: Facts, torch: str | None) -> Answer:
     """What PyTorch can be built with."""
     version = None

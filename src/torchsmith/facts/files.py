@@ -42,6 +42,11 @@ class Facts:
         return self._read("companions", models.CompanionsFile)
 
     @cached_property
+    def stack(self) -> models.StackFile:
+        """Other libraries compiled against torch, and how each is built."""
+        return self._read("stack", models.StackFile)
+
+    @cached_property
     def cuda(self) -> models.CudaFile:
         """CUDA toolkits, architectures, host compilers, drivers."""
         return self._read("cuda", models.CudaFile)

@@ -7,6 +7,7 @@ in ``source``: a fact whose origin nobody can check is not a fact.
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 _NUMBERS = r"\d{1,6}(\.\d{1,6}){0,5}"
 Version = Annotated[str, Meta(pattern=rf"^{_NUMBERS}$")]
@@ -191,10 +192,10 @@ class TorchFile(_Model, frozen=True, kw_only=True):
 # ----------------------------------------------------------------------- companions.toml
 
 
-class CompanionProject(Fact, frozen=True, kw_only=True):
-    """A library that only works with its matching torch."""
+class Library(Fact, frozen=True, kw_only=True):
+    """A library that only works with the torch it was built against."""
 
-    name: Companion
+    name: str
     # Its name on PyPI, e.g. torchvision.
     package: str
     repository: str
@@ -206,11 +207,17 @@ class CompanionProject(Fact, frozen=True, kw_only=True):
     apt: list[str] = []
 
 
-class CompanionRelease(Fact, frozen=True, kw_only=True):
-    """One release of a companion and the torch it is built against."""
+class CompanionProject(Library, frozen=True, kw_only=True):
+    """A library that is released with torch."""
 
     name: Companion
-    version: Version
+
+
+class LibraryRelease(Fact, frozen=True, kw_only=True):
+    """One release of a library and the torch it is built against."""
+
+    name: str
+    version: str
     torch: Range
     # The torch it came out with, where it goes with others too.
     beside: Version | None = None
@@ -218,6 +225,13 @@ class CompanionRelease(Fact, frozen=True, kw_only=True):
     commit: Commit | None = None
     # Of the tag's source archive.
     sha256: Sha256 | None = None
+
+
+class CompanionRelease(LibraryRelease, frozen=True, kw_only=True):
+    """One release of a companion."""
+
+    name: Companion
+    version: Version
 
 
 class CompanionFormat(Fact, frozen=True, kw_only=True):
@@ -243,6 +257,60 @@ class CompanionsFile(_Model, frozen=True, kw_only=True):
     project: list[CompanionProject]
     release: list[CompanionRelease]
     format: list[CompanionFormat] = []
+
+
+# ---------------------------------------------------------------------------- stack.toml
+
+
+class StackPackage(Library, frozen=True, kw_only=True):
+    """A library that is compiled against torch, and how its own setup is called.
+
+    `env` is what its setup is told; `cuda_env` the same where it is built with CUDA, with
+    `{archs}` for 8.6;9.0 and `{majors}` for 80;90. `apt` are Debian packages its build needs.
+    """
+
+    # Its name, which is as PyPI normalizes it.
+    package: str = ""
+    module: str
+    cuda_env: dict[str, str] = {}
+    # Its setup chooses the GPUs itself, whatever the recipe says.
+    own_archs: bool = False
+    # The variable that says how many files it may compile at once, where MAX_JOBS does not.
+    jobs: str = ""
+    # What pip installs before it is built, and what its wheel needs to be used.
+    build: list[str] = []
+    requires: list[str] = []
+    # Packages of the stack that it imports.
+    uses: list[str] = []
+    # Without CUDA there is nothing to build, or nothing that works.
+    needs_cuda: bool = False
+    # Why its build uses the network, if it does.
+    network: str = ""
+    # A line of Python that uses it on the CPU, and one for a GPU.
+    check: str
+    gpu_check: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "package", self.name)
+
+
+class StackRelease(LibraryRelease, frozen=True, kw_only=True):
+    """A release of such a library, and what it is built with; `sha256` is its sdist's."""
+
+    version: Annotated[str, Meta(pattern=rf"^{_NUMBERS}(\.post\d{{1,4}})?$")]
+    tag: str = ""
+    python: Range = ":"
+    cuda: Range = ":"
+    # The oldest compute capability it has code for.
+    oldest_arch: Arch | None = None
+
+
+class StackFile(_Model, frozen=True, kw_only=True):
+    """``stack.toml``."""
+
+    sources: dict[str, Source]
+    package: list[StackPackage]
+    release: list[StackRelease]
 
 
 # ----------------------------------------------------------------------------- cuda.toml

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Protocol, TypeVar
 
 from torchsmith.facts.files import Facts
-from torchsmith.facts.models import CompanionRelease, PublishedArchs, TorchRange, TorchRelease
+from torchsmith.facts.models import (
+    Library,
+    LibraryRelease,
+    PublishedArchs,
+    Source,
+    StackPackage,
+    TorchRange,
+    TorchRelease,
+)
 from torchsmith.facts.ranges import Release, release, version_range
 
 
@@ -57,7 +65,7 @@ def minor_heads(facts: Facts) -> tuple[TorchRelease, ...]:
 
 
 @cache
-def companion_for(facts: Facts, name: str, torch: str) -> CompanionRelease | None:
+def companion_for(facts: Facts, name: str, torch: str) -> LibraryRelease | None:
     """Return the newest companion release that is built against this torch."""
     matching = [
         item for item in companion_releases(facts, name) if torch in version_range(item.torch)
@@ -68,10 +76,32 @@ def companion_for(facts: Facts, name: str, torch: str) -> CompanionRelease | Non
 
 
 @cache
-def companion_releases(facts: Facts, name: str) -> tuple[CompanionRelease, ...]:
+def companion_releases(facts: Facts, name: str) -> tuple[LibraryRelease, ...]:
     """Every release of a companion, oldest first."""
+    if stack_package(facts, name) is not None:
+        # Their versions are not all numbers: the file has them in order.
+        return tuple(item for item in facts.stack.release if item.name == name)
     mine = [item for item in facts.companions.release if item.name == name]
     return tuple(sorted(mine, key=lambda item: release(item.version)))
+
+
+@cache
+def stack_package(facts: Facts, name: str) -> StackPackage | None:
+    """How a library other than the four companions is built, if that is known."""
+    return next((item for item in facts.stack.package if item.name == name), None)
+
+
+@cache
+def companion_project(facts: Facts, name: str) -> Library:
+    """What is known of a companion or a package of a stack."""
+    known = stack_package(facts, name)
+    return known or next(item for item in facts.companions.project if item.name == name)
+
+
+def companion_sources(facts: Facts, name: str) -> Mapping[str, Source]:
+    """The table its facts name their sources from."""
+    known = stack_package(facts, name) is not None
+    return facts.stack.sources if known else facts.companions.sources
 
 
 @cache

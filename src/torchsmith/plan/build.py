@@ -20,6 +20,7 @@ from torchsmith.plan.packages import conda_step, library_conda_step, libtorch_st
 from torchsmith.plan.patching import patch_source
 from torchsmith.plan.places import placed
 from torchsmith.plan.publish import publish_steps
+from torchsmith.plan.pylock import pylock_step
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
 from torchsmith.plan.ship import wheel_folder
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
@@ -169,10 +170,13 @@ def _variant(
             collector.add(*made)
             wheels.append(made[-1])
         for extension in resolution.extensions:
-            made = extension_steps(facts, resolution, extension, environ, torch)
+            used = [proof for proof in wheels if proof.project in extension.uses]
+            made = extension_steps(facts, resolution, extension, environ, torch, used)
             made = finished(recipe.packages, resolution, made, ready)
             collector.add(*made)
             wheels.append(made[-1])
+        if resolution.stack:
+            collector.add(pylock_step(resolution, environ, wheels))
         mine = [step for step in collector.steps.values() if step.variant in ("", variant)]
         if recipe.packages.conda:
             conda += _conda(collector, recipe, resolution, torch, wheels, conda)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from msgspec.structs import replace
+from packaging.utils import canonicalize_name
 
 from torchsmith.facts.files import Facts
+from torchsmith.facts.torch import stack_package
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.expects import Expects, expected_companion, expected_extension
 from torchsmith.plan.formats import (
@@ -190,14 +193,13 @@ def module_of(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
-# Projects whose setup takes a wheel from their releases instead of compiling, unless it is told to
-# compile. Others copied the way and call the variable by their own name.
-_OWN_WAY = {"flash_attn": "FLASH_ATTENTION", "mamba_ssm": "MAMBA"}
+def _compiled_here(facts: Facts, project: str, module: str) -> dict[str, str]:
+    """What has a project compiled, not downloaded: many setups look for a wheel of theirs first.
 
-
-def _compiled_here(module: str) -> tuple[str, str]:
-    """The variable that has a project compiled, not downloaded."""
-    return f"{_OWN_WAY.get(module, module.upper())}_FORCE_BUILD", "TRUE"
+    Flash-attention began with it; others copied the way, each with a variable of its own name.
+    """
+    known = stack_package(facts, canonicalize_name(project))
+    return {f"{module.upper()}_FORCE_BUILD": "TRUE"} if known is None else known.env
 
 
 def extension_steps(
@@ -206,8 +208,12 @@ def extension_steps(
     extension: ExtensionChoice,
     environ: Step,
     torch: Step | None,
+    used: Sequence[Step] = (),
 ) -> list[Step]:
-    """Any other library: its sdist, repository or folder built against this torch."""
+    """Any other library: its sdist, repository or folder built against this torch.
+
+    `used` are the proofs of the extensions that it imports.
+    """
     variant = resolution.variant
     dist = f"dist/{variant}"
     env = _env(resolution)
@@ -215,8 +221,9 @@ def extension_steps(
         env["FORCE_CUDA"] = "1"
     fetch = _fetch_extension(extension)
     # As wheels are named: by the project, whatever the plan calls it.
-    module = module_of(extension.sdist.partition("==")[0] or extension.name)
-    env.update([_compiled_here(module), *extension.env])
+    project = extension.sdist.partition("==")[0] or extension.name
+    module = module_of(project)
+    env.update({**_compiled_here(facts, project, module), **dict(extension.env)})
     prefix = f"{module}-"
     build = f"build/{variant}/{extension.name}"
     compile_step = Step(
@@ -232,22 +239,34 @@ def extension_steps(
         commands=(
             f"rm -f {dist}/{prefix}*.whl",
             fresh_copy(fetch.outputs[0], build),
+            *([f'export {extension.jobs}="${{MAX_JOBS:-1}}"'] if extension.jobs else []),
             "python -m pip wheel --quiet --no-deps --no-build-isolation "
             f"--wheel-dir {in_work(dist)} ./{build}",
             _one_wheel(dist, prefix, extension.name),
             compressed(f"{dist}/{prefix}*.whl"),
         ),
         outputs=(f"{dist}/{prefix}*.whl",),
+        network=extension.network,
         cost=compile_cost(facts, extension.name, resolution),
     )
     # torch first: an extension's own library leaves finding libtorch to it.
     check = f"import torch; {extension.check or f'import {module}'}"
     expects = expected_extension(resolution, extension, () if extension.check else (module,))
-    return [
-        fetch,
-        compile_step,
-        _verify(resolution, extension.name, check, expects, compile_step, environ, torch),
-    ]
+    proof = _verify(resolution, extension.name, check, expects, compile_step, environ, torch)
+    return [fetch, compile_step, _beside(proof, extension, used)]
+
+
+def _beside(proof: Step, extension: ExtensionChoice, used: Sequence[Step]) -> Step:
+    """A proof for which what the extension imports is installed, too."""
+    assert proof.expects is not None
+    wheels = tuple(step.expects.wheel for step in used if step.expects is not None)
+    expects = replace(proof.expects, beside=(*proof.expects.beside, *wheels))
+    return replace(
+        proof,
+        needs=(*proof.needs, *(step.id for step in used)),
+        task=Task("verify", expects),
+        pip=tuple(dict.fromkeys((*proof.pip, *extension.requires))),
+    )
 
 
 def _fetch_extension(extension: ExtensionChoice) -> Step:

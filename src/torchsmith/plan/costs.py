@@ -59,7 +59,8 @@ def another_python(
 
 
 def _entry(facts: Facts, project: str, resolution: Resolution) -> CompileCost | None:
-    wanted = project if project in ("torch", "vision") else "extension"
+    known = {entry.project for entry in facts.costs.compile}
+    wanted = project if project in known else "extension"
     profile = resolution.profile if wanted == "torch" else "release"
     for entry in facts.costs.compile:
         if (

@@ -117,7 +117,8 @@ def expected_extension(
         cuda=resolution.cuda.version if resolution.cuda else "",
         archs=_archs(resolution),
         arch_list=resolution.cuda.arch_list if resolution.cuda else "",
-        built=(_distribution(extension),),
+        # Where its setup chooses the GPUs, more or others than these are no mistake of ours.
+        built=() if extension.own_archs else (_distribution(extension),),
         imports=imports,
         system_libraries=True,
     )
@@ -136,7 +137,9 @@ def _archs(resolution: Resolution) -> tuple[str, ...]:
 
 def _built(resolution: Resolution) -> tuple[str, ...]:
     names = [str(canonicalize_name(item.package)) for item in resolution.companions]
-    names += [_distribution(extension) for extension in resolution.extensions]
+    names += [
+        _distribution(extension) for extension in resolution.extensions if not extension.own_archs
+    ]
     return (*(["torch"] if resolution.use == "source" else []), *names)
 
 

@@ -78,6 +78,7 @@ TASKS: Mapping[str, Work] = {
     "image": Work("torchsmith.images"),
     "libtorch": Work("torchsmith.package.libtorch"),
     "push": Work("torchsmith.images.publish"),
+    "pylock": Work("torchsmith.package.pylock"),
     "ship": Work("torchsmith.ship"),
     "verify": Work("torchsmith.verify"),
 }

@@ -18,6 +18,7 @@ from torchsmith.recipe.job import Job
 from torchsmith.recipe.outcome import Image, Packages, Publish
 from torchsmith.recipe.section import Section, unique_names
 from torchsmith.recipe.values import (
+    PACKAGE_VERSION,
     VERSION,
     AptPackage,
     BuildVariables,
@@ -235,6 +236,18 @@ class Companions(Section):
         return self
 
 
+StackWish = Annotated[
+    PackageVersion | Literal["match"],
+    BeforeValidator(lambda value: "match" if value is True else value),
+    WithJsonSchema(
+        {
+            "anyOf": [{"enum": ["match", True]}, PACKAGE_VERSION.json_schema()],
+            "description": "'match' for the newest release that goes with the rest, or a release.",
+        }
+    ),
+]
+
+
 class Patch(Section):
     """A patch of the recipe's own. A plain path is short for a table with only `file`."""
 
@@ -371,6 +384,11 @@ class Recipe(Section):
     companions: Companions = Field(
         default_factory=Companions,
         description="Libraries that only work with their matching torch.",
+    )
+    stack: Annotated[dict[Name, StackWish], Field(max_length=64)] = Field(
+        default_factory=dict,
+        description="Packages of PyPI that are compiled against this torch and locked with it: "
+        "`torchsmith facts stack` lists those that are known.",
     )
     packages: Packages = Field(
         default_factory=Packages, description="What the build is packed into."

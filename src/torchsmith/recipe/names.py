@@ -61,6 +61,18 @@ def _unknown_features(facts: Facts, path: Path, names: Iterable[str]) -> Iterato
             yield UnknownName((*path, name), "is not a feature of PyTorch", nearest(name, known))
 
 
+def _unknown_packages(facts: Facts, names: Iterable[str]) -> Iterator[UnknownName]:
+    known = [*(item.name for item in facts.stack.package)]
+    known += [item.package for item in facts.companions.project]
+    for name in names:
+        if name not in known:
+            yield UnknownName(
+                ("stack", name),
+                "is no package whose build is known; companions.extension builds any other",
+                nearest(name, known),
+            )
+
+
 def unknown_names(recipe: Recipe, facts: Facts) -> Iterator[UnknownName]:
     """Every name in the recipe that the facts do not hold."""
     yield from _unknown_gpus(facts, ("gpus",), recipe.gpus)
@@ -77,6 +89,7 @@ def unknown_names(recipe: Recipe, facts: Facts) -> Iterator[UnknownName]:
     for index, features in enumerate(recipe.matrix.features):
         yield from _unknown_features(facts, ("matrix", "features", index), features)
 
+    yield from _unknown_packages(facts, recipe.stack)
     if recipe.board is not None:
         boards = [board.name for board in facts.boards.board]
         if recipe.board not in boards:

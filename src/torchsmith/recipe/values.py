@@ -105,7 +105,7 @@ Pythons = Annotated[
     ),
 ]
 
-_PACKAGE_VERSION = Form(r"[0-9][0-9A-Za-z.+!]{0,63}", "a package version such as 1.8.0+cu110")
+PACKAGE_VERSION = Form(r"[0-9][0-9A-Za-z.+!]{0,63}", "a package version such as 1.8.0+cu110")
 
 
 def _is_pep440(text: str) -> str:
@@ -114,11 +114,11 @@ def _is_pep440(text: str) -> str:
     try:
         Version(text)
     except InvalidVersion:
-        raise ValueError(f"expected {_PACKAGE_VERSION.expected}, as in PEP 440") from None
+        raise ValueError(f"expected {PACKAGE_VERSION.expected}, as in PEP 440") from None
     return text
 
 
-PackageVersion = Annotated[str, _PACKAGE_VERSION, AfterValidator(_is_pep440)]
+PackageVersion = Annotated[str, PACKAGE_VERSION, AfterValidator(_is_pep440)]
 Name = Annotated[
     str, Form(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits, '.', '_' and '-'")
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torchsmith.facts.cuda import runs_on
-from torchsmith.recipe.models import Cuda, Recipe
+from torchsmith.recipe.models import Companions, Cuda, Recipe
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.models import Change
 
@@ -31,7 +31,9 @@ def _changes(before: Combination, after: Combination) -> Iterator[Change]:
     now = dict(after.companions)
     for name, version in before.companions:
         if now.get(name, "none") != version:
-            yield Change(f"companions.{name}", now.get(name, "none"))
+            ours = name in Companions.model_fields
+            key, without = (f"companions.{name}", "none") if ours else (f"stack.{name}", "")
+            yield Change(key, now.get(name, without))
     for key, name in (("system", "system"), ("cuda.toolkit", "toolkit"), ("jetpack", "jetpack")):
         if getattr(after, name) != getattr(before, name):
             yield Change(key, getattr(after, name))
@@ -51,6 +53,9 @@ def _said(before: Combination, change: Change) -> str:
         return f"compute capability {value}{_gpu_note(before, value.split(';'))}"
     if key == "build.compiler":
         return value.replace("-", " ")
+    if key.startswith("stack."):
+        name = key.partition(".")[2]
+        return f"{name} {value}" if value else f"leave {name} out"
     if key.startswith("companions."):
         name = key.partition(".")[2]
         left_out = f"leave {name} out (--with {name}=none)"
@@ -91,11 +96,14 @@ def changed(recipe: Recipe, changes: Iterable[Change]) -> Recipe:
 
 def _changed(recipe: Recipe, key: str, value: str) -> Recipe:
     section, _, name = key.rpartition(".")
-    if section == "features":
-        features = {mine: mode for mine, mode in recipe.features.items() if mine != name}
+    if section in ("features", "stack"):
+        table = {mine: wish for mine, wish in getattr(recipe, section).items() if mine != name}
         if value:
-            features[name] = value  # type: ignore[assignment]
-        return recipe.model_copy(update={"features": features})
+            table[name] = value
+        return recipe.model_copy(update={section: table})
+    if section == "companions" and f"torch{name}" in recipe.stack:
+        # Written there under its package's name.
+        recipe = _changed(recipe, f"stack.torch{name}", "")
     if section:
         inner = getattr(recipe, section).model_copy(update={name: value or None})
         return recipe.model_copy(update={section: inner})

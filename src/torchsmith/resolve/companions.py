@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchsmith.facts.cuda import archs_of, compiles
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
-from torchsmith.facts.models import CompanionFormat, CompanionRelease, MagmaRelease
+from torchsmith.facts.models import CompanionFormat, LibraryRelease, MagmaRelease
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import companion_for, companion_releases
 from torchsmith.recipe.gpus import gpu_wish
@@ -24,6 +24,7 @@ from torchsmith.resolve.models import (
     MagmaChoice,
     SourceChoice,
 )
+from torchsmith.resolve.stack import asked_stack
 from torchsmith.resolve.toolchain import Decided
 
 
@@ -35,17 +36,19 @@ def asked_companions(facts: Facts, recipe: Recipe, torch: str) -> tuple[tuple[st
         ("text", recipe.companions.text),
         ("codec", recipe.companions.codec),
     )
+    every = {
+        **asked_stack(facts, recipe),
+        **{name: wish for name, wish in wishes if wish != "none"},
+    }
     return tuple(
         (name, wish if wish == "match" else _in_full(facts, name, wish, torch))
-        for name, wish in wishes
-        if wish != "none"
+        for name, wish in every.items()
     )
 
 
 def _in_full(facts: Facts, name: str, wish: str, torch: str) -> str:
-    meant = [
-        item for item in companion_releases(facts, name) if item.version in version_range(wish)
-    ]
+    every = companion_releases(facts, name)
+    meant = [item for item in every if f"{item.version}.".startswith(f"{wish}.")]
     if not meant or any(item.version == wish for item in meant):
         return wish
     fitting = [item for item in meant if torch in version_range(item.torch)]
@@ -62,7 +65,9 @@ def decide_companions(
     """The companions in full, once it is known that they go with torch."""
     chosen: list[CompanionChoice] = []
     for name, wish in asked:
-        project = next(item for item in facts.companions.project if item.name == name)
+        project = next((item for item in facts.companions.project if item.name == name), None)
+        if project is None:
+            continue
         entry = (
             companion_for(facts, name, torch)
             if wish == "match"
@@ -96,7 +101,7 @@ def decide_companions(
     return tuple(chosen)
 
 
-def _unmatched(facts: Facts, package: str, entry: CompanionRelease, torch: str) -> Caution:
+def _unmatched(facts: Facts, package: str, entry: LibraryRelease, torch: str) -> Caution:
     right = companion_for(facts, entry.name, torch)
     return Caution(
         f"{package} {entry.version} was made for torch {version_range(entry.torch)}, not {torch}: "

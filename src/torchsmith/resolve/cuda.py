@@ -566,4 +566,5 @@ def compiled(recipe: Recipe) -> bool:
         recipe.torch.use == "source"
         or any(wish != "none" for wish in wishes)
         or recipe.companions.extension
+        or recipe.stack
     )

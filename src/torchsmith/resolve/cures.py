@@ -45,7 +45,7 @@ def cures(facts: Facts, asked: Combination, clash: Clash) -> tuple[Cure, ...]:
         )
         if one is not None:
             found.append(one)
-    if clash.conflict.kind in ("companion-missing", "companion-unknown"):
+    if clash.conflict.kind.startswith(("companion-missing", "companion-unknown", "stack-")):
         without = with_companion(asked, clash.subject, "")
         found = [one for one in found if one != without] + [without]
     made = [

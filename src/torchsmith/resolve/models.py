@@ -162,6 +162,12 @@ class ExtensionChoice(Struct, frozen=True):
     folder: str = ""
     env: tuple[tuple[str, str], ...] = ()
     check: str = ""
+    # Of a stack's package: its wheel's requirements, and the extensions that it imports.
+    requires: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
+    jobs: str = ""
+    network: str = ""
+    own_archs: bool = False
 
 
 class PatchChoice(Struct, frozen=True):
@@ -271,6 +277,8 @@ class Resolution(Struct, frozen=True):
     vendored: tuple[VendoredChoice, ...]
     companions: tuple[CompanionChoice, ...]
     extensions: tuple[ExtensionChoice, ...]
+    # Whether what is built is one set, locked together.
+    stack: bool
     magma: MagmaChoice | None
     apt: tuple[str, ...]
     wheel: str

@@ -47,6 +47,7 @@ from torchsmith.resolve.rules import (
     python_rule,
     wheel_rule,
 )
+from torchsmith.resolve.stack import stack_rule
 
 Option = tuple[float, Combination]
 
@@ -208,8 +209,12 @@ def companion_options(facts: Facts, asked: Combination) -> Iterator[Option]:
     """Every companion at the release for this torch, or left out where there is none."""
     cost = 0.0
     settled = asked
-    for clash in companion_rule(facts, asked):
+    both = itertools.chain(companion_rule(facts, asked), stack_rule(facts, asked))
+    for clash in {clash.subject: clash for clash in both}.values():
         match = companion_for(facts, clash.subject, asked.torch)
+        if match and dict(asked.companions)[clash.subject] in ("match", match.version):
+            # It takes this torch, but not the rest.
+            match = None
         cost += _OTHER_COMPANION if match else _NO_COMPANION
         settled = with_companion(settled, clash.subject, match.version if match else "")
     yield cost, settled
@@ -295,7 +300,7 @@ _PIECES = (
     _Piece(("archs",), arch_options, (arch_rule,)),
     _Piece(("python", "system"), python_options, (python_rule, python_place_rule)),
     _Piece(("cudnn",), cudnn_options, (cudnn_rule,)),
-    _Piece(("companions",), companion_options, (companion_rule,)),
+    _Piece(("companions",), companion_options, (companion_rule, stack_rule)),
     _Piece(("compiler", "system", "toolkit", "jetpack"), place_options, BUILD_RULES),
 )
 

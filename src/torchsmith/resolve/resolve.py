@@ -64,6 +64,7 @@ from torchsmith.resolve.models import (
 from torchsmith.resolve.naming import conda_build_string, version_label, wheel_name
 from torchsmith.resolve.refusal import broken_rules, refuse
 from torchsmith.resolve.sources import decide_patches, decide_source
+from torchsmith.resolve.stack import build_packages, decide_stack
 from torchsmith.resolve.target import (
     Target,
     decide_python,
@@ -353,6 +354,7 @@ class _Attempt:
             with_cudnn=self.features.modes.get("cudnn") not in (None, "off"),
         )
         companions = decide_companions(facts, recipe, self.asked.companions, torch, decided)
+        stack = decide_stack(facts, recipe, self.asked.companions, torch, chosen, decided)
         magma = decide_magma(facts, recipe, chosen, self.source, decided)
         if decided.conflicts:
             return refuse(
@@ -423,6 +425,7 @@ class _Attempt:
                 [
                     *(frontend.requires if frontend else []),
                     *self.features.pip,
+                    *build_packages(facts, stack),
                     *recipe.build.pip,
                 ],
                 cmake=needs_cmake(recipe),
@@ -433,7 +436,8 @@ class _Attempt:
             patches=patches,
             vendored=vendored_files(debian, self.cuda),
             companions=companions,
-            extensions=extension_choices(recipe),
+            extensions=(*stack, *extension_choices(recipe)),
+            stack=bool(recipe.stack),
             magma=magma,
             apt=tuple(
                 dict.fromkeys(

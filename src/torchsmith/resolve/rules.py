@@ -18,7 +18,9 @@ from torchsmith.facts.models import TorchCuda
 from torchsmith.facts.ranges import python_release, release, version_range
 from torchsmith.facts.torch import (
     companion_for,
+    companion_project,
     companion_releases,
+    companion_sources,
     entry_for,
     find_release,
     patched_cuda,
@@ -324,7 +326,7 @@ def _companion(facts: Facts, torch: str, name: str, version: str) -> tuple[Clash
 
 
 def _companion_missing(facts: Facts, torch: str, name: str) -> Conflict:
-    project = next(item for item in facts.companions.project if item.name == name)
+    project = companion_project(facts, name)
     newest = companion_releases(facts, name)[-1]
     over = project.ended and release(torch) > (version_range(newest.torch).low or ())
     statement = (
@@ -337,13 +339,13 @@ def _companion_missing(facts: Facts, torch: str, name: str) -> Conflict:
         "companion-missing",
         f"there is no {project.package} for torch {torch}",
         Evidence(f"asked for: the {project.package} that matches torch {torch}"),
-        Evidence(statement, addresses(facts.companions.sources, project if over else newest)),
+        Evidence(statement, addresses(companion_sources(facts, name), project if over else newest)),
     )
 
 
 def _companion_release(facts: Facts, torch: str, name: str, version: str) -> Conflict | None:
-    project = next(item for item in facts.companions.project if item.name == name)
-    table = facts.companions.sources
+    project = companion_project(facts, name)
+    table = companion_sources(facts, name)
     every = companion_releases(facts, name)
     entry = next((item for item in every if item.version == version), None)
     if entry is None:

@@ -1,12 +1,16 @@
-"""A pip index as a folder: simple/NAME/ holds a project's wheels, their metadata and its pages."""
+"""A pip index as a folder: simple/NAME/ holds a project's wheels, their metadata and its pages.
+
+whl/LABEL/ lists the wheels of one label (cpu, cu130), as PyTorch's own index does.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -40,6 +44,9 @@ from torchsmith.verify.errors import VerificationError
 from torchsmith.verify.wheelfile import read_wheel
 
 SIMPLE = "simple"
+# As https://download.pytorch.org/whl/cu130
+LABELS = "whl"
+_LABEL = re.compile(r"cpu|xpu|cu\d+|rocm\d+(?:\.\d+)*")
 _PAGE = "index.json"
 
 Projects = dict[str, tuple[IndexFile, ...]]
@@ -96,7 +103,7 @@ def publish_wheels(
             listed = projects.get(wheel.project, ())
             others = tuple(file for file in listed if file.filename != wheel.source.name)
             projects[wheel.project] = (*others, _entry(wheel, metadata))
-        _write_pages(changes, projects)
+        _write_pages(root, changes, projects)
     return [change for change, _ in decided]
 
 
@@ -181,7 +188,7 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _write_pages(changes: Changes, projects: Projects) -> None:
+def _write_pages(root: Path, changes: Changes, projects: Projects) -> None:
     """Every page of the index, so that one a killed publication left behind is mended too."""
     kept = {name: files for name, files in projects.items() if files}
     for name, files in projects.items():
@@ -195,6 +202,37 @@ def _write_pages(changes: Changes, projects: Projects) -> None:
             changes.drop(f"{folder}/index.html")
     changes.write(f"{SIMPLE}/{_PAGE}", root_json(kept))
     changes.write(f"{SIMPLE}/index.html", root_html(kept))
+    pages = dict(_label_pages(kept))
+    for name, content in pages.items():
+        changes.write(name, content)
+    # A project's page before its label's, whose folder is empty only then.
+    old = {path.relative_to(root).as_posix() for path in root.glob(f"{LABELS}/**/index.html")}
+    for name in sorted(old - pages.keys(), key=lambda name: -name.count("/")):
+        changes.drop(name)
+
+
+def _label_pages(projects: Projects) -> Iterator[tuple[str, bytes]]:
+    """The pages of every label: what has it, and what has none and runs anywhere."""
+    labels = {label for files in projects.values() for file in files if (label := _label(file))}
+    for label in labels:
+        shown: list[str] = []
+        for name, files in projects.items():
+            mine = [
+                replace(file, url=f"../../../{SIMPLE}/{name}/{file.url}")
+                for file in files
+                if _label(file) == label
+                or (not file.version.local and file.filename.endswith("-any.whl"))
+            ]
+            if mine:
+                shown.append(name)
+                page = project_html(name, project_json(name, mine))
+                yield f"{LABELS}/{label}/{name}/index.html", page
+        yield f"{LABELS}/{label}/index.html", root_html(shown)
+
+
+def _label(file: IndexFile) -> str:
+    found = _LABEL.match(file.version.local or "")
+    return found[0] if found else ""
 
 
 def _named(projects: Projects, what: str, root: Path) -> list[tuple[str, IndexFile]]:
@@ -233,7 +271,7 @@ def yank_wheels(root: Path, what: str, *, reason: str = "", undo: bool = False) 
             projects[owner] = tuple(
                 replace(item, yanked=mark) if item == file else item for item in projects[owner]
             )
-        _write_pages(changes, projects)
+        _write_pages(root, changes, projects)
     return [
         Change(
             "same" if file.yanked == mark else "restored" if undo else "yanked",
@@ -256,7 +294,7 @@ def remove_wheel(root: Path, name: str) -> list[Change]:
             _named(projects, name, root)
         listed = projects.get(owner, ())
         projects[owner] = tuple(file for file in listed if file.filename != name)
-        _write_pages(changes, projects)
+        _write_pages(root, changes, projects)
         changes.drop(f"{target}.metadata")
         changes.drop(target)
     return [Change("removed", target)]

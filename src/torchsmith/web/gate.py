@@ -84,7 +84,7 @@ class Gate:
         if self._access.admits(request) or request.url.path.startswith(_OPEN):
             return None
         reads = request.method == "GET" and "text/html" in request.headers.get("accept", "")
-        if reads and not request.url.path.startswith(("/simple", "/channel")):
+        if reads and not request.url.path.startswith(("/simple", "/whl", "/channel")):
             return RedirectResponse("/login", 303)
         return PlainTextResponse(
             "A token is needed.\n", 401, {"WWW-Authenticate": 'Basic realm="torchsmith"'}

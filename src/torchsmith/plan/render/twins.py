@@ -19,6 +19,7 @@ from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Step
 from torchsmith.plan.packages import Libtorch
 from torchsmith.plan.publish import Delivery, Shipment
+from torchsmith.plan.pylock import Together
 from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.fetching import fetch_commands
 from torchsmith.plan.shell import OURS, fresh_copy, in_project, needs_program, sh, unless
@@ -66,6 +67,8 @@ def twin(step: Step, resolution: Resolution | None) -> Twin:
             return Twin(_ship(given))
         case Delivery():
             return Twin(_push(given))
+        case Together():
+            return Twin((_pylock(given),))
         case Attest():
             return Twin(tuple(_hash(subject.artifact) for subject in given.subjects))
     raise ValueError(f"{step.task.name} has no twin")
@@ -176,6 +179,13 @@ def _finish(given: Finishing) -> tuple[str, ...]:
         f'PATH="$PWD/{tools}/bin:$PATH" {sh(*repair)} {given.wheel}',
         unless(f"ls {given.output}", f"auditwheel made no {name}"),
     )
+
+
+def _pylock(given: Together) -> str:
+    """Let pip itself write the lock: from 25.1 on it can."""
+    python = f"{given.environment}/bin/python"
+    words = sh(python, "-m", "pip", "lock", "--output", given.output, *given.words)
+    return " ".join([words, *given.wheels])
 
 
 def _libtorch(given: Libtorch, resolution: Resolution) -> tuple[str, ...]:

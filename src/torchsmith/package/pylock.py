@@ -1,0 +1,129 @@
+"""Locking a stack: a pylock.toml (PEP 751) of everything an installer takes.
+
+pip resolves the whole set in a dry run, and refuses in its own words where two packages do not go
+together. Wheels that were built here are named by their file, which lies beside the lock; the
+others by their address.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.markers import Marker
+from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from torchsmith.errors import HostError, TorchsmithError
+from torchsmith.plan.pylock import Together
+from torchsmith.sources.tree import file_hash
+from torchsmith.temporary import temporary_folder
+
+# What a wheel is chosen by: https://peps.python.org/pep-0508/#environment-markers
+_MARKERS = ("sys_platform", "platform_machine", "python_version")
+
+
+def write_lock(given: Together) -> int:
+    """Resolve what is to be installed together, and write down every file; how many there are."""
+    output = Path(given.output)
+    report = _resolved(given)
+    place = output.parent.resolve()
+    environment = report["environment"]
+    lock = Pylock(
+        lock_version=Version("1.0"),
+        created_by="torchsmith",
+        environments=[
+            Marker(" and ".join(f"{name} == '{environment[name]}'" for name in _MARKERS))
+        ],
+        packages=sorted(
+            (_package(item, place) for item in report["install"]), key=lambda item: item.name
+        ),
+    )
+    lock.validate()
+    output.write_text(_toml(lock.to_dict()), encoding="utf-8")
+    return len(lock.packages)
+
+
+def _resolved(given: Together) -> dict[str, Any]:
+    """pip's own report of what it would install."""
+    wheels = [str(path.resolve()) for name in given.wheels for path in sorted(Path().glob(name))]
+    with temporary_folder("pylock") as folder:
+        report = folder / "report.json"
+        # Not --quiet: with it pip does not say which two of them collide.
+        words = [f"{given.environment}/bin/python", "-m", "pip", "install", "--dry-run"]
+        words += ["--disable-pip-version-check", "--report", str(report), *given.words, *wheels]
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise HostError(
+                "pip finds no set of files that go together: its own words are above",
+                "Leave out one of those it names, or name another release of it in [stack].",
+            )
+        found: dict[str, Any] = msgspec.json.decode(report.read_bytes())
+        return found
+
+
+def _package(item: Mapping[str, Any], place: Path) -> Package:
+    about, origin = item["metadata"], item["download_info"]
+    url = urllib.parse.urlsplit(origin["url"])
+    name = urllib.parse.unquote(url.path.rpartition("/")[2])
+    where: dict[str, Any] = {"url": origin["url"]}
+    archive = origin.get("archive_info", {})
+    hashes = archive.get("hashes") or dict(
+        [archive["hash"].split("=")] if "hash" in archive else []
+    )
+    if url.scheme == "file":
+        file = Path(urllib.parse.unquote(url.path))
+        hashes = {"sha256": file_hash(file)}
+        where = {"path": name if file.parent == place else str(file)}
+    if not hashes:
+        raise HostError(
+            f"pip reports no hash of {about['name']} {about['version']}",
+            "Take it from an index or as a file, not from a repository or a folder.",
+        )
+    kept = {"name": name, "hashes": hashes, **where}
+    built = name.endswith(".whl")
+    return Package(
+        name=canonicalize_name(about["name"]),
+        version=Version(about["version"]),
+        wheels=[PackageWheel(**kept)] if built else None,
+        sdist=None if built else PackageSdist(**kept),
+    )
+
+
+def _toml(table: Mapping[str, Any]) -> str:
+    """The lock as a file: one table a package, its files on a line each."""
+    lines = [f"{key} = {_value(value)}" for key, value in table.items() if key != "packages"]
+    for package in table["packages"]:
+        lines += ["", "[[packages]]"]
+        lines += [f"{key} = {_value(value)}" for key, value in package.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    # JSON's strings and numbers are TOML's; so is true, and beyond those a lock has nothing.
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+
+
+def main() -> int:
+    """Write the lock that standard input asks for."""
+    try:
+        count = write_lock(msgspec.json.decode(sys.stdin.buffer.read(), type=Together))
+    except TorchsmithError as error:
+        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
+        return error.exit_code
+    print(f"{count} packages")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

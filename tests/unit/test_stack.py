@@ -1,0 +1,195 @@
+"""A stack: packages by name, resolved together, each built as its own setup wants, and locked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.plans import shell_lines
+from tests.unit.test_plan_keys import planned
+from tests.unit.test_resolve_conflicts import FACTS, HERE, outcomes
+
+from torchsmith.errors import RecipeError
+from torchsmith.facts.answers import about_stack
+from torchsmith.facts.torch import companion_releases
+from torchsmith.plan.pylock import Together
+from torchsmith.recipe.matrix import Variant
+from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.changes import changed
+from torchsmith.resolve.models import Refusal, Resolution
+from torchsmith.resolve.resolve import resolve
+
+pytestmark = pytest.mark.unit
+
+GRAPHS = """
+name = "graphs"
+torch = { release = "2.13.0", use = "wheel" }
+python = "3.11"
+system = "ubuntu-22.04"
+
+[stack]
+torch-sparse = "match"
+"""
+CUDA = {"cuda": "12.8", "system": "ubuntu-22.04"}
+
+
+def resolved(**wish: Any) -> Resolution:
+    (found,) = outcomes({"python": "3.11", **wish})
+    assert isinstance(found, Resolution), found
+    return found
+
+
+def refused(**wish: Any) -> Refusal:
+    (found,) = outcomes({"python": "3.11", **wish})
+    assert isinstance(found, Refusal), found
+    for conflict in found.conflicts:
+        if conflict.kind.startswith("python"):
+            continue
+        assert conflict.first.statement
+        assert conflict.second.source.startswith("https://pypi.org/project/")
+    return found
+
+
+def test_what_a_package_imports_is_built_and_proven_before_it() -> None:
+    plan = planned(GRAPHS)
+    compiled = [step.project for step in plan.steps if step.kind == "compile"]
+    assert compiled == ["torch-scatter", "torch-sparse"]
+    proof = plan.step("verify-torch-sparse-graphs")
+    assert "verify-torch-scatter-graphs" in proof.needs
+    assert proof.expects is not None
+    assert proof.expects.beside == ("dist/graphs/torch_scatter-*.whl",)
+    # What the wheel needs can be brought before there is no network.
+    assert "scipy" in proof.pip
+
+
+def test_the_lock_holds_torch_and_every_wheel_and_comes_after_their_proofs() -> None:
+    plan = planned(GRAPHS)
+    lock = plan.step("lock-graphs")
+    assert lock.outputs == ("dist/graphs/pylock.toml",)
+    assert {"verify-torch-scatter-graphs", "verify-torch-sparse-graphs"} < set(lock.needs)
+    assert lock.task is not None
+    given = lock.task.arguments
+    assert isinstance(given, Together)
+    assert given.words == ("--ignore-installed", "torch==2.13.0")
+    assert given.wheels == ("dist/graphs/torch_scatter-*.whl", "dist/graphs/torch_sparse-*.whl")
+    assert "pip lock --output dist/graphs/pylock.toml" in "\n".join(shell_lines(plan, lock))
+
+
+def test_a_torch_of_ours_is_locked_by_its_own_wheel() -> None:
+    plan = planned(GRAPHS.replace('{ release = "2.13.0", use = "wheel" }', '"2.13.0"'))
+    lock = plan.step("lock-graphs")
+    assert lock.task is not None
+    given = lock.task.arguments
+    assert isinstance(given, Together)
+    assert given.words == ("--ignore-installed",)
+    assert given.wheels[0].startswith("dist/graphs/torch-2.13.0")
+
+
+def test_without_a_stack_nothing_is_locked() -> None:
+    plan = planned(GRAPHS.partition("[stack]")[0] + '[companions]\nvision = "match"\n')
+    assert not [step for step in plan.steps if step.id.startswith("lock")]
+
+
+def test_a_setup_is_told_the_gpus_in_its_own_words_and_to_compile() -> None:
+    found = resolved(torch="2.8.0", gpus=["8.6", "9.0"], stack={"flash-attn": "2.8"}, **CUDA)
+    (extension,) = found.extensions
+    assert extension.sdist == "flash-attn==2.8.3.post2"
+    assert dict(extension.env) == {
+        "FLASH_ATTENTION_FORCE_BUILD": "TRUE",
+        "FLASH_ATTN_CUDA_ARCHS": "80;90",
+        "NVCC_THREADS": "1",
+    }
+    assert "psutil" in found.requires
+    assert "torch.cuda.is_available()" in extension.check
+
+
+def test_the_memory_that_a_package_takes_is_in_the_plan() -> None:
+    text = GRAPHS.replace("torch-sparse", "flash-attn").replace("[stack]", 'cuda = "13.0"\n[stack]')
+    assert planned(text).step("compile-flash-attn-graphs").cost.memory_mb == 9000
+
+
+def test_companions_can_be_named_by_their_packages() -> None:
+    found = resolved(torch="2.6.0", stack={"torchvision": "match", "torch-scatter": "match"})
+    assert [item.version for item in found.companions] == ["0.21.0"]
+    assert [item.name for item in found.extensions] == ["torch-scatter"]
+
+
+def test_two_that_take_no_torch_in_common_are_both_named() -> None:
+    stack = {"vllm": "0.33.0", "grouped-gemm": "0.3.0"}
+    found = refused(torch="2.14.0", cuda="13.0", system="ubuntu-22.04", stack=stack)
+    apart = next(item for item in found.conflicts if item.kind == "stack-apart")
+    assert apart.message == "vllm 0.33.0 and grouped-gemm 0.3.0 take no torch in common"
+    assert apart.first.statement == "vllm 0.33.0 takes torch 2.14.0"
+    assert apart.second.statement == "grouped-gemm 0.3.0 takes torch 2.7"
+
+
+@pytest.mark.parametrize(
+    ("wish", "kind", "message"),
+    [
+        (
+            {"torch": "2.8.0", "stack": {"flash-attn": "match"}},
+            "stack-cuda",
+            "flash-attn 2.8.3.post2 is compiled for GPUs only, and there is no CUDA in this build",
+        ),
+        (
+            {"torch": "2.8.0", "gpus": ["V100"], "stack": {"flash-attn": "match"}, **CUDA},
+            "stack-gpu",
+            "flash-attn 2.8.3.post2 has no code for compute capability 7.0",
+        ),
+        (
+            {"torch": "2.6.0", "stack": {"xformers": "match"}},
+            "companion-missing",
+            "there is no xformers for torch 2.6.0",
+        ),
+        (
+            {"torch": "2.6.0", "stack": {"torch-scatter": "9.9"}},
+            "companion-unknown",
+            "there is no torch-scatter 9.9 that we know of",
+        ),
+        (
+            {"torch": "1.13.1", "python": "3.7", "stack": {"torch-cluster": "match"}},
+            "stack-python",
+            "torch-cluster 1.6.3 does not take Python 3.7",
+        ),
+    ],
+)
+def test_who_does_not_go_with_the_rest_is_named(
+    wish: dict[str, Any], kind: str, message: str
+) -> None:
+    found = refused(**wish)
+    assert (kind, message) in [(item.kind, item.message) for item in found.conflicts]
+    # What is said to work does.
+    assert found.changes
+    recipe = changed(Recipe.model_validate({"python": "3.11", **wish}), found.changes)
+    assert isinstance(resolve(Variant("near", recipe), FACTS, HERE), Resolution)
+
+
+def test_a_name_nobody_knows_is_a_mistake_with_a_suggestion() -> None:
+    from torchsmith.recipe.load import parse_recipe
+
+    with pytest.raises(RecipeError) as told:
+        parse_recipe('torch = "2.6.0"\n[stack]\nflash_attn = true\n', "recipe.toml", None)
+    (problem,) = told.value.problems
+    assert (problem.line, problem.meant) == (3, "flash-attn")
+
+
+def test_every_package_has_a_release_an_operation_and_packages_that_are_known() -> None:
+    names = {item.name for item in FACTS.stack.package}
+    for package in FACTS.stack.package:
+        assert companion_releases(FACTS, package.name), package.name
+        assert set(package.uses) <= names
+        assert package.check
+        assert package.gpu_check or not package.needs_cuda or package.network, package.name
+        compile(package.check, package.name, "exec")
+        compile(package.gpu_check, package.name, "exec")
+        assert about_stack(FACTS, package.name).lines
+    assert {item.name for item in FACTS.stack.release} == names
+
+
+def test_an_extension_of_a_known_project_is_told_what_a_stack_would_tell_it() -> None:
+    plan = planned(
+        'name = "lab"\ntorch = { release = "2.8.0", use = "wheel" }\npython = "3.11"\n'
+        'cuda = "12.8"\nsystem = "ubuntu-22.04"\n[[companions.extension]]\nname = "mine"\n'
+        f'sdist = "mamba_ssm==2.2.5"\nsha256 = "{"0" * 64}"\n'
+    )
+    assert dict(plan.step("compile-mine-lab").env)["MAMBA_FORCE_BUILD"] == "TRUE"
