@@ -73,3 +73,18 @@ def in_folder(folder: Path, recipe: str, engine: EngineHere, **env: str) -> Torc
     (project / "recipe.toml").write_text(recipe)
     store = folder / "store"
     return Torchsmith(project, {**engine.env, "TORCHSMITH_STORE": str(store), **env}, store)
+
+
+def from_preset(
+    folder: Path, preset: str, changes: Mapping[str, str], engine: EngineHere, **env: str
+) -> Torchsmith:
+    """A preset as `init` writes it, with what cannot run on a test machine replaced."""
+    here = in_folder(folder, "", engine, **env)
+    here("init", "recipe.toml", "--preset", preset, "--force")
+    path = here.project / "recipe.toml"
+    text = path.read_text()
+    for old, new in changes.items():
+        assert old in text, f"{preset} has no {old!r} any more"
+        text = text.replace(old, new)
+    path.write_text(text)
+    return here
