@@ -88,3 +88,25 @@ def from_preset(
         text = text.replace(old, new)
     path.write_text(text)
     return here
+
+
+def git_repository(bare: Path, *commits: Mapping[str, str]) -> str:
+    """A repository that a server of files can serve; the first of its commits."""
+    tree = bare.parent / f"{bare.name}.tree"
+    tree.mkdir(parents=True)
+
+    def git(*words: str | Path) -> str:
+        who = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
+        command = ["git", "-C", tree, *who, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "--quiet")
+    for files in commits:
+        for name, text in files.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+        git("add", ".")
+        git("commit", "--quiet", "--message", "as it is")
+    git("clone", "--quiet", "--bare", tree, bare)
+    subprocess.run(["git", "update-server-info"], cwd=bare, check=True)
+    return git("rev-list", "--max-parents=0", "HEAD")
