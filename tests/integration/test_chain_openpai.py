@@ -9,8 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import shutil
-import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +18,7 @@ import pytest
 import yaml
 from tests.conftest import PUBLISHED_TORCH
 from tests.containers import EngineHere, served
-from tests.lab import Torchsmith, from_preset
+from tests.lab import Torchsmith, from_preset, git_repository
 from tests.openpai_server import openpai_server, token_of
 from tests.registries import RegistryHere
 from tests.slurm_cluster import Cluster
@@ -32,6 +30,10 @@ SCHEMAS = ROOT / "tests/data/openpai"
 GUIDE = ROOT / "tests/data/jobs"
 COMMIT = "fe8abc3c810420df2856c6e668258f396b154cee"
 BASE = "pai.build.base:hadoop2.7.2-cuda8.0-cudnn6-devel-ubuntu16.04"
+PROGRAMS = {
+    f"{name}/main.py": (ROOT / "examples/jobs" / program).read_text(encoding="utf-8")
+    for name, program in (("mnist", "digits.py"), ("regression", "regression.py"))
+}
 # A CPU, a GPU less and less memory than PAI's machines have.
 SMALL = (
     "--set",
@@ -41,30 +43,6 @@ SMALL = (
     "--set",
     "role.main.memory_mb=3000",
 )
-
-
-def examples(folder: Path) -> str:
-    """A repository as PyTorch's examples are one, served as files; its commit."""
-    tree = folder / "tree"
-    for name, program in (("mnist", "digits.py"), ("regression", "regression.py")):
-        (tree / name).mkdir(parents=True)
-        shutil.copy(ROOT / "examples/jobs" / program, tree / name / "main.py")
-
-    def git(*words: str | Path) -> str:
-        who = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
-        command = ["git", "-C", tree, *who, *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "--message", "as it was")
-    wanted = git("rev-parse", "HEAD")
-    # The one of today needs a newer torch, as the real one does.
-    (tree / "mnist/main.py").write_text("import torch\ntorch.of_tomorrow()\n")
-    git("commit", "--quiet", "--all", "--message", "as it is")
-    git("clone", "--quiet", "--bare", tree, folder / "pytorch/examples.git")
-    subprocess.run(["git", "update-server-info"], cwd=folder / "pytorch/examples.git", check=True)
-    return wanted
 
 
 def downloads(folder: Path) -> None:
@@ -88,7 +66,9 @@ def lab(
     folder = tmp_path_factory.mktemp("pai")
     internet = folder / "internet"
     internet.mkdir()
-    commit = examples(internet)
+    # Today's mnist needs a newer torch, as the real one does.
+    newer = {"mnist/main.py": "import torch\ntorch.of_tomorrow()\n"}
+    commit = git_repository(internet / "pytorch/examples.git", PROGRAMS, newer)
     downloads(internet)
     with served([internet]) as address:
         changes = {
@@ -169,11 +149,12 @@ def test_both_jobs_run_in_the_pushed_image_on_a_machine_without_it(
 
 
 def test_both_jobs_run_on_slurm_from_the_same_file(
-    slurm: Cluster, published_torch: Path, lab: Torchsmith, tmp_path: Path
+    slurm: Cluster, published_torch: Path, lab: Torchsmith
 ) -> None:
-    shutil.copytree(lab.project.parent / "internet/tree", lab.project / "examples")
-    for name, program in (("mnist", "digits.py"), ("regression", "regression.py")):
-        shutil.copy(ROOT / "examples/jobs" / program, lab.project / f"examples/{name}/main.py")
+    for name, text in PROGRAMS.items():
+        path = lab.project / "examples" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
     there = Torchsmith(lab.project, {**lab.env, **slurm.env}, lab.store)
     # No pyxis on these nodes: the torch that is installed there.
     own = ("--set", "image=", "--set", f"environment={published_torch}")
