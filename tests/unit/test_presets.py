@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -570,3 +571,24 @@ def test_without_cuda_a_preset_has_no_gpus_either(run: Run) -> None:
     code, out, err = run("plan", "--preset", "training-image", "--cuda", "none")
     assert code == 0, out + err
     assert "cpu" in out
+
+
+def test_conda_packages_are_built_in_order_also_without_a_driver(tmp_path: Path) -> None:
+    for name, content in render_conda(planned("gemfield-conda")).items():
+        path = tmp_path / "conda" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (tmp_path / "rattler-build").write_text('#!/bin/sh\necho "$CONDA_OVERRIDE_CUDA" "$@"\n')
+    (tmp_path / "rattler-build").chmod(0o755)
+    done = subprocess.run(
+        ["sh", "conda/build-all.sh", "--no-test"],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        f"11.0 build --recipe {name}/recipe.yaml --output-dir output --no-test"
+        for name in ("magma-cuda110", "pytorch")
+    ]
