@@ -73,3 +73,40 @@ def in_folder(folder: Path, recipe: str, engine: EngineHere, **env: str) -> Torc
     (project / "recipe.toml").write_text(recipe)
     store = folder / "store"
     return Torchsmith(project, {**engine.env, "TORCHSMITH_STORE": str(store), **env}, store)
+
+
+def from_preset(
+    folder: Path, preset: str, changes: Mapping[str, str], engine: EngineHere, **env: str
+) -> Torchsmith:
+    """A preset as `init` writes it, with what cannot run on a test machine replaced."""
+    here = in_folder(folder, "", engine, **env)
+    here("init", "recipe.toml", "--preset", preset, "--force")
+    path = here.project / "recipe.toml"
+    text = path.read_text()
+    for old, new in changes.items():
+        assert old in text, f"{preset} has no {old!r} any more"
+        text = text.replace(old, new)
+    path.write_text(text)
+    return here
+
+
+def git_repository(bare: Path, *commits: Mapping[str, str]) -> str:
+    """A repository that a server of files can serve; the first of its commits."""
+    tree = bare.parent / f"{bare.name}.tree"
+    tree.mkdir(parents=True)
+
+    def git(*words: str | Path) -> str:
+        who = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
+        command = ["git", "-C", tree, *who, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    git("init", "--quiet")
+    for files in commits:
+        for name, text in files.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+        git("add", ".")
+        git("commit", "--quiet", "--message", "as it is")
+    git("clone", "--quiet", "--bare", tree, bare)
+    subprocess.run(["git", "update-server-info"], cwd=bare, check=True)
+    return git("rev-list", "--max-parents=0", "HEAD")

@@ -191,6 +191,19 @@ def test_an_image_that_does_not_answer_is_said_in_one_sentence(built: Torchsmith
     assert "Traceback" not in told.stderr
 
 
+def test_no_network_inside_is_said_in_one_sentence_and_the_same_command_goes_on(
+    built: Torchsmith,
+) -> None:
+    recipe = built.project / "alone.toml"
+    recipe.write_text(RECIPE.replace("[[comp", '[build]\napt = ["less"]\n[[comp'))
+    told = built.tried("build", "alone.toml", "--network", "none")
+    assert told.returncode == 6, told.stderr
+    assert "a server could not be reached from inside the build of" in told.stderr
+    assert "--network host" in told.stderr
+    assert "Traceback" not in told.stderr
+    built("build", "alone.toml", "--quiet")
+
+
 def test_torchsmiths_python_runs_where_there_is_nothing_else(tmp_path: Path) -> None:
     kit = make_kit(tmp_path / "store")
     root = tmp_path / "root"

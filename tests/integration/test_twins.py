@@ -34,12 +34,13 @@ from tests.unit.test_sources_sdist import index as index
 
 from torchsmith.plan.attest import Attest, Subject
 from torchsmith.plan.conda import conda_subdir
-from torchsmith.plan.expects import Expects
+from torchsmith.plan.expects import Expects, Linking
 from torchsmith.plan.finishing import Finishing
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Kind, Plan, Step, Task
 from torchsmith.plan.packages import Libtorch
 from torchsmith.plan.publish import Delivery, Shipment
+from torchsmith.plan.render.twins import twin
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.tree import tree_hash
 
@@ -201,6 +202,43 @@ def test_a_static_library_is_proven_by_both_and_one_without_a_function_by_neithe
     two.done("verify", given)
     for run in two.run("verify", replace(given, symbols=("magma_gone",))):
         assert run.returncode != 0, run.stdout
+
+
+@pytest.mark.parametrize(
+    ("linking", "decided", "needed", "told"),
+    [
+        (("nccl", "system"), "nccl", ["nccl"], ""),
+        (("nccl", "system"), "nccl", ["cudart"], "nccl is linked statically, not dynamically"),
+        # Nobody decided: either is right.
+        (("nccl", "system"), "", ["cudart"], ""),
+        (("cuda runtime", "dynamic"), "static_cuda", ["cudart"], ""),
+        (("cuda runtime", "dynamic"), "static_cuda", [], "cuda runtime is linked statically"),
+        (("nccl", "static"), "nccl", [], ""),
+        (("nccl", "static"), "nccl", ["nccl"], "nccl is linked dynamically, not statically"),
+    ],
+)
+def test_a_shell_sees_which_libraries_a_torch_links_dynamically(
+    linking: tuple[str, Linking], decided: str, needed: list[str], told: str, tmp_path: Path
+) -> None:
+    flags = [f"-Wl,-rpath,/x,-L{tmp_path}"]
+    for name in needed:
+        library = tmp_path / f"lib{name}.so"
+        compile_library(library, "int f(void) { return 1; }", f"-Wl,-soname,lib{name}.so.2")
+        flags.append(f"-l{name}")
+    torch = tmp_path / f"lib/python{PYTHON}/site-packages/torch/lib/libtorch_cuda.so"
+    compile_library(torch, "int g(void) { return 2; }", *flags)
+    expects = Expects(folder="verify/lab", linking=(linking,), decided=(decided,))
+    commands = twin(Step("one", "verify", "One", task=Task("verify", expects)), None).commands
+    after = next(n for n, line in enumerate(commands) if line.startswith("bin/python -c"))
+    done = subprocess.run(
+        ["sh", "-euc", "\n".join(commands[after + 1 :])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == (not told), done.stderr
+    assert told in done.stderr
 
 
 # ------------------------------------------------------------------------------ packages

@@ -139,11 +139,37 @@ def test_a_base_image_that_does_not_exist_is_named(wanted: Build, said: str) -> 
     assert "podman pull nosuch:1" in error.hint
 
 
-def test_a_full_disk_is_known_by_the_words_the_runner_looks_for(wanted: Build) -> None:
-    said = ("Error: committing: write /var/lib/x: no space left on device",)
-    error = explained(EngineError("x", said=said), Holding("nosuch:1", "debian:12"), wanted)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error: committing: write /var/lib/x: no space left on device",
+        "E: You don't have enough free space in /var/cache/apt/archives/.",
+    ],
+)
+def test_a_full_disk_is_known_by_the_words_the_runner_looks_for(wanted: Build, said: str) -> None:
+    error = explained(EngineError("x", said=(said,)), Holding("nosuch:1", "debian:12"), wanted)
     assert ran_out_of_room(explain([f"error: {error.message}"]))
     assert "prune" in error.hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "  Temporary failure resolving 'deb.debian.org'",
+        "W: Failed to fetch http://deb.debian.org/x  Could not connect to deb.debian.org:80",
+        "curl: (6) Could not resolve host: developer.download.nvidia.com",
+        "fatal: unable to access 'https://github.com/x.git/': Could not resolve host: github.com",
+        "[Errno -3] Temporary failure in name resolution')': /simple/torch/",
+    ],
+)
+def test_a_build_that_reaches_no_network_is_told_how(wanted: Build, said: str) -> None:
+    lines = ("STEP 2/4", said, "E: Unable to locate package ccache", "Error: exit status 100")
+    error = explained(EngineError("x", said=lines), Holding("nosuch:1", "debian:12"), wanted)
+    assert error.message.startswith(
+        "a server could not be reached from inside the build of lab:ann"
+    )
+    assert said.strip() in error.message
+    assert "--network host" in error.hint
 
 
 def test_any_other_failure_points_at_the_lines_before_it(wanted: Build) -> None:

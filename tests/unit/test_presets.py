@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from torchsmith.plan.publish import Delivery, Shipment
 from torchsmith.plan.render.conda import render_conda
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.script import render_script
-from torchsmith.recipe.compose import with_timezone
+from torchsmith.recipe.compose import with_training
 from torchsmith.recipe.load import LoadedRecipe, load_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.presets import find_preset, presets
@@ -432,7 +433,9 @@ def test_openpai_builds_base_and_run_image_and_pushes() -> None:
     assert any(" push " in line for line in shell_lines(plan, push))
     assert not [step for step in plan.steps if step.kind == "compile"]
     files = dockerfile_context(plan, loaded("openpai").recipe, __version__)
-    assert b"FROM nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04" in files["Dockerfile.base"]
+    # Of the packages that the deleted nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04 was made of.
+    assert b"FROM docker.io/library/ubuntu:16.04" in files["Dockerfile.base"]
+    assert b"libcudnn6-dev=6.*+cuda8.0" in files["Dockerfile.base"]
     run = files["Dockerfile"].decode()
     bases = {line.split()[1] for line in run.splitlines() if line.startswith("FROM ")}
     assert bases == {
@@ -519,10 +522,73 @@ def test_the_documents_tags_are_taken_as_they_are_written(run: Run) -> None:
 
 def test_the_time_zone_is_said_on_the_command_line(run: Run) -> None:
     loaded = load_recipe(find_preset("training-image").path)
-    changed = with_timezone(loaded, "Europe/Berlin").recipe.image
+    changed = with_training(loaded, timezone="Europe/Berlin").recipe.image
     assert changed is not None
     assert {item.timezone for item in changed.train} == {"Europe/Berlin"}
     words = ("image", "build", "--preset", "training-image", "--dry-run", "--timezone", "Mars/City")
     code, _, err = run(*words)
     assert code == 2
     assert "--timezone: 'Mars/City' is not a time zone" in err
+
+
+def test_one_line_says_all_that_the_documents_make_takes(run: Run) -> None:
+    words = ("image", "build", "--preset", "training-image", "--dry-run")
+    tags = ("--with", "vision=v0.10.1", "--with", "text=v0.10.1", "--with", "audio=v0.9.1")
+    mine = ("--gpu", "7.5; 8.6", "--torch", "v1.9.1", *tags, "--timezone", "America/Los_Angeles")
+    code, out, err = run(*words, *mine, "--only", "train", "--tag", "train_torch191")
+    assert code == 0, err
+    assert "torch-1.9.1+cu111.sm75.sm86-cp38" in out
+    assert "Build the image pytorch_source:train_torch191" in out
+    assert "train_bob" not in out
+
+
+def test_flags_of_training_images_reach_those_they_mean() -> None:
+    loaded = load_recipe(find_preset("training-image").path)
+    changed = with_training(loaded, ["train"], tag="mine", uid=1500, gid=1600).recipe.image
+    assert changed is not None
+    numbers = {item.name: (item.uid, item.gid) for item in changed.train}
+    assert numbers == {"mine": (1500, 1600), "train_alice": (1001, 1001), "train_bob": (1002, 1002)}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--tag", "mine"], "--tag is the name of one image"),
+        (["--tag", "a/B", "--only", "train"], "--tag: 'a/B' is no name of an image"),
+        (["--tag", "train_bob", "--only", "train"], "train_bob is another image of this recipe"),
+        (["--uid", "0"], "--uid"),
+    ],
+)
+def test_flags_of_training_images_that_cannot_be_are_refused(
+    words: list[str], told: str, run: Run
+) -> None:
+    code, _, err = run("image", "build", "--preset", "training-image", "--dry-run", *words)
+    assert code == 2
+    assert told in err
+
+
+def test_without_cuda_a_preset_has_no_gpus_either(run: Run) -> None:
+    code, out, err = run("plan", "--preset", "training-image", "--cuda", "none")
+    assert code == 0, out + err
+    assert "cpu" in out
+
+
+def test_conda_packages_are_built_in_order_also_without_a_driver(tmp_path: Path) -> None:
+    for name, content in render_conda(planned("gemfield-conda")).items():
+        path = tmp_path / "conda" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (tmp_path / "rattler-build").write_text('#!/bin/sh\necho "$CONDA_OVERRIDE_CUDA" "$@"\n')
+    (tmp_path / "rattler-build").chmod(0o755)
+    done = subprocess.run(
+        ["sh", "conda/build-all.sh", "--no-test"],
+        cwd=tmp_path,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        f"11.0 build --recipe {name}/recipe.yaml --output-dir output --no-test"
+        for name in ("magma-cuda110", "pytorch")
+    ]

@@ -8,8 +8,10 @@ import pytest
 
 from torchsmith.facts.files import Facts
 from torchsmith.host.models import Compiler, Host, InstalledGpu, Python, Toolkit
+from torchsmith.plan.render.dockerfile import render_base
 from torchsmith.recipe.matrix import Variant, expand
 from torchsmith.recipe.models import Recipe
+from torchsmith.recipe.outcome import Image
 from torchsmith.resolve.models import Choice, Refusal, Resolution
 from torchsmith.resolve.resolve import resolve
 
@@ -402,6 +404,57 @@ def test_an_image_the_recipe_names_and_nvidia_deleted_is_said() -> None:
     )
     assert made.base_image == base
     assert f"{base} is gone from Docker Hub" in cautions(made)
+
+
+@pytest.mark.parametrize(
+    ("start", "system", "packages", "absent"),
+    [
+        (
+            "nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04",
+            "docker.io/library/ubuntu:16.04",
+            {"cuda-core-8-0", "libcudnn6", "libcudnn6-dev"},
+            set(),
+        ),
+        (
+            "docker.io/nvidia/cuda:10.2-runtime-ubuntu18.04",
+            "docker.io/library/ubuntu:18.04",
+            {"cuda-libraries-10-2"},
+            {"cuda-minimal-build-10-2", "libcudnn7"},
+        ),
+    ],
+)
+def test_a_base_image_of_one_s_own_on_a_deleted_one_is_made_of_its_packages(
+    start: str, system: str, packages: set[str], absent: set[str]
+) -> None:
+    wish: dict[str, object] = {
+        "torch": {"release": "1.8.0", "use": "wheel"},
+        "python": "3.6",
+        "cuda": "10.2",
+        "image": {"name": "mine", "foundation": {"name": "mine/base", "from": start}},
+    }
+    made = resolved(platform="linux-x86_64", **wish)
+    assert made.foundation is not None
+    assert made.foundation.start == system
+    assert packages <= set(made.foundation.cuda.apt)
+    assert not absent & set(made.foundation.cuda.apt)
+    assert "gone" not in cautions(made)
+    text = render_base(Image.model_validate(wish["image"]), made)
+    assert f"FROM {system}\n" in text
+    assert f"FROM {start}" not in text
+
+
+def test_a_deleted_image_whose_packages_nobody_has_is_said() -> None:
+    start = "nvidia/cuda:8.0-devel-ubuntu14.04"
+    made = resolved(
+        torch={"release": "1.8.0", "use": "wheel"},
+        python="3.6",
+        cuda="10.2",
+        platform="linux-x86_64",
+        image={"name": "mine", "foundation": {"name": "mine/base", "from": start}},
+    )
+    assert made.foundation is None
+    assert f"{start} is gone from Docker Hub" in cautions(made)
+    assert "image.foundation.from" in cautions(made)
 
 
 @pytest.mark.parametrize(

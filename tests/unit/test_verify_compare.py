@@ -145,7 +145,9 @@ def test_a_system_library_should_be_needed(resolutions: list[Resolution]) -> Non
     assert system.system_libraries
     dynamic = Library("torch/lib/libtorch_cuda.so", needed=("libnccl.so.2",))
     assert judged(system, GOOD, dynamic)["linking of nccl"].status == "pass"
-    assert judged(system, GOOD, Library("x.so"))["linking of nccl"].status == "warn"
+    assert judged(system, GOOD, Library("x.so"))["linking of nccl"].status == "fail"
+    undecided = msgspec.structs.replace(system, decided=())
+    assert judged(undecided, GOOD, Library("x.so"))["linking of nccl"].status == "warn"
 
 
 def test_a_default_nobody_asked_for_is_only_a_warning(asked: Expects) -> None:
@@ -186,6 +188,8 @@ def test_the_cuda_runtime_is_shared_unless_asked_otherwise(resolutions: list[Res
     asked = expected(resolutions[1])
     assert judged(asked, GOOD, shared)["linking of cuda runtime"].status == "pass"
     assert judged(asked, GOOD, packed)["linking of cuda runtime"].status == "warn"
+    decided = msgspec.structs.replace(asked, decided=("static_cuda",))
+    assert judged(decided, GOOD, packed)["linking of cuda runtime"].status == "fail"
     mode: Mode = "on"
     features = (*resolutions[1].features, ("static_cuda", mode))
     static = expected(msgspec.structs.replace(resolutions[1], features=features))

@@ -10,20 +10,27 @@ import typer
 from torchsmith.cli import wishes
 from torchsmith.cli.build import EngineName, NetworkName, StoreFolder
 
+_MOST = 2**31 - 1
 
+
+@wishes.takes_flags
 def build(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
     engine: EngineName = "",
-    platform: Annotated[
-        str, typer.Option("--platform", help="linux-x86_64 or linux-aarch64; default: this one.")
-    ] = "",
     variant: Annotated[str, typer.Option("--variant", help="Only this one's images.")] = "",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only these images; may be repeated.")
+    ] = None,
+    tag: Annotated[str, typer.Option("--tag", help="Another name of the one image.")] = "",
     timezone: Annotated[
         str, typer.Option("--timezone", help="Of the training images, such as Asia/Seoul.")
     ] = "",
-    only: Annotated[
-        list[str] | None, typer.Option("--only", help="Only these images; may be repeated.")
+    uid: Annotated[
+        int | None, typer.Option("--uid", min=1, max=_MOST, help="User number; default: yours.")
+    ] = None,
+    gid: Annotated[
+        int | None, typer.Option("--gid", min=1, max=_MOST, help="Group number; default: yours.")
     ] = None,
     network: NetworkName = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
@@ -34,6 +41,8 @@ def build(
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     stay: wishes.Here = False,
     online: wishes.Online = False,
+    *,
+    given: dict[str, object],
 ) -> None:
     """Build the container images of a recipe, after what goes into them.
 
@@ -56,13 +65,13 @@ def build(
     from torchsmith.engine.store import Store, default_root
     from torchsmith.images.find import find_engine
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
-    from torchsmith.recipe.compose import with_timezone
+    from torchsmith.recipe.compose import with_training
     from torchsmith.toolchain.packages import ensure_packages
 
-    given: dict[str, object] = {"platform": platform} if platform else {}
     loaded = wishes.loaded(recipe, preset, given)
-    if timezone:
-        loaded = with_timezone(loaded, timezone)
+    if tag or timezone or uid or gid:
+        loaded = with_training(loaded, only or (), tag=tag, timezone=timezone, uid=uid, gid=gid)
+        only = [tag] if tag else only
     here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     project = Path(loaded.path).parent
     root = Store(store or default_root())

@@ -18,7 +18,12 @@ _NOT_BROUGHT = re.compile(
     r"|pinging container registry",
     re.I,
 )
-_NO_ROOM = re.compile(r"no space left on device|disk quota exceeded", re.I)
+_NO_ROOM = re.compile(r"no space left on device|disk quota exceeded|enough free space in /", re.I)
+_NO_NETWORK = re.compile(
+    r"temporary failure (?:resolving|in name resolution)|name or service not known"
+    r"|could not resolve|network is unreachable|unable to connect to|could not connect to",
+    re.I,
+)
 
 
 def bases(file: Path) -> tuple[str, ...]:
@@ -48,6 +53,13 @@ def explained(error: EngineError, engine: Engine, wanted: Build) -> TorchsmithEr
             f"the base image {absent[0]} is not here and could not be brought: {error.said[-1]}",
             f"Is the name right? `{engine.name} pull {absent[0]}` tries it alone; "
             "image.base in the recipe names another.",
+            error.said,
+        )
+    if (lost := next(filter(_NO_NETWORK.search, error.said[-40:]), "")) and not absent:
+        return EngineError(
+            f"a server could not be reached from inside the build of {wanted.tag}: {lost.strip()}",
+            "If this machine reaches it, --network host lends the build its network; behind a "
+            "proxy, HTTPS_PROXY and HTTP_PROXY name it. Layers that are done are kept.",
             error.said,
         )
     return EngineError(

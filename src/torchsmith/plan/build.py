@@ -195,7 +195,8 @@ def _variant(
         text = render_dockerfile(recipe, resolution, mine, torchsmith, only=only, inside=False)
         collector.files[f"{context}/Dockerfile"] = text.encode()
         if recipe.image.foundation is not None:
-            collector.files[f"{context}/Dockerfile.base"] = render_base(recipe.image).encode()
+            text = render_base(recipe.image, resolution)
+            collector.files[f"{context}/Dockerfile.base"] = text.encode()
         needs = tuple(step.id for step in wheels)
         reads = [path for client in recipe.image.client for path in client.files]
         made = image_steps(

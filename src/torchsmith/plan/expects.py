@@ -15,8 +15,22 @@ Linking = Literal["static", "system", "dynamic"]
 
 # Features whose library can be linked either way.
 _LINKED = ("nccl", "cudnn", "cupti", "mkl", "mpi", "ucc", "numa", "gloo")
+# How the names of their shared libraries begin.
+LIBRARIES = {
+    "nccl": "libnccl",
+    "cudnn": "libcudnn",
+    "cupti": "libcupti",
+    "mkl": "libmkl",
+    "mpi": "libmpi",
+    "ucc": "libucc",
+    "numa": "libnuma",
+    "gloo": "libgloo",
+    "cuda runtime": "libcudart",
+}
+# Those of NVIDIA's: other libraries replace them underneath a torch, if it links them dynamically.
+_REPLACED = {"nccl": "nccl", "cudnn": "cudnn", "cupti": "cupti", "cuda runtime": "static_cuda"}
 # To be raised when more is proven: what was proven by less is then proven again.
-PROOF = 1
+PROOF = 2
 
 
 class Expects(Struct, frozen=True, omit_defaults=True):
@@ -59,6 +73,10 @@ class Expects(Struct, frozen=True, omit_defaults=True):
     layered: bool = False
     folder: str = ""
     proof: int = PROOF
+
+    def must_be_shared(self, name: str) -> bool:
+        """Whether a library that is not linked statically was decided to be a shared one."""
+        return _REPLACED.get(name, "") in self.decided
 
     def unnamed(self) -> Expects:
         """The same without the variant's name, which changes nothing that is proven."""

@@ -130,7 +130,9 @@ def _foundation(resolution: Resolution, image: Image, context: str) -> Step:
         id=f"image-foundation-{resolution.variant}",
         kind="image",
         title=f"Build the base image {image.foundation.name}",
-        why=f"from {image.foundation.start}",
+        why=f"from {founded.start}, with CUDA {founded.cuda.version}: NVIDIA deleted its image"
+        if (founded := resolution.foundation)
+        else f"from {image.foundation.start}",
         variant=resolution.variant,
         inputs=(f"{context}/Dockerfile.base",),
         task=Task("image", task),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
@@ -120,20 +120,46 @@ def _laid_over(name: str, below: object, value: object) -> object:
     return {**kept, **value}
 
 
-def with_timezone(loaded: LoadedRecipe, timezone: str) -> LoadedRecipe:
-    """A recipe whose training images have another time zone."""
+def with_training(
+    loaded: LoadedRecipe,
+    only: Sequence[str] = (),
+    *,
+    tag: str = "",
+    timezone: str = "",
+    uid: int | None = None,
+    gid: int | None = None,
+) -> LoadedRecipe:
+    """A recipe whose training images are as a command line says.
+
+    `timezone` is for all of them, `uid` and `gid` stand for the caller's numbers. `tag` is the name
+    of one: of the one that `only` names, or that is the only one.
+    """
     image = loaded.recipe.image
     if image is None or not image.train:
-        raise UsageError("this recipe has no [[image.train]]", "Only such images have a time zone.")
-    try:
-        train = [
-            Training.model_validate({**item.model_dump(exclude_unset=True), "timezone": timezone})
-            for item in image.train
-        ]
-    except ValidationError:
         raise UsageError(
-            f"--timezone: {timezone!r} is not a time zone", "Such as Asia/Seoul or Etc/UTC."
-        ) from None
+            "this recipe has no [[image.train]]", "Only such images have a user and a time zone."
+        )
+    meant = [item for item in image.train if not only or item.name in only]
+    if tag and len(meant) != 1:
+        names = ", ".join(item.name for item in image.train)
+        raise UsageError("--tag is the name of one image", f"Say of which with --only: {names}.")
+    numbers = {"uid": uid, "gid": gid}
+    train: list[Training] = []
+    for item in image.train:
+        fields = item.model_dump(exclude_unset=True)
+        fields |= {k: v for k, v in numbers.items() if v and getattr(item, k) == "caller"}
+        fields |= {"timezone": timezone} if timezone else {}
+        fields |= {"name": tag} if tag and item in meant else {}
+        try:
+            train.append(Training.model_validate(fields))
+        except ValidationError as error:
+            if error.errors()[0]["loc"][0] == "timezone":
+                raise UsageError(
+                    f"--timezone: {timezone!r} is not a time zone", "Such as Asia/Seoul or Etc/UTC."
+                ) from None
+            raise UsageError(f"--tag: {tag!r} is no name of an image", "Such as train_1") from None
+    if len({item.name for item in train}) < len(train):
+        raise UsageError(f"--tag: {tag} is another image of this recipe", "Choose another name.")
     recipe = loaded.recipe.model_copy(update={"image": image.model_copy(update={"train": train})})
     return LoadedRecipe(recipe, loaded.path, loaded.files)
 
@@ -152,6 +178,9 @@ def overridden(
     update = flags.model_dump(by_alias=True, exclude_unset=True)
     if "torch" not in wishes:
         update.pop("torch")
+    if wishes.get("cuda") == "none" and "gpus" not in wishes:
+        # They were there for the CUDA that is gone.
+        base.pop("gpus", None)
     for name, value in update.items():
         base[name] = _laid_over(name, base.get(name), value)
         # An exclusion still means what it says; an axis or an inclusion gives way to the flag.

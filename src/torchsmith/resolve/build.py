@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
-from torchsmith.facts.cuda import image_end
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, DebianBuild, VendoredFile
 from torchsmith.facts.ranges import python_release, requirement, version_range
@@ -168,24 +166,6 @@ def base_image(recipe: Recipe, cuda: CudaChoice | None, plain: str) -> str:
     if cuda is not None and cuda.image:
         return cuda.image
     return plain
-
-
-def deleted_base(facts: Facts, recipe: Recipe, decided: Decided) -> None:
-    """Say that an image of NVIDIA's which the recipe names is gone."""
-    image = recipe.image
-    named = (image.foundation.start if image.foundation else image.base or "") if image else ""
-    match = re.match(r"(?:docker\.io/)?nvidia/cuda:(\d+\.\d+)", named)
-    end = image_end(facts, match[1]) if match else None
-    if match is None or end is None or not end.gone:
-        return
-    decided.cautions.append(
-        Caution(
-            f"{named} is gone from Docker Hub: NVIDIA deleted its CUDA {match[1]} images in "
-            f"{end.since}",
-            "name a copy of it; or leave it out: its packages are then put on the distribution's "
-            "own image",
-        )
-    )
 
 
 def span_of(facts: Facts, what: str, torch: str) -> str:

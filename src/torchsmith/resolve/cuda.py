@@ -359,7 +359,7 @@ def cuda_choice(
     if toolkit == "image" and system is not None:
         image = image_tag(known, system.name.replace("-", ""), cudnn)
     place = system.name if system else host.system
-    apt, apt_runtime = _packages(facts, known, toolkit, place, cudnn, with_cudnn=with_cudnn)
+    apt, apt_runtime = toolkit_packages(facts, known, toolkit, place, cudnn, with_cudnn=with_cudnn)
     if toolkit == "debian" and system is None:
         _install_here(facts, place, apt, host, decided)
     return CudaChoice(
@@ -388,7 +388,7 @@ def own_base(recipe: Recipe) -> bool:
     return image is not None and bool(image.base or image.foundation)
 
 
-def _packages(
+def toolkit_packages(
     facts: Facts, known: KnownToolkit, toolkit: str, system: str, cudnn: str, *, with_cudnn: bool
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The packages of a toolkit that a distribution's packages bring, to build and to run with."""

@@ -127,6 +127,14 @@ class CudaChoice(Struct, frozen=True):
         return self.version.replace(".", "")
 
 
+class FoundationChoice(Struct, frozen=True):
+    """What a recipe's own base image starts from instead of one that was deleted."""
+
+    start: str
+    system: str
+    cuda: CudaChoice
+
+
 class FormatChoice(Struct, frozen=True):
     """A kind of file a companion must be able to read, and how to see that it can."""
 
@@ -292,6 +300,7 @@ class Resolution(Struct, frozen=True):
     archive: str = ""
     # The source of its Python, where that is built.
     cpython: CPythonChoice | None = None
+    foundation: FoundationChoice | None = None
 
     def feature(self, name: str) -> Mode | None:
         """How a feature was decided, None if this release does not know it."""

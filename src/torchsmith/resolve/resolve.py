@@ -21,7 +21,6 @@ from torchsmith.resolve.build import (
     build_requires,
     cpu_flags,
     debian_build,
-    deleted_base,
     has_cmake_wheels,
     needs_cmake,
     span_of,
@@ -49,6 +48,7 @@ from torchsmith.resolve.cuda import (
     settle_parts,
 )
 from torchsmith.resolve.features import FeatureDecisions, bundled_features, decide_features
+from torchsmith.resolve.foundation import deleted_base
 from torchsmith.resolve.installed import decide_installed, find_installed, python_of
 from torchsmith.resolve.models import (
     Caution,
@@ -374,7 +374,7 @@ class _Attempt:
             self.files,
             decided,
         )
-        deleted_base(facts, recipe, decided)
+        foundation = deleted_base(facts, recipe, target.platform, decided)
         if target.board is not None:
             board_notes(facts, recipe, torch, target.board, decided)
         version = self._version()
@@ -395,6 +395,7 @@ class _Attempt:
             python=self.python,
             python_from=self.python_from,
             cpython=self._cpython(),
+            foundation=foundation,
             python_package=(
                 f"python{self.python}" if system and self.python in system.pythons else "python3"
             ),

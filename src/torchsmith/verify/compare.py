@@ -6,24 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from packaging.version import InvalidVersion, Version
 
-from torchsmith.plan.expects import Expects
+from torchsmith.plan.expects import LIBRARIES, Expects
 from torchsmith.verify.binary import Library
 from torchsmith.verify.checks import Check, Status, holds
 from torchsmith.verify.probing import TorchFacts
 
 GROUP = "asked for"
 # The start of the library's name, for features that can be linked either way.
-_LIBRARIES = {
-    "nccl": "libnccl",
-    "cudnn": "libcudnn",
-    "cupti": "libcupti",
-    "mkl": "libmkl",
-    "mpi": "libmpi",
-    "ucc": "libucc",
-    "numa": "libnuma",
-    "gloo": "libgloo",
-    "cuda runtime": "libcudart",
-}
 
 
 def matching(variants: Sequence[Expects], version: str, python: str) -> Expects | None:
@@ -193,7 +182,7 @@ def _linking(asked: Expects, facts: TorchFacts, libraries: Sequence[Library]) ->
     for name, way in asked.linking:
         if name == "cuda runtime" and not facts.cuda:
             continue
-        dynamic = sorted(item for item in needed if item.startswith(_LIBRARIES[name]))
+        dynamic = sorted(item for item in needed if item.startswith(LIBRARIES[name]))
         title = f"linking of {name}"
         found = ", ".join(dynamic) or "static"
         if way == "static":
@@ -201,9 +190,9 @@ def _linking(asked: Expects, facts: TorchFacts, libraries: Sequence[Library]) ->
             yield holds(GROUP, title, not dynamic, found=found, wanted="static", cure=cure)
         else:
             # A system's library may be a static one, and so may what nobody decided about.
-            status: Status = "pass" if dynamic else "warn"
+            missed: Status = "fail" if asked.must_be_shared(name) else "warn"
             wanted = "the system's" if way == "system" else "a shared library"
-            yield Check(GROUP, title, status, found, wanted)
+            yield Check(GROUP, title, "pass" if dynamic else missed, found, wanted)
 
 
 def _companions(asked: Expects, installed: Mapping[str, str]) -> Iterator[Check]:

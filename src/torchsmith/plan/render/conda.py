@@ -26,7 +26,7 @@ from torchsmith.plan.magma import (
 from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.plan.patching import patch_files
-from torchsmith.plan.shell import export_unless_set
+from torchsmith.plan.shell import export_unless_set, needs_program
 from torchsmith.plan.torch import build_env
 from torchsmith.resolve.models import MagmaChoice, Resolution
 
@@ -297,11 +297,37 @@ def _patches(
     return list(named)
 
 
+def _build_all(packages: Sequence[str], cuda: str) -> str:
+    """A script that builds the recipes beside it, each after those it needs."""
+    lines = [
+        "#!/bin/sh",
+        "# Builds these packages with rattler-build into the folder output.",
+        "set -eu",
+    ]
+    lines.append('cd "$(dirname "$0")"')
+    if cuda:
+        lines += [
+            "# A package is installed and tried when it is built. Where no NVIDIA driver is, this",
+            "# stands for one.",
+            f'export CONDA_OVERRIDE_CUDA="${{CONDA_OVERRIDE_CUDA:-{cuda}}}"',
+        ]
+    lines.append(needs_program("rattler-build", "see https://rattler.build"))
+    lines += [
+        f'rattler-build build --recipe {name}/recipe.yaml --output-dir output "$@"'
+        for name in packages
+    ]
+    return "\n".join([*lines, ""])
+
+
 def render_conda(plan: Plan) -> dict[str, bytes]:
     """Recipe folders that build everything from source; one per variant and package."""
     files: dict[str, bytes] = {}
     for resolution in plan.variants:
+        magmas = [resolution.magma.package] if resolution.magma and resolution.cuda else []
+        cuda = resolution.cuda.version if resolution.cuda else ""
+        driver = cuda_requirements(cuda)[1].partition(">=")[2] if cuda else ""
         top = f"{resolution.variant}/" if len(plan.variants) > 1 else ""
+        files[f"{top}build-all.sh"] = _build_all([*magmas, "pytorch"], driver).encode()
         patches = _patches(files, f"{top}pytorch", resolution, "torch")
         recipe = torch_recipe(resolution, _git_source(resolution, patches), wheel=False)
         files[f"{top}pytorch/recipe.yaml"] = recipe.encode()

@@ -33,6 +33,7 @@ from torchsmith.plan.render.stages import (
     absent_cuda,
     base_stage,
     environment_commands,
+    foundation_stage,
     runtime_base,
     runtime_stage,
     train_stage,
@@ -233,11 +234,12 @@ def _shared(resolution: Resolution, image: Image) -> list[str]:
     ]
 
 
-def render_base(image: Image) -> str:
+def render_base(image: Image, resolution: Resolution) -> str:
     """The Dockerfile of a base image of the recipe's own."""
     foundation = image.foundation
     assert foundation is not None
-    lines = [f"# The base image {foundation.name}.", *_PRAGMA, f"FROM {foundation.start}"]
+    lines = [f"# The base image {foundation.name}.", *_PRAGMA]
+    lines += foundation_stage(foundation, resolution)
     if foundation.env:
         lines.append(env(foundation.env))
     if foundation.apt:
@@ -335,7 +337,7 @@ def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str,
         text = render_dockerfile(recipe, resolution, steps, torchsmith, only=not top, inside=inside)
         files[f"{top}Dockerfile"] = text.encode()
         if recipe.image is not None and recipe.image.foundation is not None:
-            files[f"{top}Dockerfile.base"] = render_base(recipe.image).encode()
+            files[f"{top}Dockerfile.base"] = render_base(recipe.image, resolution).encode()
         for step in steps:
             if _reaches(step, resolution):
                 for name in step.inputs:

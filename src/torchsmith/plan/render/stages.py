@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from torchsmith.facts.ranges import python_release, release
 from torchsmith.plan.render.instructions import (
     PIP_MOUNTS,
@@ -20,7 +22,7 @@ from torchsmith.plan.render.pythons import CPYTHON_PACKAGES, cpython_commands, u
 from torchsmith.plan.shell import needs_program, unless
 from torchsmith.plan.toolkit import runtime_requirements
 from torchsmith.plan.torch import last_pip
-from torchsmith.recipe.outcome import Training
+from torchsmith.recipe.outcome import Foundation, Training
 from torchsmith.resolve.models import Resolution
 
 _CUDA = "/usr/local/cuda"
@@ -77,6 +79,23 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
             *run(cpython_commands(resolution.python, resolution.cpython)),
         ]
     return lines
+
+
+def foundation_stage(foundation: Foundation, resolution: Resolution) -> list[str]:
+    """What a base image of the recipe's own starts from; of a deleted one its packages."""
+    instead = resolution.foundation
+    if instead is None:
+        return [f"FROM {foundation.start}"]
+    there = replace(resolution, system=instead.system, base_image=instead.start, cuda=instead.cuda)
+    return [
+        f"# {foundation.start} is gone from Docker Hub: the packages it was made of.",
+        f"FROM {instead.start}",
+        *_repositories(there, cuda=True),
+        *apt_install(instead.cuda.apt, pins(there)),
+        *run(cuda_commands(there)),
+        "ENV PATH=/usr/local/cuda/bin:$PATH LIBRARY_PATH=/usr/local/cuda/lib64/stubs "
+        "NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+    ]
 
 
 def absent_cuda(resolution: Resolution) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torchsmith.plan.attest import Attest
 from torchsmith.plan.conda import CondaSpec, cuda_requirements
-from torchsmith.plan.expects import Expects
+from torchsmith.plan.expects import LIBRARIES, Expects
 from torchsmith.plan.finishing import Finishing
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Step
@@ -105,7 +105,23 @@ def _verify(expects: Expects) -> tuple[str, ...]:
         # Away from the sources: the import must find the installed one.
         f"cd {folder}",
         f"bin/python -c {shlex.quote(program)}",
+        *(_linking(expects) if ours else []),
     )
+
+
+def _linking(expects: Expects) -> list[str]:
+    """Tests of which libraries a torch links dynamically, in the environment that holds it."""
+    tests: list[str] = []
+    for name, way in expects.linking:
+        needs = f"grep -q 'NEEDED.*\\[{LIBRARIES[name]}' needed"
+        if way == "static":
+            tests.append(unless(f"! {needs}", f"{name} is linked dynamically, not statically"))
+        elif expects.must_be_shared(name):
+            tests.append(unless(needs, f"{name} is linked statically, not dynamically"))
+    if not tests:
+        return []
+    read = "readelf --dynamic --wide lib/python*/site-packages/torch/lib/*.so* > needed"
+    return [needs_program("readelf", "install binutils"), read, *tests]
 
 
 def _version(expects: Expects) -> str:
