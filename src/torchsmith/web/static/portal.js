@@ -74,6 +74,8 @@ function follow(root) {
 }
 follow(document.querySelector("[data-live]"));
 
+for (const element of document.querySelectorAll("[data-fill]")) fill(element, element.dataset.fill);
+
 for (const element of document.querySelectorAll("[data-refresh]")) {
   const again = async () => {
     if (document.hidden || element.contains(document.activeElement)) return;
