@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.unit.test_portal_access import HTML, TOKEN, log_in, page_token
 
+from torchsmith.jobs.farm.request import attempt_folder
 from torchsmith.web.access import Access
 from torchsmith.web.app import make_app
 from torchsmith.web.portal import Portal
@@ -136,39 +137,59 @@ def test_jobs_are_launched_from_the_recipes_folder_and_with_leave_only(tmp_path:
     assert closed.post("/job/cancel", data={"id": "x", "page_token": own}).status_code == 403
 
 
+def failed(*excerpt: str) -> dict[str, object]:
+    return {
+        "event": "step-failed",
+        "title": "Compile",
+        "reason": "it ended with exit status 1",
+        "excerpt": list(excerpt),
+    }
+
+
 def farm(folder: Path) -> Path:
     made = folder / "store/farm/lab-0123"
     made.mkdir(parents=True)
     (made / "recipe.toml").write_text("torch = '2.6.0'\n")
-    failed: dict[str, object] = {
-        "event": "step-failed",
-        "title": "Compile",
-        "reason": "no <b>room</b>",
-        "excerpt": ["x"],
-    }
+    killed = "c++: fatal error: Killed signal terminated program cc1plus"
     told: dict[str, tuple[list[dict[str, object]], str | None]] = {
-        "py311": ([{"event": "step-cached"}, {"event": "run-finished", "artifacts": []}], "0"),
-        "py312": ([failed], "6"),
-        "py313": ([failed], "6"),
+        "py310": ([{"event": "step-finished", "title": "Fetch torch"}], "143"),
+        "py311": (
+            [
+                {"event": "step-cached", "title": "Fetch torch"},
+                {"event": "run-finished", "artifacts": []},
+            ],
+            "0",
+        ),
+        # One cause, though each says it of another file.
+        "py312": ([failed(f"FAILED: a.cpp.o\n{killed}", killed)], "6"),
+        "py313": ([failed(f"FAILED: b.cpp.o\n{killed}", killed)], "6"),
         "py314": ([{"event": "step-started", "title": "Configure"}], None),
+        "py315": ([failed("no <b>room</b> of its own")], "6"),
     }
     for name, (events, code) in told.items():
-        attempt = made / name / "1"
+        attempt = attempt_folder(made, name, 1)
         attempt.mkdir(parents=True)
         lines = [json.dumps(event) for event in events]
         (attempt / "events.jsonl").write_text("\n".join([*lines, "not json", ""]) + '{"half')
         (attempt / "node").write_text("node7\n")
         if code is not None:
             (attempt / "ended").write_text(code)
+    attempt_folder(made, "py316", 1).parent.mkdir()
     return made
 
 
 def test_a_matrix_groups_failures_by_their_cause(tmp_path: Path) -> None:
     farm(tmp_path)
     text = reader(tmp_path).get("/matrix", headers=HTML).text
-    for word in ("built", "running", "node7", "Configure", "1 of 1", "py312, py313"):
+    for word in ("built", "running", "node7", "Configure", "1 of 1", "2 of 7: py312, py313"):
         assert word in text, word
-    assert text.count("Compile: no &lt;b&gt;room") == 1
+    memory = text[text.index("2 of 7") :]
+    assert "Cure:" in memory[: memory.index("1 of 7: py315")]
+    assert "it ended with exit status 1: no &lt;b&gt;room" in text
+    assert "<b>room" not in text
+    # What one variant did for another.
+    shared = text[text.index("<h2>Shared") :]
+    assert shared.index("Fetch torch") < shared.index("py310") < shared.index("py311")
     client = reader(tmp_path)
     assert client.get("/matrix", params={"farm": "lab-0123"}).status_code == 200
     assert client.get("/matrix", params={"farm": "../../etc"}).status_code == 404
