@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from torchsmith.engine.build import build
+from torchsmith.engine.command import this_command
 from torchsmith.engine.store import Store
 from torchsmith.errors import TorchsmithError
 from torchsmith.plan.models import Plan, Step, step_key
@@ -79,6 +80,12 @@ def plan(*, fails: bool) -> Plan:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     try:
-        build(plan(fails="fails" in sys.argv), Store(folder / "store"), project=folder, jobs=2)
+        build(
+            plan(fails="fails" in sys.argv),
+            Store(folder / "store"),
+            project=folder,
+            jobs=2,
+            command=this_command(),
+        )
     except TorchsmithError as error:
         sys.exit(error.message)

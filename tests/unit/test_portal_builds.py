@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -282,3 +284,95 @@ def test_a_build_is_stopped_by_who_may_and_by_nobody_else(tmp_path: Path) -> Non
     assert build.wait(30) == -signal.SIGTERM
     again = opened.reader.post("/build/stop", data={"run": run, "page_token": page_token(text)})
     assert again.status_code == 404
+
+
+STOPPABLE = """
+import sys
+from pathlib import Path
+from msgspec.structs import replace
+from torchsmith.engine.build import build
+from torchsmith.engine.command import this_command
+from torchsmith.engine.store import Store
+from torchsmith.plan.models import Plan, Step
+folder = Path(sys.argv[1])
+wait = f"if [ -e {folder}/go ]; then touch two; else sleep 600; fi"
+steps = [
+    Step(id="one", kind="fetch", title="One", commands=("touch one",), outputs=("one",)),
+    Step(id="two", kind="fetch", title="Two", needs=("one",), commands=(wait,), outputs=("two",)),
+]
+steps = [replace(step, key=f"{number:064x}") for number, step in enumerate(steps, 1)]
+plan = Plan("mine", (), tuple(steps))
+build(plan, Store(folder / "store"), project=folder, command=this_command())
+"""
+
+
+def test_a_stopped_build_goes_on_by_its_own_command(tmp_path: Path) -> None:
+    script = tmp_path / "build.py"
+    script.write_text(STOPPABLE)
+    forge = Forge(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(forge.reader)
+    build = subprocess.Popen([sys.executable, script.name, tmp_path], cwd=tmp_path)
+
+    def status(run: str, step: str) -> str:
+        return next((item.status for item in forge.journal.steps(run) if item.step == step), "")
+
+    def until(true: Callable[[], object]) -> None:
+        end = time.monotonic() + 60
+        while not true():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    until(forge.journal.runs)
+    run = forge.journal.runs()[0].id
+    until(lambda: status(run, "two") == "running")
+    text = forge.get("/build", run=run)
+    assert "Resume this build" not in text
+    own = {"run": run, "page_token": page_token(text)}
+    # What runs is not begun twice.
+    assert forge.reader.post("/build/resume", data=own).status_code == 404
+    assert forge.reader.post("/build/stop", data=own).status_code == 303
+    build.wait(30)
+    until(lambda: "Resume this build" in forge.get("/build", run=run))
+    closed = Forge(tmp_path)
+    assert "Resume this build" not in closed.get("/build", run=run)
+    assert closed.reader.post("/build/resume", data=own).status_code == 403
+    (tmp_path / "go").touch()
+    answer = forge.reader.post("/build/resume", data=own)
+    assert answer.status_code == 303
+    (second,) = (item.id for item in forge.journal.runs() if item.id != run)
+    assert second in answer.headers["location"]
+    until(lambda: forge.journal.runs()[0].status == "done")
+    assert (status(second, "one"), status(second, "two")) == ("cached", "done")
+    assert "Resume" not in forge.get("/build", run=second)
+
+
+def test_a_build_of_others_or_of_no_command_is_not_resumed(tmp_path: Path) -> None:
+    forge = Forge(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(forge.reader)
+    run = forge.begin()
+    forge.journal.end(run, "interrupted")
+    kept = forge.log(run, "").with_name("command.json")
+    good = {"words": ["touch", str(tmp_path / "ran")], "folder": "/", "node": platform.node()}
+    own = {"run": run, "page_token": page_token(forge.get("/jobs"))}
+    for content in (
+        None,
+        "{half",
+        "[]",
+        json.dumps({**good, "words": []}),
+        json.dumps({**good, "node": "another"}),
+        json.dumps({**good, "folder": str(tmp_path / "gone")}),
+    ):
+        if content is not None:
+            kept.write_text(content)
+        assert "Resume this build" not in forge.get("/build", run=run), content
+        assert forge.reader.post("/build/resume", data=own).status_code == 404
+    kept.write_text(json.dumps(good))
+    kept.chmod(0o666)
+    assert forge.reader.post("/build/resume", data=own).status_code == 404
+    assert not (tmp_path / "ran").exists()
+    # One that ends at once says so.
+    kept.write_text(json.dumps({**good, "words": ["sh", "-c", "echo '<b>no</b>'; exit 3"]}))
+    kept.chmod(0o600)
+    answer = forge.reader.post("/build/resume", data=own)
+    assert answer.status_code == 503
+    assert "&lt;b&gt;no" in answer.text

@@ -1,4 +1,4 @@
-"""Builds: the list, one of them live, stopping it."""
+"""Builds: the list, one of them live, stopping it, having it go on."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from torchsmith.bench.timeline_page import picture
+from torchsmith.engine.command import kept_command, resume
 from torchsmith.engine.tail import Piece, piece_after, piece_before
 from torchsmith.errors import UsageError
 from torchsmith.web.build_view import Builds, BuildView, StepView, journal_at
@@ -64,7 +65,10 @@ def one(request: Request) -> Response:
         raise UsageError(f"this build has no step {wanted!r}")
     log = _piece(builds, step, number(request, "before", -1))
     live = address("/build/live", run=view.run.id, step=step.step if step else "", start=log.end)
-    return page(request, "build.html", **_values(view, step), log=log, live=live)
+    ended = view.run.status in ("interrupted", "failed")
+    resumable = ended and kept_command(builds.root / "logs" / view.run.id) is not None
+    values = {**_values(view, step), "log": log, "live": live, "resumable": resumable}
+    return page(request, "build.html", **values)
 
 
 def _values(view: BuildView, step: StepView | None) -> dict[str, Any]:
@@ -180,6 +184,20 @@ async def stop(request: Request) -> Response:
     return RedirectResponse(address("/build", run=run), 303)
 
 
+async def go_on(request: Request) -> Response:
+    """Have a build that was stopped, or failed, go on: by its own command."""
+    fields = await action(request)
+    root = portal_of(request).root
+
+    def start() -> str:
+        with journal_at(root) as journal:
+            if journal is None:
+                raise HTTPException(404)
+            return resume(root, journal, fields.get("run", ""))
+
+    return RedirectResponse(address("/build", run=await run_in_threadpool(start)), 303)
+
+
 ROUTES = [
     Route("/builds", listed),
     Route("/build", one),
@@ -187,4 +205,5 @@ ROUTES = [
     Route("/build/known", known),
     Route("/build/timeline", timeline),
     Route("/build/stop", stop, methods=["POST"]),
+    Route("/build/resume", go_on, methods=["POST"]),
 ]

@@ -26,6 +26,14 @@ async function fill(element, address) {
   if (answer.ok) put(element, await answer.text());
 }
 
+async function again(part) {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.querySelector(part);
+  if (fresh) put(document.querySelector(part), fresh.innerHTML);
+}
+
 function follow(root) {
   const log = document.getElementById("log");
   const end = document.getElementById("follow");
@@ -60,7 +68,7 @@ function follow(root) {
       source.close();
       source = null;
       root.removeAttribute("data-live");
-      document.querySelector("[data-sure]")?.remove();
+      again("#acting");
       root.dataset.over = "yes";
       explain();
     });
@@ -77,15 +85,9 @@ follow(document.querySelector("[data-live]"));
 for (const element of document.querySelectorAll("[data-fill]")) fill(element, element.dataset.fill);
 
 for (const element of document.querySelectorAll("[data-refresh]")) {
-  const again = async () => {
-    if (document.hidden || element.contains(document.activeElement)) return;
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.querySelector("[data-refresh]");
-    if (fresh) put(element, fresh.innerHTML);
-  };
-  setInterval(again, 1000 * Number(element.dataset.refresh));
+  setInterval(() => {
+    if (!document.hidden && !element.contains(document.activeElement)) again("[data-refresh]");
+  }, 1000 * Number(element.dataset.refresh));
 }
 
 document.addEventListener("submit", (event) => {
