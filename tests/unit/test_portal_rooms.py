@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -82,6 +83,50 @@ def test_the_doctor_says_what_is_here(tmp_path: Path) -> None:
     text = reader(tmp_path).get("/doctor", headers=HTML).text
     assert "platform" in text
     assert "memory" in text
+
+
+def fake(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_the_doctor_goes_to_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Slurm of three nodes by its answers: one is asked, one has no room, one is down."""
+    verdict = {"subject": "gcc", "found": "12 <b>", "needed": "", "rating": "warn", "cure": "newer"}
+    said = json.dumps({"host": {}, "verdicts": [verdict], "verdict": "warn"})
+    (tmp_path / "said.json").write_text(said)
+    programs = tmp_path / "bin"
+    lines = ["n1|idle|2|8000|gpu:2|none", "n2|allocated|2|8000|(null)|none", "n3|down|2|8||dead"]
+    fake(programs, "sinfo", "\n".join(f"echo '{line}'" for line in [*lines, lines[0]]))
+    refused = "echo 'srun: error: Unable to allocate resources: no <i>room' >&2; exit 1"
+    fake(
+        programs,
+        "srun",
+        f'case "$*" in *nodelist=n1*) cat {tmp_path}/said.json;; *) {refused};; esac',
+    )
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    closed = reader(tmp_path)
+    text = closed.get("/doctor", headers=HTML).text
+    assert text.count("The doctor has not been there") == 3
+    assert "down: dead" in text
+    assert "Look at the nodes" not in text
+    client = reader(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(client)
+    own = page_token(client.get("/doctor").text)
+    assert client.post("/doctor/nodes", data={"page_token": own}).status_code == 303
+    end = time.monotonic() + 60
+    while 'class="mark running"' in (text := client.get("/doctor").text):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert "12 &lt;b&gt;" in text
+    assert text.count("n2 cannot be asked: Unable to allocate resources: no &lt;i&gt;room") == 1
+    # A report that a machine left itself, and what is none.
+    (tmp_path / "store/machines/other.json").write_text(said)
+    (tmp_path / "store/machines/half.json").write_text(said[:40])
+    text = reader(tmp_path).get("/doctor").text
+    assert "other" in text
+    assert "half.json is no report" in text
 
 
 def test_without_jobs_nothing_is_made(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ function put(element, html) {
   if (element.shown === html) return;
   element.shown = html;
   const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
+  const open = [...element.querySelectorAll("details[open][id]")].map((item) => item.id);
   // Made by the server from escaped text; scripts in it would not run: the policy forbids them.
   element.innerHTML = html;
   localTimes(element);
+  for (const name of open) document.getElementById(name)?.setAttribute("open", "");
   if (focused) document.getElementById(focused)?.focus();
 }
 
