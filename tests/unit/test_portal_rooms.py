@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from tests.unit.test_portal_access import HTML, TOKEN, log_in, page_token
 from torchsmith.jobs.farm.request import attempt_folder
 from torchsmith.web.access import Access
 from torchsmith.web.app import make_app
-from torchsmith.web.portal import Portal
+from torchsmith.web.portal import Moments, Portal
 
 pytestmark = pytest.mark.unit
 
@@ -252,3 +255,60 @@ def test_a_job_whose_folder_is_gone_is_still_shown(
     answer = client.get(made.headers["location"])
     assert answer.status_code == 200
     assert "hello" in answer.text
+
+
+def launched(tmp_path: Path, client: TestClient, command: str = "true") -> str:
+    """The id of a job that is over."""
+    (tmp_path / "job.toml").write_text(JOB.replace("echo said-by-the-job", command))
+    own = page_token(client.get("/job/launch", params={"file": "job.toml"}).text)
+    made = client.post("/job/launch", data={"file": "job.toml", "to": "local", "page_token": own})
+    assert made.status_code == 303, made.text
+    end = time.monotonic() + 60
+    while 'data-over="yes"' not in client.get(made.headers["location"]).text:
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    return str(made.headers["location"]).rpartition("=")[2]
+
+
+def test_a_job_that_said_much_is_shown_from_its_end_and_quickly(tmp_path: Path) -> None:
+    client = reader(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(client)
+    job = launched(tmp_path, client)
+    (log,) = (tmp_path / "store/jobs" / job).glob("main-0.log")
+    log.write_bytes(b"first line\n" + (b"x" * 99 + b"\n") * ((200 << 20) // 100) + b"last line\n")
+    time.sleep(2)
+    used = time.process_time()
+    text = client.get("/job", params={"id": job}).text
+    assert time.process_time() - used < 1
+    assert "last line" in text
+    assert "first line" not in text
+    assert len(text) < 1_000_000
+
+
+def test_half_a_record_of_a_job_hides_none_of_the_others(tmp_path: Path) -> None:
+    client = reader(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(client)
+    jobs = [launched(tmp_path, client) for _ in range(3)]
+    with closing(sqlite3.connect(tmp_path / "store/jobs.db")) as database:
+        for change in (
+            "status = '{\"state\": \"succ', roles = '[1'",
+            "status = '[]', state = 'dreaming', name = '<b>a/../b'",
+            'status = \'{"state": "failed", "tasks": 3}\'',
+        ):
+            database.execute(f"UPDATE submissions SET {change} WHERE id = ?", (jobs.pop(),))
+        database.commit()
+    time.sleep(2)
+    text = client.get("/jobs").text
+    assert text.count("/job?id=") == 3
+    assert "<b>" not in text
+    assert "&lt;b&gt;a/../b" in text
+
+
+def test_readers_of_one_moment_share_what_was_asked() -> None:
+    moments = Moments(seconds=60)
+    asked: list[int] = []
+    with ThreadPoolExecutor(20) as pool:
+        found = list(pool.map(lambda _: moments.get("x", lambda: asked.append(1) or 7), range(99)))
+    assert (set(found), asked) == ({7}, [1])
+    moments.forget()
+    assert moments.get("x", lambda: 8) == 8

@@ -66,7 +66,8 @@ def doctor(request: Request) -> Response:
     """The tables; `again` looks anew at this machine."""
     host = machine(request).host(fresh="again" in request.query_params)
     lines = examine(host, shipped(), None, Needs())
-    listed, silent = nodes(portal_of(request).root)
+    portal = portal_of(request)
+    listed, silent = portal.moments.get("nodes", lambda: nodes(portal.root))
     return page(
         request,
         "doctor.html",

@@ -134,7 +134,13 @@ class Slurm:
         return accounted(done.stdout) if done.returncode == 0 else ()
 
     def logs(
-        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+        self,
+        job: Submitted,
+        *,
+        role: str = "",
+        task: str = "",
+        follow: bool = False,
+        recent: bool = False,
     ) -> Iterator[str]:
         """Its output, out of the files its tasks write in a folder that all nodes see."""
         asked = -_ASK_S
@@ -148,7 +154,8 @@ class Slurm:
                 asked = time.monotonic()
             return ended
 
-        return record.lines(job, role=role, task=task, over=over if follow else None)
+        until = over if follow else None
+        return record.lines(job, role=role, task=task, over=until, recent=recent)
 
     def cancel(self, job: Submitted) -> None:
         """Stop it, or take it out of the queue."""
