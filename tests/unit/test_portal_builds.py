@@ -187,7 +187,7 @@ def test_records_that_are_broken_hide_none_of_the_others(forge: Forge) -> None:
     assert "root:" not in json.dumps(forge.told(run, "compile/a"))
 
 
-def test_a_journal_of_another_time_is_said_to_be_unreadable(tmp_path: Path) -> None:
+def test_a_journal_of_another_time_is_shown_or_said_to_be_unreadable(tmp_path: Path) -> None:
     root = tmp_path / "store"
     root.mkdir()
     with closing(sqlite3.connect(root / "journal.db")) as database:
@@ -196,12 +196,17 @@ def test_a_journal_of_another_time_is_said_to_be_unreadable(tmp_path: Path) -> N
         database.execute("PRAGMA user_version = 1")
         database.commit()
     reader = TestClient(make_app(Portal(store=root)), "http://127.0.0.1:8080")
-    for path in ("/builds", "/build?run=old"):
+    for path in ("/builds", "/build?run=old", "/build/timeline?run=old"):
         answer = reader.get(path)
-        assert answer.status_code == 503
-        assert "cannot be shown" in answer.text
+        assert answer.status_code == 200, answer.text
+        assert "old" in answer.text
+    with closing(sqlite3.connect(root / "journal.db")) as database:
+        database.execute("PRAGMA user_version = 99")
+    assert "written by a newer torchsmith" in reader.get("/builds").text
     (root / "journal.db").write_bytes(b"no database at all" * 100)
-    assert reader.get("/builds").status_code == 503
+    answer = reader.get("/builds")
+    assert answer.status_code == 503
+    assert "cannot be shown" in answer.text
 
 
 def test_many_builds_come_in_pages(forge: Forge) -> None:
@@ -234,6 +239,41 @@ def test_a_long_log_is_shown_from_its_end(forge: Forge) -> None:
     assert "first line" not in text
     assert len(text) < 300_000
     assert "first line" in forge.get("/build", run=run, before="100")
+
+
+def test_the_failure_at_the_end_of_a_long_log_is_found_at_its_line(forge: Forge) -> None:
+    run = forge.begin()
+    log = forge.log(run, "a line of a compiler that says nothing much\n" * 250_000)
+    with log.open("a") as file:
+        file.write("c++: fatal error: Killed signal terminated program cc1plus\n")
+    forge.journal.step(run, "compile/a", "failed", log=str(log), error="it failed")
+    forge.journal.end(run, "failed", "it failed")
+    text = forge.get("/build/known", run=run)
+    assert "250001: c++: fatal error: Killed" in text
+    assert "Cure:" in text
+
+
+def test_a_journal_that_lacks_columns_shows_what_it_has(tmp_path: Path) -> None:
+    """As a file of an older version would: what is not there is left out."""
+    forge = Forge(tmp_path)
+    run = forge.begin("old <plan>")
+    log = forge.log(run, "it said this\n")
+    forge.journal.step(run, "compile/a", "failed", title="Compile it", log=str(log), error="bad")
+    forge.journal.end(run, "failed", "bad")
+    forge.journal.close()
+    with closing(sqlite3.connect(forge.root / "journal.db")) as database:
+        for table, columns in (
+            ("runs", "host torchsmith error born"),
+            ("steps", "title error key"),
+        ):
+            for column in columns.split():
+                database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        database.execute("DROP TABLE events")
+        database.commit()
+    assert "old &lt;plan&gt;" in forge.get("/builds")
+    text = forge.get("/build", run=run)
+    assert "compile/a" in text
+    assert "it said this" in text
 
 
 def test_compiles_in_flight_and_the_limit_are_shown(forge: Forge) -> None:

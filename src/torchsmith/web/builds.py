@@ -12,7 +12,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from torchsmith.bench.timeline_page import picture
@@ -44,7 +44,7 @@ def listed(request: Request) -> Response:
     """The builds, newest first."""
     start = number(request, "from")
     with journal_at(portal_of(request).root) as journal:
-        runs = journal.runs(start + _PAGE + 1)[start:] if journal is not None else []
+        runs = journal.runs(_PAGE + 1, start) if journal is not None else []
     return page(
         request,
         "builds.html",
@@ -85,8 +85,9 @@ def known(request: Request) -> Response:
     builds = _builds(request)
     view = builds.view(request.query_params.get("run", ""))
     step = view.step(request.query_params.get("step", ""))
-    found = builds.diagnosis(step) if step and step.status == "failed" else None
-    return Response(part("diagnosis.html", found=found, step=step), media_type="text/html")
+    known = builds.diagnosis(step) if step and step.status == "failed" else None
+    found, skipped = known or (None, 0)
+    return HTMLResponse(part("diagnosis.html", found=found, skipped=skipped))
 
 
 def timeline(request: Request) -> Response:

@@ -17,7 +17,7 @@ from torchsmith.diagnose.diagnose import Diagnosis, explained
 from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_lines
 from torchsmith.errors import RecipeError, TorchsmithError, UsageError
-from torchsmith.jobs.clients import client_for, engine_for
+from torchsmith.jobs.clients import ENGINES, client_for, engine_for
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
 from torchsmith.jobs.states import State
@@ -158,6 +158,7 @@ def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
         "notes": notes,
         "problems": [item for item in problems if item],
         "files": files,
+        "engines": ENGINES,
     }
 
 

@@ -118,6 +118,8 @@ if (recipe) {
   const text = document.getElementById("field-toml");
   let asked = 0;
   let timer = 0;
+  const verdict = document.getElementById("verdict");
+  const shown = () => { verdict.textContent = answer.querySelector("h3")?.textContent || "Answer"; };
   const check = async () => {
     const number = ++asked;
     const fields = new URLSearchParams(new FormData(recipe));
@@ -126,7 +128,7 @@ if (recipe) {
     try {
       const said = await fetch(recipe.dataset.check, { method: "POST", body: fields });
       // An answer to what is typed no longer is none.
-      if (number === asked && said.ok) put(answer, await said.text());
+      if (number === asked && said.ok) { put(answer, await said.text()); shown(); }
     } finally {
       if (number === asked) answer.classList.remove("over");
     }
@@ -143,15 +145,24 @@ if (recipe) {
     text.value = "";
     check();
   });
-  text.addEventListener("dragover", (event) => { event.preventDefault(); text.classList.add("over"); });
-  text.addEventListener("dragleave", () => text.classList.remove("over"));
-  text.addEventListener("drop", async (event) => {
-    event.preventDefault();
-    text.classList.remove("over");
-    const file = event.dataTransfer.files[0];
-    text.value = file && file.size < 1 << 20 ? await file.text() : event.dataTransfer.getData("text");
+  const take = async (file) => {
+    if (!file) return;
+    text.value = file.size < 1 << 20 ? await file.text() : "# this file is too long for a recipe";
     check();
+  };
+  const chosen = document.getElementById("file");
+  chosen.addEventListener("change", () => take(chosen.files[0]));
+  // All of the page takes it: beside the form a browser would leave the page for the file.
+  const whole = document.documentElement;
+  whole.addEventListener("dragover", (event) => { event.preventDefault(); recipe.classList.add("over"); });
+  whole.addEventListener("dragleave", (event) => { if (!event.relatedTarget) recipe.classList.remove("over"); });
+  whole.addEventListener("drop", (event) => {
+    event.preventDefault();
+    recipe.classList.remove("over");
+    const words = event.dataTransfer.getData("text");
+    take(event.dataTransfer.files[0] || (words && new File([words], "recipe.toml")));
   });
+  shown();
 }
 
 const polled = document.querySelector("[data-poll]");
