@@ -238,7 +238,16 @@ def test_a_long_log_is_shown_from_its_end(forge: Forge) -> None:
     assert "last line" in text
     assert "first line" not in text
     assert len(text) < 300_000
-    assert "first line" in forge.get("/build", run=run, before="100")
+    early = forge.get("/build", run=run, before="100")
+    assert "first line" in early
+    assert "Later lines" in early
+    # Nobody is sent the 200 MB between.
+    assert "without=log" in early
+    forge.journal.end(run, "done")
+    query = {"run": run, "step": "compile/a", "start": "100", "without": "log"}
+    answer = forge.reader.get("/build/live", params=query)
+    assert "event: over" in answer.text
+    assert "event: log" not in answer.text
 
 
 def test_the_failure_at_the_end_of_a_long_log_is_found_at_its_line(forge: Forge) -> None:

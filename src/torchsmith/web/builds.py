@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from torchsmith.bench.timeline_page import picture
 from torchsmith.engine.command import kept_command, resume
-from torchsmith.engine.tail import Piece, piece_after, piece_before
+from torchsmith.engine.tail import PIECE, Piece, piece_after, piece_before
 from torchsmith.errors import UsageError
 from torchsmith.web.build_view import Builds, BuildView, StepView, journal_at
 from torchsmith.web.charts import charts
@@ -64,10 +64,14 @@ def one(request: Request) -> Response:
     if wanted and step is None:
         raise UsageError(f"this build has no step {wanted!r}")
     log = _piece(builds, step, number(request, "before", -1))
-    live = address("/build/live", run=view.run.id, step=step.step if step else "", start=log.end)
+    # Who reads in the middle of a log is not sent all that came since.
+    middle = log.end < log.size and "before" in request.query_params
+    query = {"run": view.run.id, "step": step.step if step else "", "start": log.end}
+    live = address("/build/live", **query, **({"without": "log"} if middle else {}))
     ended = view.run.status in ("interrupted", "failed")
     resumable = ended and kept_command(builds.root / "logs" / view.run.id) is not None
-    values = {**_values(view, step), "log": log, "live": live, "resumable": resumable}
+    values = {**_values(view, step), "log": log, "live": live}
+    values |= {"resumable": resumable, "later": min(log.end + PIECE, log.size) if middle else 0}
     return page(request, "build.html", **values)
 
 
@@ -127,6 +131,7 @@ async def live(request: Request) -> Response:
     view = await run_in_threadpool(builds.view, run)
     step = view.step(name)
     path = builds.log_path(step.log) if step and step.log else None
+    silent = "without" in request.query_params
     given = request.headers.get("last-event-id", "")
     start = int(given) if given.isdigit() and len(given) < 16 else number(request, "start")
 
@@ -144,7 +149,7 @@ async def live(request: Request) -> Response:
                 shown.update(news)
                 spoke = clock()
                 yield f"event: parts\ndata: {json.dumps(news)}\n\n"
-            while path is not None:
+            while path is not None and not silent:
                 message, end = await run_in_threadpool(_news, path, start)
                 if end == start:
                     break
