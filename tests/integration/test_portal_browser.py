@@ -373,7 +373,8 @@ def test_a_slurm_job_is_launched_and_followed(
     # Followed while it runs: nothing is loaded again.
     inside.reads("slurm", "What it said", "step-1")
     inside.driver.execute_script("window.mine = 1")
-    inside.reads("main-0 | counted", "main-1 | counted", "succeeded")
+    inside.reads("main-0 | counted", "main-1 | counted")
+    inside.find("#job dl .mark.succeeded")
     assert inside.driver.execute_script("return window.mine") == 1
     inside.picture("slurm")
     states = slurm.ask("squeue", "--states=all", "--noheader", "--format=%T").split()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -32,11 +32,8 @@ def found(request: Request) -> Response:
     places = portal_of(request).places
     words = request.query_params.get("words", "")[:200]
     said = asked_in(words, shipped())
-    given = {
-        name: request.query_params.get(name, "")[:200].strip() or getattr(said, name)
-        for name in Asked.__struct_fields__
-    }
-    asked = Asked(**given)
+    given = {name: request.query_params.get(name, "")[:200] for name in Asked.__struct_fields__}
+    asked = Asked(**{name: text.strip() or getattr(said, name) for name, text in given.items()})
     items: list[Published] = []
     problem: UsageError | None = None
     try:
@@ -48,10 +45,10 @@ def found(request: Request) -> Response:
         "packages.html",
         items=items[:_MOST],
         more=len(items) - _MOST,
-        asked=asked,
+        given=given,
         words=words,
+        understood=[(name, text) for name, text in asdict(said).items() if text],
         problem=problem,
-        given=any(given.values()),
         lines={item.address: _lines(request, item) for item in items[:_MOST]},
     )
 

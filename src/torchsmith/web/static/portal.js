@@ -88,7 +88,9 @@ for (const element of document.querySelectorAll("[data-fill]")) fill(element, el
 
 for (const element of document.querySelectorAll("[data-refresh]")) {
   setInterval(() => {
-    if (!document.hidden && !element.contains(document.activeElement)) again("[data-refresh]");
+    const focused = document.activeElement;
+    // The focus comes back to what has a name.
+    if (!document.hidden && (focused.id || !element.contains(focused))) again("[data-refresh]");
   }, 1000 * Number(element.dataset.refresh));
 }
 
