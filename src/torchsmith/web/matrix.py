@@ -49,7 +49,8 @@ def causes(farm: FarmSeen) -> list[Cause]:
     """Why variants failed, the commonest first: by the known failure, else by their own words."""
     grouped: dict[tuple[str, str], list[VariantSeen]] = {}
     for item in farm.variants:
-        if item.failure is not None:
+        # One that was stopped from outside has no cause of its own.
+        if item.failure is not None and item.state == "failed":
             known = _known(item.failure.excerpt)
             first = next((named for named in known.named if not named.after), None)
             said = next(iter(item.failure.excerpt), "")
