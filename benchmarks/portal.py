@@ -161,8 +161,8 @@ def fill(folder: Path) -> str:
             file.write(b"c++: fatal error: Killed signal terminated program cc1plus\n")
         journal.step(run, "compile", "failed", title="Compile", log=str(log), error="it failed")
         journal.end(run, "failed", "it failed")
-    for table, file in (("runs", "journal.db"), ("submissions", "jobs.db")):
-        with closing(sqlite3.connect(root / file)) as database:
+    for table, name in (("runs", "journal.db"), ("submissions", "jobs.db")):
+        with closing(sqlite3.connect(root / name)) as database:
             database.execute(f"CREATE TEMP TABLE one AS SELECT * FROM {table}")
             token = ", token = ?1" if table == "submissions" else ""
             for number in range(9_999):

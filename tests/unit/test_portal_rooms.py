@@ -326,8 +326,13 @@ def test_half_a_record_of_a_job_hides_none_of_the_others(tmp_path: Path) -> None
 def test_readers_of_one_moment_share_what_was_asked() -> None:
     moments = Moments(seconds=60)
     asked: list[int] = []
+
+    def ask() -> int:
+        asked.append(1)
+        return 7
+
     with ThreadPoolExecutor(20) as pool:
-        found = list(pool.map(lambda _: moments.get("x", lambda: asked.append(1) or 7), range(99)))
+        found = list(pool.map(lambda _: moments.get("x", ask), range(99)))
     assert (set(found), asked) == ({7}, [1])
     moments.forget()
     assert moments.get("x", lambda: 8) == 8
