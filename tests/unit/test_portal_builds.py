@@ -209,6 +209,39 @@ def test_a_journal_of_another_time_is_shown_or_said_to_be_unreadable(tmp_path: P
     assert "cannot be shown" in answer.text
 
 
+def test_a_store_that_is_being_written_is_shown_all_the_time(forge: Forge) -> None:
+    """Another process begins builds, writes half lines and ends them, while pages are read."""
+    script = (
+        "import sys, itertools\nfrom pathlib import Path\n"
+        "from torchsmith.engine.journal import Journal\n"
+        "root = Path(sys.argv[1]); journal = Journal(root / 'journal.db')\n"
+        "for number in itertools.count():\n"
+        "    run = journal.begin(f'a/b {number}')\n"
+        "    log = root / 'logs' / run / 'x.log'; log.parent.mkdir(parents=True)\n"
+        "    (log.parent / 'memory.jsonl').write_text('{\"kind\": \"ru')\n"
+        "    journal.step(run, 'x/y', 'running', log=str(log))\n"
+        "    log.write_bytes(b'whole \\xff\\n half \\xc3')\n"
+        "    if number % 2: journal.end(run, 'failed', 'it')\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", script, forge.root])
+    try:
+        seen: set[str] = set()
+        end = time.monotonic() + 60
+        while len(seen) < 10:
+            assert time.monotonic() < end
+            assert forge.get("/builds")
+            for item in forge.journal.runs(2):
+                seen.add(item.id)
+                for path in ("/build", "/build/known", "/build/timeline"):
+                    forge.get(path, run=item.id)
+    finally:
+        writer.kill()
+        writer.wait()
+    # Whoever wrote is gone: what it left open was interrupted.
+    states = {item.status for item in forge.journal.runs(100_000)}
+    assert states <= {"failed", "interrupted"}
+
+
 def test_many_builds_come_in_pages(forge: Forge) -> None:
     with closing(sqlite3.connect(forge.root / "journal.db")) as database:
         database.executemany(
