@@ -292,6 +292,7 @@ def test_a_recipe_is_refused_and_mended_in_the_form(inside: Browser, portal: Por
     inside.type("#field-cuda", "9.0")
     inside.type("#field-gpus", "RTX 3090")
     inside.reads("cannot exist", "Nearest that works")
+    assert "cannot exist" in (inside.find("#verdict").get_attribute("textContent") or "")
     inside.picture("refused")
     inside.press("Take the nearest")
     inside.reads("This can be built", "GPU")
