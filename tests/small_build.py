@@ -1,4 +1,4 @@
-"""A real build of seconds: python small_build.py FOLDER [fails]. CMake, Ninja and g++, no torch."""
+"""A real build of seconds, without torch: python small_build.py FOLDER [fails|new]."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from torchsmith.engine.build import build
+from torchsmith.engine.command import this_command
 from torchsmith.engine.store import Store
 from torchsmith.errors import TorchsmithError
 from torchsmith.plan.models import Plan, Step, step_key
@@ -21,11 +22,11 @@ add_library(small SHARED ${files})
 """
 
 
-def plan(*, fails: bool) -> Plan:
-    """Sources, configuring, compiling, packing."""
+def plan(*, fails: bool, letter: str = "a") -> Plan:
+    """Sources, configuring, compiling, packing; another letter, and all of it is new."""
     sources = [
         f"printf '#include <regex>\\nbool f{n}(const char *s) "
-        f'{{ return std::regex_match(s, std::regex("a{n}+")); }}\\n\' > small/{n}.cpp'
+        f'{{ return std::regex_match(s, std::regex("{letter}{n}+")); }}\\n\' > small/{n}.cpp'
         for n in range(FILES)
     ]
     broken = ["printf '#include <no_such_header.h>\\n' > small/broken.cpp"] if fails else []
@@ -73,12 +74,18 @@ def plan(*, fails: bool) -> Plan:
     for number, step in enumerate(steps):
         keys[step.id] = step_key(step, keys, {})
         steps[number] = replace(step, key=keys[step.id])
-    return Plan("small-fails" if fails else "small", (), tuple(steps))
+    return Plan("small-fails" if fails else f"small-{letter}", (), tuple(steps))
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     try:
-        build(plan(fails="fails" in sys.argv), Store(folder / "store"), project=folder, jobs=2)
+        build(
+            plan(fails="fails" in sys.argv, letter="b" if "new" in sys.argv else "a"),
+            Store(folder / "store"),
+            project=folder,
+            jobs=2,
+            command=this_command(),
+        )
     except TorchsmithError as error:
         sys.exit(error.message)

@@ -15,6 +15,7 @@ from typing import Any
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
+from starlette.testclient import TestClient
 from tests.conftest import PUBLISHED_TORCH
 from tests.kubernetes_server import Step, kubernetes_server
 from tests.slurm_cluster import Cluster, running_cluster, until
@@ -24,6 +25,8 @@ from torchsmith.engine.store import Store
 from torchsmith.jobs.farm.request import Resources, variant_jobs
 from torchsmith.jobs.farm.snapshot import Wanted
 from torchsmith.jobs.render import render
+from torchsmith.web.app import make_app
+from torchsmith.web.portal import Portal
 
 pytestmark = pytest.mark.integration
 
@@ -216,6 +219,11 @@ def test_a_farm_left_alone_is_found_again_and_a_failure_is_not_repeated(
     assert "is not a member of" in found.stderr
     assert "the whole log: " in found.stderr
     assert jobs() == 1
+    # The portal shows the same.
+    portal = TestClient(make_app(Portal(store=project.store)), "http://127.0.0.1:8080")
+    shown = portal.get("/matrix").text
+    for word in ("tiny", "failed", "n1", "1 of 1: tiny", "is not a member of"):
+        assert word in shown, word
     asked = project.build("--quiet")
     assert asked.returncode == 6, asked.stderr
     assert "is not a member of" in asked.stderr

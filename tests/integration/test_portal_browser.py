@@ -16,8 +16,12 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
+from tests.integration.test_fits_libraries import extension, library
+from tests.integration.test_fits_libraries import wheel as compiled
+from tests.slurm_cluster import Cluster
 from tests.tiny_packages import wheel
+from tests.unit.test_portal_rooms import farm
 
 from torchsmith.ship.publish import Places, publish
 
@@ -146,11 +150,15 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def portal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
+def portal(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Portal]:
     folder = tmp_path_factory.mktemp("forge")
     made = folder / "made"
+    torch = folder / "env/lib/python3/site-packages/torch"
+    library(torch / "lib/libc10.so", "int _ZN3c104kindEv(void) { return 1; }")
+    made.mkdir()
+    built = compiled(made, extension(folder, folder / "env", "+ _ZN2at4goneEv()"))
     wheels = [wheel(made, "torch", f"2.6.0+cu126.sm{arch}") for arch in ("70", "86")]
-    publish([*wheels, wheel(made, "tiny-lib", "1.0")], Places(folder / "index"))
+    publish([*wheels, built, wheel(made, "tiny-lib", "1.0")], Places(folder / "index"))
     (folder / "job.toml").write_text(JOB)
     found = Portal(folder, "--index", str(folder / "index"), "--allow-actions")
     yield found
@@ -235,8 +243,7 @@ def test_a_package_is_found_and_installed_with_the_line_shown(
     inside: Browser, portal: Portal, tmp_path: Path
 ) -> None:
     inside.driver.get(f"{portal.address}/packages")
-    inside.type("#gpu", "RTX 3090")
-    inside.type("#torch", "2.6")
+    inside.type("#words", "RTX 3090, torch 2.6")
     inside.press("Find")
     inside.reads("torch 2.6.0+cu126.sm86")
     assert "sm70" not in inside.driver.find_element(By.TAG_NAME, "main").text
@@ -270,12 +277,22 @@ def test_a_package_is_found_and_installed_with_the_line_shown(
     assert (tmp_path / "site/torch-2.6.0+cu126.sm86.dist-info").is_dir()
 
 
+def test_a_compiled_package_says_which_torch_it_fits(inside: Browser, portal: Portal) -> None:
+    inside.driver.get(f"{portal.address}/packages?name=demo")
+    assert inside.find("code[data-client=docker]").text.startswith("printf 'FROM ")
+    inside.driver.find_element(By.LINK_TEXT, "demo 1.0").click()
+    inside.reads("Fits", "demo/_C.so needs at::gone()")
+    inside.picture("package")
+    assert errors(inside) == []
+
+
 def test_a_recipe_is_refused_and_mended_in_the_form(inside: Browser, portal: Portal) -> None:
     inside.driver.get(f"{portal.address}/recipes")
     inside.reads("This can be built")
     inside.type("#field-cuda", "9.0")
     inside.type("#field-gpus", "RTX 3090")
     inside.reads("cannot exist", "Nearest that works")
+    assert "cannot exist" in (inside.find("#verdict").get_attribute("textContent") or "")
     inside.picture("refused")
     inside.press("Take the nearest")
     inside.reads("This can be built", "GPU")
@@ -288,6 +305,48 @@ def test_a_recipe_is_refused_and_mended_in_the_form(inside: Browser, portal: Por
     assert errors(inside) == []
 
 
+def test_a_dropped_recipe_file_is_checked(inside: Browser, portal: Portal, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('torch = "2.6.0"\npython = "3.12"\ncuda = "none"\n')
+    inside.driver.get(f"{portal.address}/recipes")
+    place = inside.find("#field-torch").rect
+    where = {"x": place["x"] + 5, "y": place["y"] + 5}
+    data = {"items": [], "files": [str(file)], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        inside.driver.execute_cdp_cmd(
+            "Input.dispatchDragEvent", {"type": kind, **where, "data": data}
+        )
+    inside.reads("Python 3.12", "This can be built")
+    assert "3.12" in (inside.find("#field-toml").get_attribute("value") or "")
+    # The same without a mouse.
+    file.write_text('torch = "2.6.0"\npython = "2.7"\n')
+    inside.find("#file").send_keys(str(file))
+    inside.reads("2.7", "cannot exist")
+    assert errors(inside) == []
+
+
+def test_a_stopped_build_goes_on_from_the_page(inside: Browser, portal: Portal) -> None:
+    build = small_build(portal.folder, "new")
+    inside.driver.get(f"{portal.address}/builds")
+    inside.reads("small-b")
+    inside.find("tbody tr:first-child .code a").click()
+    inside.reads("Compile small", "running")
+    first = inside.driver.current_url
+    inside.press("Stop this build")
+    inside.driver.switch_to.alert.accept()
+    inside.reads("interrupted", "Resume this build")
+    build.wait(PATIENCE)
+    inside.picture("stopped")
+    inside.press("Resume this build")
+    WebDriverWait(inside.driver, PATIENCE).until(lambda d: d.current_url != first)
+    inside.reads("Compile small", "Pack small")
+    inside.wait(lambda: inside.driver.find_element(By.CSS_SELECTOR, "#part-state .mark.done"))
+    marks = [mark.text for mark in inside.driver.find_elements(By.CSS_SELECTOR, "td .mark")]
+    assert marks[:2] == ["cached", "cached"]
+    assert marks[2:] == ["done", "done"]
+    assert errors(inside) == []
+
+
 def test_a_job_is_launched_and_followed(inside: Browser, portal: Portal) -> None:
     inside.driver.get(f"{portal.address}/jobs")
     inside.driver.find_element(By.LINK_TEXT, "job.toml").click()
@@ -296,6 +355,57 @@ def test_a_job_is_launched_and_followed(inside: Browser, portal: Portal) -> None
     inside.reads("count", "What it said")
     inside.reads("counted", "succeeded")
     inside.picture("job")
+    assert errors(inside) == []
+
+
+def test_a_slurm_job_is_launched_and_followed(
+    inside: Browser, portal: Portal, slurm: Cluster
+) -> None:
+    inside.driver.get(f"{portal.address}/jobs")
+    inside.driver.find_element(By.LINK_TEXT, "job.toml").click()
+    Select(inside.find("#to")).select_by_visible_text("slurm")
+    inside.type("#changes", "role.main.tasks=none")
+    inside.press("Check")
+    inside.reads("This cannot be launched", "tasks")
+    inside.type("#changes", "role.main.tasks=2")
+    inside.press("Check")
+    inside.reads("#SBATCH --ntasks=2")
+    inside.press("Launch")
+    # Followed while it runs: nothing is loaded again.
+    inside.reads("slurm", "What it said", "step-1")
+    inside.driver.execute_script("window.mine = 1")
+    inside.reads("main-0 | counted", "main-1 | counted")
+    inside.find("#job dl .mark.succeeded")
+    assert inside.driver.execute_script("return window.mine") == 1
+    inside.picture("slurm")
+    states = slurm.ask("squeue", "--states=all", "--noheader", "--format=%T").split()
+    assert states == ["COMPLETED"]
+    assert errors(inside) == []
+
+
+def test_the_doctor_sees_the_nodes(inside: Browser, portal: Portal) -> None:
+    inside.driver.get(f"{portal.address}/doctor")
+    inside.reads("n1", "n2", "idle", "gpu:2")
+    inside.press("Look at the nodes")
+    inside.find("#node-1 summary").click()
+    inside.reads("compiler", "seen")
+    inside.wait(lambda: _both_seen(inside))
+    inside.find("#nodes").location_once_scrolled_into_view  # noqa: B018
+    inside.picture("nodes")
+    assert errors(inside) == []
+
+
+def _both_seen(inside: Browser) -> WebElement:
+    first, second = inside.driver.find_elements(By.CSS_SELECTOR, ".node summary .mark")
+    assert {first.text, second.text} <= {"ok", "info", "warn"}
+    return first
+
+
+def test_a_farm_shows_its_variants_and_their_failures(inside: Browser, portal: Portal) -> None:
+    farm(portal.folder)
+    inside.driver.get(f"{portal.address}/matrix")
+    inside.reads("py314", "node2", "2 of 7: py312, py313", "Cure:", "Shared")
+    inside.picture("matrix")
     assert errors(inside) == []
 
 

@@ -58,7 +58,13 @@ class Cluster:
         return Status(State.RUNNING)
 
     def logs(
-        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+        self,
+        job: Submitted,
+        *,
+        role: str = "",
+        task: str = "",
+        follow: bool = False,
+        recent: bool = False,
     ) -> Iterator[str]:
         return iter(())
 

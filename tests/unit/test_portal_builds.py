@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -185,7 +187,7 @@ def test_records_that_are_broken_hide_none_of_the_others(forge: Forge) -> None:
     assert "root:" not in json.dumps(forge.told(run, "compile/a"))
 
 
-def test_a_journal_of_another_time_is_said_to_be_unreadable(tmp_path: Path) -> None:
+def test_a_journal_of_another_time_is_shown_or_said_to_be_unreadable(tmp_path: Path) -> None:
     root = tmp_path / "store"
     root.mkdir()
     with closing(sqlite3.connect(root / "journal.db")) as database:
@@ -194,12 +196,50 @@ def test_a_journal_of_another_time_is_said_to_be_unreadable(tmp_path: Path) -> N
         database.execute("PRAGMA user_version = 1")
         database.commit()
     reader = TestClient(make_app(Portal(store=root)), "http://127.0.0.1:8080")
-    for path in ("/builds", "/build?run=old"):
+    for path in ("/builds", "/build?run=old", "/build/timeline?run=old"):
         answer = reader.get(path)
-        assert answer.status_code == 503
-        assert "cannot be shown" in answer.text
+        assert answer.status_code == 200, answer.text
+        assert "old" in answer.text
+    with closing(sqlite3.connect(root / "journal.db")) as database:
+        database.execute("PRAGMA user_version = 99")
+    assert "written by a newer torchsmith" in reader.get("/builds").text
     (root / "journal.db").write_bytes(b"no database at all" * 100)
-    assert reader.get("/builds").status_code == 503
+    answer = reader.get("/builds")
+    assert answer.status_code == 503
+    assert "cannot be shown" in answer.text
+
+
+def test_a_store_that_is_being_written_is_shown_all_the_time(forge: Forge) -> None:
+    """Another process begins builds, writes half lines and ends them, while pages are read."""
+    script = (
+        "import sys, itertools\nfrom pathlib import Path\n"
+        "from torchsmith.engine.journal import Journal\n"
+        "root = Path(sys.argv[1]); journal = Journal(root / 'journal.db')\n"
+        "for number in itertools.count():\n"
+        "    run = journal.begin(f'a/b {number}')\n"
+        "    log = root / 'logs' / run / 'x.log'; log.parent.mkdir(parents=True)\n"
+        "    (log.parent / 'memory.jsonl').write_text('{\"kind\": \"ru')\n"
+        "    journal.step(run, 'x/y', 'running', log=str(log))\n"
+        "    log.write_bytes(b'whole \\xff\\n half \\xc3')\n"
+        "    if number % 2: journal.end(run, 'failed', 'it')\n"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", script, forge.root])
+    try:
+        seen: set[str] = set()
+        end = time.monotonic() + 60
+        while len(seen) < 10:
+            assert time.monotonic() < end
+            assert forge.get("/builds")
+            for item in forge.journal.runs(2):
+                seen.add(item.id)
+                for path in ("/build", "/build/known", "/build/timeline"):
+                    forge.get(path, run=item.id)
+    finally:
+        writer.kill()
+        writer.wait()
+    # Whoever wrote is gone: what it left open was interrupted.
+    states = {item.status for item in forge.journal.runs(100_000)}
+    assert states <= {"failed", "interrupted"}
 
 
 def test_many_builds_come_in_pages(forge: Forge) -> None:
@@ -231,7 +271,51 @@ def test_a_long_log_is_shown_from_its_end(forge: Forge) -> None:
     assert "last line" in text
     assert "first line" not in text
     assert len(text) < 300_000
-    assert "first line" in forge.get("/build", run=run, before="100")
+    early = forge.get("/build", run=run, before="100")
+    assert "first line" in early
+    assert "Later lines" in early
+    # Nobody is sent the 200 MB between.
+    assert "without=log" in early
+    forge.journal.end(run, "done")
+    query = {"run": run, "step": "compile/a", "start": "100", "without": "log"}
+    answer = forge.reader.get("/build/live", params=query)
+    assert "event: over" in answer.text
+    assert "event: log" not in answer.text
+
+
+def test_the_failure_at_the_end_of_a_long_log_is_found_at_its_line(forge: Forge) -> None:
+    run = forge.begin()
+    log = forge.log(run, "a line of a compiler that says nothing much\n" * 250_000)
+    with log.open("a") as file:
+        file.write("c++: fatal error: Killed signal terminated program cc1plus\n")
+    forge.journal.step(run, "compile/a", "failed", log=str(log), error="it failed")
+    forge.journal.end(run, "failed", "it failed")
+    text = forge.get("/build/known", run=run)
+    assert "250001: c++: fatal error: Killed" in text
+    assert "Cure:" in text
+
+
+def test_a_journal_that_lacks_columns_shows_what_it_has(tmp_path: Path) -> None:
+    """As a file of an older version would: what is not there is left out."""
+    forge = Forge(tmp_path)
+    run = forge.begin("old <plan>")
+    log = forge.log(run, "it said this\n")
+    forge.journal.step(run, "compile/a", "failed", title="Compile it", log=str(log), error="bad")
+    forge.journal.end(run, "failed", "bad")
+    forge.journal.close()
+    with closing(sqlite3.connect(forge.root / "journal.db")) as database:
+        for table, columns in (
+            ("runs", "host torchsmith error born"),
+            ("steps", "title error key"),
+        ):
+            for column in columns.split():
+                database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        database.execute("DROP TABLE events")
+        database.commit()
+    assert "old &lt;plan&gt;" in forge.get("/builds")
+    text = forge.get("/build", run=run)
+    assert "compile/a" in text
+    assert "it said this" in text
 
 
 def test_compiles_in_flight_and_the_limit_are_shown(forge: Forge) -> None:
@@ -282,3 +366,95 @@ def test_a_build_is_stopped_by_who_may_and_by_nobody_else(tmp_path: Path) -> Non
     assert build.wait(30) == -signal.SIGTERM
     again = opened.reader.post("/build/stop", data={"run": run, "page_token": page_token(text)})
     assert again.status_code == 404
+
+
+STOPPABLE = """
+import sys
+from pathlib import Path
+from msgspec.structs import replace
+from torchsmith.engine.build import build
+from torchsmith.engine.command import this_command
+from torchsmith.engine.store import Store
+from torchsmith.plan.models import Plan, Step
+folder = Path(sys.argv[1])
+wait = f"if [ -e {folder}/go ]; then touch two; else sleep 600; fi"
+steps = [
+    Step(id="one", kind="fetch", title="One", commands=("touch one",), outputs=("one",)),
+    Step(id="two", kind="fetch", title="Two", needs=("one",), commands=(wait,), outputs=("two",)),
+]
+steps = [replace(step, key=f"{number:064x}") for number, step in enumerate(steps, 1)]
+plan = Plan("mine", (), tuple(steps))
+build(plan, Store(folder / "store"), project=folder, command=this_command())
+"""
+
+
+def test_a_stopped_build_goes_on_by_its_own_command(tmp_path: Path) -> None:
+    script = tmp_path / "build.py"
+    script.write_text(STOPPABLE)
+    forge = Forge(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(forge.reader)
+    build = subprocess.Popen([sys.executable, script.name, tmp_path], cwd=tmp_path)
+
+    def status(run: str, step: str) -> str:
+        return next((item.status for item in forge.journal.steps(run) if item.step == step), "")
+
+    def until(true: Callable[[], object]) -> None:
+        end = time.monotonic() + 60
+        while not true():
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+    until(forge.journal.runs)
+    run = forge.journal.runs()[0].id
+    until(lambda: status(run, "two") == "running")
+    text = forge.get("/build", run=run)
+    assert "Resume this build" not in text
+    own = {"run": run, "page_token": page_token(text)}
+    # What runs is not begun twice.
+    assert forge.reader.post("/build/resume", data=own).status_code == 404
+    assert forge.reader.post("/build/stop", data=own).status_code == 303
+    build.wait(30)
+    until(lambda: "Resume this build" in forge.get("/build", run=run))
+    closed = Forge(tmp_path)
+    assert "Resume this build" not in closed.get("/build", run=run)
+    assert closed.reader.post("/build/resume", data=own).status_code == 403
+    (tmp_path / "go").touch()
+    answer = forge.reader.post("/build/resume", data=own)
+    assert answer.status_code == 303
+    (second,) = (item.id for item in forge.journal.runs() if item.id != run)
+    assert second in answer.headers["location"]
+    until(lambda: forge.journal.runs()[0].status == "done")
+    assert (status(second, "one"), status(second, "two")) == ("cached", "done")
+    assert "Resume" not in forge.get("/build", run=second)
+
+
+def test_a_build_of_others_or_of_no_command_is_not_resumed(tmp_path: Path) -> None:
+    forge = Forge(tmp_path, Access(token=TOKEN, actions=True))
+    log_in(forge.reader)
+    run = forge.begin()
+    forge.journal.end(run, "interrupted")
+    kept = forge.log(run, "").with_name("command.json")
+    good = {"words": ["touch", str(tmp_path / "ran")], "folder": "/", "node": platform.node()}
+    own = {"run": run, "page_token": page_token(forge.get("/jobs"))}
+    for content in (
+        None,
+        "{half",
+        "[]",
+        json.dumps({**good, "words": []}),
+        json.dumps({**good, "node": "another"}),
+        json.dumps({**good, "folder": str(tmp_path / "gone")}),
+    ):
+        if content is not None:
+            kept.write_text(content)
+        assert "Resume this build" not in forge.get("/build", run=run), content
+        assert forge.reader.post("/build/resume", data=own).status_code == 404
+    kept.write_text(json.dumps(good))
+    kept.chmod(0o666)
+    assert forge.reader.post("/build/resume", data=own).status_code == 404
+    assert not (tmp_path / "ran").exists()
+    # One that ends at once says so.
+    kept.write_text(json.dumps({**good, "words": ["sh", "-c", "echo '<b>no</b>'; exit 3"]}))
+    kept.chmod(0o600)
+    answer = forge.reader.post("/build/resume", data=own)
+    assert answer.status_code == 503
+    assert "&lt;b&gt;no" in answer.text

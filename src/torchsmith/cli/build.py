@@ -104,6 +104,7 @@ def build(
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import memory_budget, waiting
+    from torchsmith.engine.command import this_command
     from torchsmith.engine.delivery import deliver
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.preflight import (
@@ -223,6 +224,7 @@ def build(
             jobs=jobs or recipes.jobs,
             memory=budget,
             recipe=loaded.path,
+            command=this_command(),
             host=f"{here.platform} {here.system}",
             on_event=shown.event,
             on_memory=shown.memory,

@@ -58,6 +58,7 @@ def build(
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import waiting
+    from torchsmith.engine.command import this_command
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.made_images import made_image
     from torchsmith.engine.preflight import ensure_platform, ensure_programs
@@ -107,6 +108,7 @@ def build(
             work=work,
             only=wanted,
             recipe=loaded.path,
+            command=this_command(),
             host=f"{here.platform} {here.system}",
             on_event=shown.event,
             on_memory=shown.memory,

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
+from torchsmith.engine.command import KeptCommand
 from torchsmith.engine.compile_log import CompileLog
 from torchsmith.engine.disk import room, write_whole
 from torchsmith.engine.door import tree_name
@@ -179,6 +180,7 @@ def build(
     memory: int | None = None,
     recipe: str = "",
     host: str = "",
+    command: Sequence[str] = (),
     on_event: OnEvent = lambda _: None,
     on_memory: Callable[[MemoryEvent], None] = lambda _: None,
 ) -> RunResult:
@@ -186,7 +188,7 @@ def build(
 
     `project` is the recipe's folder, which some steps read; `wheels` is a folder that is all
     pip may take packages from; `jobs` and `memory` bound the compilers, by default every core
-    and the memory there is.
+    and the memory there is. With its `command` kept, a stopped run can go on from the portal.
     """
     place = work or default_work(store, plan)
     journal = journal_of(store)
@@ -265,7 +267,10 @@ def build(
                 only=only,
                 on_event=each_of(
                     each_of(compiles.heed, with_cache_report(told_of, on_event)),
-                    JobLog(store.root / "logs").heed,
+                    each_of(
+                        JobLog(store.root / "logs").heed,
+                        KeptCommand(store.root / "logs", command).heed,
+                    ),
                 ),
                 environment=environment,
                 fresh=fresh,

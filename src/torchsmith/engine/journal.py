@@ -18,9 +18,10 @@ import signal
 import sqlite3
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from torchsmith import __version__
 from torchsmith.engine.database import Database, Mode
@@ -96,7 +97,23 @@ def born(pid: int) -> str:
         return ""
 
 
-def _step_record(row: sqlite3.Row, *, gone: bool) -> StepRecord:
+Row = Mapping[str, Any]
+# What a file of another version may lack.
+_RUN: Row = {
+    **dict.fromkeys(("plan", "recipe", "host", "torchsmith", "error", "node", "born"), ""),
+    "started": 0.0,
+    "ended": None,
+    "status": "interrupted",
+    "pid": 0,
+}
+_STEP: Row = {
+    **dict.fromkeys(("key", "title", "status", "log", "error"), ""),
+    **dict.fromkeys(("started", "ended", "cpu_seconds", "peak_rss")),
+}
+
+
+def _step_record(found: sqlite3.Row, *, gone: bool) -> StepRecord:
+    row: Row = {**_STEP, **dict(found)}
     status = row["status"]
     if gone and status in ("running", "waiting"):
         status = "interrupted"
@@ -195,15 +212,15 @@ class Journal:
                 (run, event.at, event_name(event), json.dumps(as_json(event))),
             )
 
-    def _left(self, row: sqlite3.Row, status: str) -> bool:
+    def _left(self, row: Row, status: str) -> bool:
         """Whether a run that never ended has no process any more (on this machine)."""
         here = status == "running" and row["node"] == platform.node()
         return bool(here and born(row["pid"]) != row["born"])
 
-    def runs(self, limit: int = 50) -> list[RunRecord]:
-        """The latest runs, newest first."""
+    def runs(self, limit: int = 50, start: int = 0) -> list[RunRecord]:
+        """The latest runs, newest first; the first `start` of them left out."""
         rows = self._database.rows(
-            "SELECT * FROM runs ORDER BY started DESC, rowid DESC LIMIT ?", (limit,)
+            "SELECT * FROM runs ORDER BY started DESC, rowid DESC LIMIT ? OFFSET ?", (limit, start)
         )
         return [self._run(row) for row in rows]
 
@@ -212,7 +229,8 @@ class Journal:
         rows = self._database.rows("SELECT * FROM runs WHERE id = ?", (identity,))
         return self._run(rows[0]) if rows else None
 
-    def _run(self, row: sqlite3.Row) -> RunRecord:
+    def _run(self, found: sqlite3.Row) -> RunRecord:
+        row: Row = {**_RUN, **dict(found)}
         status = "interrupted" if self._left(row, row["status"]) else row["status"]
         times = (row["started"], row["ended"])
         about = (row["plan"], row["recipe"], row["host"], row["torchsmith"])
@@ -220,19 +238,32 @@ class Journal:
 
     def stop(self, run: str) -> None:
         """Ask a run of this machine to stop, as Ctrl-C does."""
-        rows = self._database.rows("SELECT * FROM runs WHERE id = ?", (run,))
-        if not rows or rows[0]["status"] != "running" or self._left(rows[0], "running"):
+        row = self._owner(run)
+        if row["status"] != "running" or self._left(row, "running"):
             raise UsageError(f"{run} is not running", "There is nothing to stop.")
-        if rows[0]["node"] != platform.node():
-            raise UsageError(f"{run} runs on {rows[0]['node']}", "Stop it there.")
-        os.kill(rows[0]["pid"], signal.SIGTERM)
+        if row["node"] != platform.node():
+            raise UsageError(f"{run} runs on {row['node']}", "Stop it there.")
+        os.kill(row["pid"], signal.SIGTERM)
+
+    def _owner(self, run: str) -> Row:
+        rows = self._database.rows("SELECT * FROM runs WHERE id = ?", (run,))
+        return {**_RUN, **(dict(rows[0]) if rows else {})}
 
     def steps(self, run: str) -> list[StepRecord]:
         """The steps of a run, in the order they were come to."""
-        owner = self._database.rows("SELECT * FROM runs WHERE id = ?", (run,))
-        rows = self._database.rows("SELECT * FROM steps WHERE run = ? ORDER BY rowid", (run,))
-        gone = bool(owner) and self._left(owner[0], owner[0]["status"])
+        owner = self._owner(run)
+        rows = self._rows("SELECT * FROM steps WHERE run = ? ORDER BY rowid", run)
+        gone = self._left(owner, owner["status"])
         return [_step_record(row, gone=gone) for row in rows]
+
+    def _rows(self, query: str, run: str) -> list[sqlite3.Row]:
+        """What is known of a run; nothing where a file of another version has no such table."""
+        try:
+            return self._database.rows(query, (run,))
+        except sqlite3.OperationalError as error:
+            if "no such" not in str(error):
+                raise
+            return []
 
     def earlier(self, plan: str, step: str, key: str, limit: int = 20) -> list[StepRecord]:
         """The times a step was begun: with this key, or by this name in this plan; newest first."""
@@ -243,7 +274,7 @@ class Journal:
             " ORDER BY steps.started DESC LIMIT ?",
             (key, step, plan, limit),
         )
-        return [_step_record(row, gone=self._left(row, row["run_status"])) for row in rows]
+        return [_step_record(row, gone=self._left(dict(row), row["run_status"])) for row in rows]
 
     def images(self, limit: int = 50) -> list[dict[str, object]]:
         """The latest images that were built, newest first."""
@@ -255,10 +286,8 @@ class Journal:
 
     def events(self, run: str) -> list[dict[str, object]]:
         """What happened in a run, in order."""
-        rows = self._database.rows(
-            "SELECT content FROM events WHERE run = ? ORDER BY number", (run,)
-        )
         found: list[dict[str, object]] = []
+        rows = self._rows("SELECT content FROM events WHERE run = ? ORDER BY number", run)
         for row in rows:
             # Half a record tells nothing, and hides none of the others.
             with contextlib.suppress(ValueError, TypeError):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from torchsmith.engine.journal import Journal, RunRecord, StepRecord
+from torchsmith.engine.journal import Journal, Row, RunRecord, StepRecord
 from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.temporary import temporary_folder
@@ -111,10 +111,11 @@ class SharedJournal(Journal):
             with self._as_it_is(folder / path.name) as journal:
                 yield journal
 
-    def runs(self, limit: int = 50) -> list[RunRecord]:
-        """The latest runs of every host, newest first."""
-        found = _joined(super().runs(limit), self._asked(lambda journal: journal.runs(limit)))
-        return sorted(found, key=lambda run: run.started, reverse=True)[:limit]
+    def runs(self, limit: int = 50, start: int = 0) -> list[RunRecord]:
+        """The latest runs of every host, newest first; the first `start` of them left out."""
+        most = start + limit
+        found = _joined(super().runs(most), self._asked(lambda journal: journal.runs(most)))
+        return sorted(found, key=lambda run: run.started, reverse=True)[start:most]
 
     def run(self, identity: str) -> RunRecord | None:
         """One run by its id, wherever it ran."""
@@ -145,7 +146,7 @@ class _Foreign(Journal):
         super().__init__(path, "read only")
         self._alive = alive
 
-    def _left(self, row: sqlite3.Row, status: str) -> bool:
+    def _left(self, row: Row, status: str) -> bool:
         if status != "running":
             return False
         if row["node"] == platform.node():

@@ -127,11 +127,18 @@ class Client(Protocol):
         """Where a job is; `None` if the engine knows it no more and its end was not seen."""
 
     def logs(
-        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+        self,
+        job: Submitted,
+        *,
+        role: str = "",
+        task: str = "",
+        follow: bool = False,
+        recent: bool = False,
     ) -> Iterator[str]:
         """Its output, line by line, until now or with `follow` until its end.
 
-        `role` and `task` choose; where several tasks are left, each line names its own.
+        `role` and `task` choose; where several tasks are left, each line names its own. `recent`:
+        the end is enough, where an engine can tell it without the rest.
         """
 
     def cancel(self, job: Submitted) -> None:

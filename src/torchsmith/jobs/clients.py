@@ -24,6 +24,7 @@ _CLIENTS = {
     "openpai": "torchsmith.jobs.engines.openpai:OpenPai",
     "openpai-v1": "torchsmith.jobs.engines.openpai:OpenPaiV1",
 }
+ENGINES = tuple(_CLIENTS)
 
 
 def engine_for(jobs: Sequence[Job], said: str, usual: str) -> str:

@@ -30,6 +30,9 @@ SCRIPT_LOG = "script.log"
 _LOG = re.compile(r"(?:(?P<role>[A-Za-z_]\w*)-(?P<index>\d+)|script(?:\.(?P<element>\d+))?)\.log")
 _CHUNK = 1 << 16
 _POLL_S = 0.2
+# What is read of all logs together, and at least of each, where their ends are enough.
+_RECENT = 1 << 20
+_LEAST = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -123,15 +126,26 @@ def _logs(folder: Path, role: str, task: str) -> Iterator[_Log]:
 class _Tail:
     """A log as it grows."""
 
-    def __init__(self, log: _Log) -> None:
+    def __init__(self, log: _Log, most: int | None = None) -> None:
         self.log = log
         self._cutter = LineCutter()
+        self._skipped = most is not None and self._skip(most)
+
+    def _skip(self, most: int) -> bool:
+        """Begin near the end."""
+        with contextlib.suppress(OSError):
+            self._cutter.taken = max(0, self.log.path.stat().st_size - most)
+        return self._cutter.taken > 0
 
     def lines(self, *, last: bool) -> Iterator[str]:
         """The lines that came since; `last`: also one that has no end."""
         try:
             with self.log.path.open("rb") as file:
                 file.seek(self._cutter.taken)
+                if self._skipped:
+                    # In the middle of a line, most likely.
+                    self._cutter.taken += len(file.readline(_CHUNK))
+                    self._skipped = False
                 while chunk := file.read(_CHUNK):
                     yield from self._cutter.feed(chunk)
         except OSError:
@@ -146,10 +160,12 @@ def lines(
     role: str = "",
     task: str = "",
     over: Callable[[], bool] | None = None,
+    recent: bool = False,
 ) -> Iterator[str]:
     """The output of a job, until `over` says that it has ended; without it, until now.
 
-    Where a job has several tasks, each line says whose it is.
+    Where a job has several tasks, each line says whose it is. `recent` leaves out what is long
+    past.
     """
     _check(job, role, task)
     alone = sum(job.roles.values()) == 1
@@ -157,8 +173,10 @@ def lines(
     while True:
         # Asked before reading: what is written before the end is read after it.
         last = over is None or over()
-        for log in _logs(job.kept, role, task):
-            tail = tails.setdefault(log.path, _Tail(log))
+        logs = list(_logs(job.kept, role, task))
+        most = max(_LEAST, _RECENT // max(1, len(logs))) if recent else None
+        for log in logs:
+            tail = tails.get(log.path) or tails.setdefault(log.path, _Tail(log, most))
             named = not task and (log.element or (log.role and not alone))
             for line in tail.lines(last=last):
                 yield f"{log.name} | {line}" if named else line
@@ -182,5 +200,5 @@ def last_of_script(job: Submitted, count: int) -> list[str]:
     tail: deque[str] = deque(maxlen=count)
     for log in _logs(job.kept, "", ""):
         if not log.role:
-            tail.extend(_Tail(log).lines(last=True))
+            tail.extend(_Tail(log, _RECENT).lines(last=True))
     return list(tail)

@@ -17,11 +17,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.journal import born
 from torchsmith.engine.store import default_root, is_shared
 from torchsmith.errors import UsageError
-from torchsmith.jobs.client import EngineId, Status, Submitted, TaskStatus
+from torchsmith.jobs.client import EngineId, Status, Submitted
 from torchsmith.jobs.states import State
 
 _SCHEMA = 1
@@ -158,38 +160,55 @@ class Submissions:
         known = ", ".join(row["id"] for row in rows)
         raise UsageError(f"{job!r} begins several jobs", f"Say which: {known}.")
 
-    def all(self, limit: int = 50) -> list[Submission]:
-        """The latest jobs, newest first."""
+    def all(self, limit: int = 50, start: int = 0) -> list[Submission]:
+        """The latest jobs, newest first; the first `start` of them left out."""
         rows = self._database.rows(
-            "SELECT * FROM submissions ORDER BY at DESC, rowid DESC LIMIT ?", (limit,)
+            "SELECT * FROM submissions ORDER BY at DESC, rowid DESC LIMIT ? OFFSET ?",
+            (limit, start),
         )
         return [self._submission(row) for row in rows]
 
     def open(self) -> list[Submission]:
         """The jobs whose end was not seen, newest first."""
         rows = self._database.rows("SELECT * FROM submissions ORDER BY at DESC, rowid DESC")
-        found = (self._submission(row) for row in rows if not State(row["state"]).over)
+        found = (self._submission(row) for row in rows if not _state(row["state"]).over)
         return list(found)
 
     def _submission(self, row: sqlite3.Row) -> Submission:
         intent = Intent(
             *(row["name"], row["engine"], row["place"], row["digest"]),
-            *(Path(row["folder"]), json.loads(row["roles"])),
+            *(Path(row["folder"]), _roles(row["roles"])),
         )
         # Of another machine nothing is known: it may be at it. Of nobody, it is not.
         elsewhere = row["born"] and row["node"] != platform.node()
         at_it = elsewhere or (row["born"] and born(row["pid"]) == row["born"])
-        status = _status(row["status"]) if row["status"] else Status(State(row["state"]))
+        state = _state(row["state"])
         return Submission(
             *(row["id"], row["token"], intent, row["at"], row["engine_id"]),
-            replace(status, state=State(row["state"])),
+            replace(_status(row["status"]), state=state),
             self.root / "jobs" / row["id"],
             under_way=bool(not row["engine_id"] and at_it),
         )
 
 
+def _state(text: str) -> State:
+    try:
+        return State(text)
+    except ValueError:
+        # A later torchsmith may know more of them.
+        return State.LOST
+
+
+def _roles(text: str) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, int])
+    except msgspec.MsgspecError:
+        return {}
+
+
 def _status(text: str) -> Status:
-    table = json.loads(text)
-    tasks = [TaskStatus(**{**task, "state": State(task["state"])}) for task in table.pop("tasks")]
-    nodes = tuple(table.pop("nodes"))
-    return Status(**{**table, "state": State(table["state"])}, nodes=nodes, tasks=tuple(tasks))
+    """What was last known; nothing where that is half a record, or of another version."""
+    try:
+        return msgspec.json.decode(text, type=Status)
+    except msgspec.MsgspecError:
+        return Status(State.UNSENT)

@@ -63,12 +63,12 @@ def refreshed(submission: Submission, submissions: Submissions) -> Submission:
 
 
 def all_refreshed(
-    submissions: Submissions, limit: int, warn: Callable[[str], None]
+    submissions: Submissions, limit: int, warn: Callable[[str], None], *, start: int = 0
 ) -> list[Submission]:
-    """The latest jobs; those of an engine that cannot be asked as they were last known."""
+    """The latest jobs behind `start`; those of a silent engine as they were last known."""
     silent: set[tuple[str, str]] = set()
     found = []
-    for one in submissions.all(limit):
+    for one in submissions.all(limit, start):
         engine = (one.intent.engine, one.intent.place)
         current = one
         if engine not in silent:
@@ -142,7 +142,7 @@ def failures(submission: Submission) -> list[Failure]:
 
 def _said(submission: Submission, task: str) -> list[str]:
     try:
-        said = client_of(submission).logs(submission.submitted, task=task)
+        said = client_of(submission).logs(submission.submitted, task=task, recent=True)
         return list(deque(said, _SHOWN_LINES))
     except TorchsmithError:
         # That it failed is worth saying where its output cannot be had.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -14,7 +16,7 @@ from torchsmith.errors import UsageError
 from torchsmith.facts.cuda import runs_on
 from torchsmith.facts.files import Facts
 from torchsmith.facts.gpus import find_gpu, nearest_gpus
-from torchsmith.ship.addresses import CHANNEL
+from torchsmith.ship.addresses import CHANNEL, is_loopback
 from torchsmith.ship.channel import published_packages
 from torchsmith.ship.index import SIMPLE, published_files
 from torchsmith.ship.publish import Places
@@ -25,6 +27,11 @@ _CODE = re.compile(r"(sm|compute)_?(\d+)(\d)([af]?)")
 _TORCH = ("torch", "pytorch")
 _PYTHON = re.compile(r"(?:cp|py)3\.?(\d+)")
 _ARCH = re.compile(r"\d+\.\d[af]?")
+_SAID = re.compile(
+    r"(?:(?P<word>torch|pytorch|python|py|cuda)[ =]*v?)?(?P<version>\d+(?:\.\d+)*(?:\+\S+)?)", re.I
+)
+_SUBJECTS = {"pytorch": "torch", "py": "python"}
+_CONDA_IMAGE = "docker.io/condaforge/miniforge3"
 
 
 class Published(Struct, frozen=True):
@@ -47,15 +54,33 @@ class Published(Struct, frozen=True):
     sha256: str
     yanked: bool
 
-    def install_lines(self, server: str) -> dict[str, str]:
-        """The command of each client that installs just this."""
+    def install_lines(self, server: str, *, token: bool = False) -> dict[str, str]:
+        """The command of each client that installs just this; with a `token`, from ~/.netrc."""
+        host = urlsplit(server).hostname or ""
         if self.kind == "conda":
-            wanted = f"{self.name}={self.version}={self.build}"
-            return {"conda": f"conda install --channel {server}/{CHANNEL} {wanted}"}
+            wanted = shlex.quote(f"{self.name}={self.version}={self.build}")
+            line = f"conda install --channel {server}/{CHANNEL} {wanted}"
+            inside = line.replace("install", "install --yes", 1)
+            return {"conda": line, "docker": self._image(_CONDA_IMAGE, inside, host, token=token)}
         # Nobody else has a version with our label; one without could be taken from elsewhere.
         flag = "--extra-index-url" if "+" in self.version else "--index-url"
-        line = f"pip install {flag} {server}/{SIMPLE}/ {self.name}=={self.version}"
-        return {"pip": line, "uv": f"uv {line}"}
+        # pip ignores an index without TLS on another machine.
+        trust = "" if is_loopback(host) else f" --trusted-host {urlsplit(server).netloc}"
+        line = f"pip install {flag} {server}/{SIMPLE}/{trust} {self.name}=={self.version}"
+        base = f"docker.io/library/python:{self.python or 3}-slim"
+        image = self._image(base, line, host, token=token)
+        return {"pip": line, "uv": f"uv {line}", "docker": image}
+
+    def _image(self, base: str, command: str, host: str, *, token: bool) -> str:
+        """The command that makes an image with this in it; podman takes the same words."""
+        mount = "--mount=type=secret,id=netrc,target=/root/.netrc " if token else ""
+        file = f"FROM {base}\\nRUN {mount}{command}\\n".replace("%", "%%")
+        secret = " --secret id=netrc,src=$HOME/.netrc" if token else ""
+        # A build's own loopback is not this machine's.
+        network = " --network host" if is_loopback(host) else ""
+        tag = re.sub(r"[^\w.-]", "-", f"{self.version}{'-' * bool(self.build)}{self.build}")[:128]
+        build = f"docker build{network}{secret} --tag {self.name.lower()}:{tag} -"
+        return f"printf {shlex.quote(file)} | {build}"
 
 
 class Asked(Struct, frozen=True):
@@ -66,6 +91,23 @@ class Asked(Struct, frozen=True):
     python: str = ""
     cuda: str = ""
     name: str = ""
+
+
+def asked_in(text: str, facts: Facts) -> Asked:
+    """What words between commas ask for: "RTX 3090, 3.11, torch 2.6, CUDA 12.6"."""
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        said = _SAID.fullmatch(part)
+        if said is None:
+            known = find_gpu(facts, part) or nearest_gpus(facts, part)
+            found.setdefault("gpu" if known else "name", part)
+            continue
+        word, version = (said["word"] or "").lower(), said["version"]
+        if not word:
+            # Alone, a number is of what is numbered so: Python 3.11, torch 2.6, CUDA 12.6.
+            word = {"3": "python", "1": "torch", "2": "torch"}.get(version.split(".")[0], "cuda")
+        found.setdefault(_SUBJECTS.get(word, word), version)
+    return Asked(**found)
 
 
 def catalogue(places: Places) -> list[Published]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 from torchsmith.bench.timeline import Timeline, lay_out
 from torchsmith.diagnose.diagnose import Diagnosis, explained
@@ -31,6 +31,8 @@ from torchsmith.owners import open_plain
 _UNDER_WAY = ("running", "waiting")
 _FRESH_S = 0.4
 _KEPT = 64
+# So much of the end of a log is looked through: that takes a second or two.
+_DIAGNOSED = 8 << 20
 _BOX, _HIGH, _GAP, _ROOM = 210, 46, 14, 60
 # More boxes than these are no picture any more.
 _MOST_BOXES = 80
@@ -64,6 +66,11 @@ class StepView:
     expected: float | None
     done: int = 0
     total: int = 0
+
+    @property
+    def late(self) -> bool:
+        """Whether it took clearly longer than was expected."""
+        return bool(self.expected and self.seconds and self.seconds > 1.25 * self.expected + 5)
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,13 @@ class BuildView:
         return next((item for item in reversed(self.steps) if item.log), None)
 
 
+class Known(NamedTuple):
+    """What is known of a failure, by a log without its first lines."""
+
+    found: Diagnosis
+    skipped: int
+
+
 @dataclass
 class Builds:
     """The builds of a store, read at most every moment."""
@@ -126,7 +140,7 @@ class Builds:
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _views: dict[str, tuple[float, BuildView]] = field(default_factory=dict)
     _flights: dict[str, InFlight] = field(default_factory=dict)
-    _known: dict[tuple[str, int, int], Diagnosis] = field(default_factory=dict)
+    _known: dict[tuple[str, int, int], Known] = field(default_factory=dict)
 
     def view(self, run: str) -> BuildView:
         """A build as it is now."""
@@ -158,20 +172,30 @@ class Builds:
         logs = self.root / "logs"
         return lay_out(read_compiles(logs, run), read_jobs(logs, run))
 
-    def diagnosis(self, step: StepView) -> Diagnosis | None:
-        """What is known of a failure."""
+    def diagnosis(self, step: StepView) -> Known | None:
+        """What is known of a failure; of a very long log by its end."""
         path = self.log_path(step.log)
         if path is None:
             return None
         try:
             with os.fdopen(open_plain(path), "rb") as file:
-                status = path.stat()
+                status = os.fstat(file.fileno())
                 key = (str(path), status.st_size, status.st_mtime_ns)
                 if key not in self._known:
-                    _put(self._known, key, explained(scan_file(file, shipped())))
+                    skipped = _skip(file, status.st_size - _DIAGNOSED)
+                    _put(self._known, key, Known(explained(scan_file(file, shipped())), skipped))
                 return self._known[key]
         except (OSError, ValueError):
             return None
+
+
+def _skip(file: BinaryIO, count: int) -> int:
+    """Go on behind so many bytes, and the line they end in; how many lines that were."""
+    lines = 0
+    while count > 0 and (chunk := file.read(min(count, 1 << 20))):
+        lines += chunk.count(b"\n")
+        count -= len(chunk)
+    return lines + file.readline().count(b"\n") if file.tell() else 0
 
 
 def _put(kept: dict[Any, Any], key: object, value: object) -> None:
@@ -287,17 +311,30 @@ def _graph(views: Sequence[StepView]) -> Graph | None:
         waiting = [item for item in waiting if item.step not in column]
     rows: dict[int, int] = {}
     boxes: dict[str, Box] = {}
-    for item in views:
-        place = column[item.step]
+    arrows: list[tuple[int, int, int, int]] = []
+
+    def take(place: int) -> tuple[int, int]:
         row = rows.get(place, 0)
         rows[place] = row + 1
-        boxes[item.step] = Box(item, 4 + place * (_BOX + _ROOM), 4 + row * (_HIGH + _GAP))
-    arrows = tuple(
-        (boxes[need].x + _BOX, boxes[need].y + _HIGH // 2, box.x, box.y + _HIGH // 2)
-        for box in boxes.values()
-        for need in box.view.needs
-        if need in boxes
-    )
+        return 4 + place * (_BOX + _ROOM), 4 + row * (_HIGH + _GAP)
+
+    # From the left: what an arrow passes on its way has room for it, as for a box.
+    passing: dict[str, tuple[int, int]] = {}
+    last = {
+        item.step: max((column[on.step] for on in views if item.step in on.needs), default=0)
+        for item in views
+    }
+    for place in range(max(column.values()) + 1):
+        for item in (item for item in views if column[item.step] == place):
+            box = boxes[item.step] = Box(item, *take(place))
+            middle = box.y + _HIGH // 2
+            arrows += [(*passing[need], box.x, middle) for need in item.needs if need in passing]
+            passing[item.step] = (box.x + _BOX, middle)
+        for name in [name for name in passing if column[name] < place < last[name]]:
+            x, y = take(place)
+            middle = y + _HIGH // 2
+            arrows += [(*passing[name], x, middle), (x, middle, x + _BOX, middle)]
+            passing[name] = (x + _BOX, middle)
     width = 8 + (max(column.values()) + 1) * (_BOX + _ROOM) - _ROOM
     height = 8 + max(rows.values()) * (_HIGH + _GAP) - _GAP
-    return Graph(tuple(boxes.values()), arrows, width, height)
+    return Graph(tuple(boxes.values()), tuple(arrows), width, height)

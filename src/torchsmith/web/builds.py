@@ -1,4 +1,4 @@
-"""Builds: the list, one of them live, stopping it."""
+"""Builds: the list, one of them live, stopping it, having it go on."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from torchsmith.bench.timeline_page import picture
-from torchsmith.engine.tail import Piece, piece_after, piece_before
+from torchsmith.engine.command import kept_command, resume
+from torchsmith.engine.tail import PIECE, Piece, piece_after, piece_before
 from torchsmith.errors import UsageError
 from torchsmith.web.build_view import Builds, BuildView, StepView, journal_at
 from torchsmith.web.charts import charts
@@ -43,7 +44,7 @@ def listed(request: Request) -> Response:
     """The builds, newest first."""
     start = number(request, "from")
     with journal_at(portal_of(request).root) as journal:
-        runs = journal.runs(start + _PAGE + 1)[start:] if journal is not None else []
+        runs = journal.runs(_PAGE + 1, start) if journal is not None else []
     return page(
         request,
         "builds.html",
@@ -63,8 +64,15 @@ def one(request: Request) -> Response:
     if wanted and step is None:
         raise UsageError(f"this build has no step {wanted!r}")
     log = _piece(builds, step, number(request, "before", -1))
-    live = address("/build/live", run=view.run.id, step=step.step if step else "", start=log.end)
-    return page(request, "build.html", **_values(view, step), log=log, live=live)
+    # Who reads in the middle of a log is not sent all that came since.
+    middle = log.end < log.size and "before" in request.query_params
+    query = {"run": view.run.id, "step": step.step if step else "", "start": log.end}
+    live = address("/build/live", **query, **({"without": "log"} if middle else {}))
+    ended = view.run.status in ("interrupted", "failed")
+    resumable = ended and kept_command(builds.root / "logs" / view.run.id) is not None
+    values = {**_values(view, step), "log": log, "live": live}
+    values |= {"resumable": resumable, "later": min(log.end + PIECE, log.size) if middle else 0}
+    return page(request, "build.html", **values)
 
 
 def _values(view: BuildView, step: StepView | None) -> dict[str, Any]:
@@ -81,8 +89,9 @@ def known(request: Request) -> Response:
     builds = _builds(request)
     view = builds.view(request.query_params.get("run", ""))
     step = view.step(request.query_params.get("step", ""))
-    found = builds.diagnosis(step) if step and step.status == "failed" else None
-    return Response(part("diagnosis.html", found=found, step=step), media_type="text/html")
+    known = builds.diagnosis(step) if step and step.status == "failed" else None
+    found, skipped = known or (None, 0)
+    return HTMLResponse(part("diagnosis.html", found=found, skipped=skipped))
 
 
 def timeline(request: Request) -> Response:
@@ -122,6 +131,7 @@ async def live(request: Request) -> Response:
     view = await run_in_threadpool(builds.view, run)
     step = view.step(name)
     path = builds.log_path(step.log) if step and step.log else None
+    silent = "without" in request.query_params
     given = request.headers.get("last-event-id", "")
     start = int(given) if given.isdigit() and len(given) < 16 else number(request, "start")
 
@@ -139,7 +149,7 @@ async def live(request: Request) -> Response:
                 shown.update(news)
                 spoke = clock()
                 yield f"event: parts\ndata: {json.dumps(news)}\n\n"
-            while path is not None:
+            while path is not None and not silent:
                 message, end = await run_in_threadpool(_news, path, start)
                 if end == start:
                     break
@@ -180,6 +190,20 @@ async def stop(request: Request) -> Response:
     return RedirectResponse(address("/build", run=run), 303)
 
 
+async def go_on(request: Request) -> Response:
+    """Have a build that was stopped, or failed, go on: by its own command."""
+    fields = await action(request)
+    root = portal_of(request).root
+
+    def start() -> str:
+        with journal_at(root) as journal:
+            if journal is None:
+                raise HTTPException(404)
+            return resume(root, journal, fields.get("run", ""))
+
+    return RedirectResponse(address("/build", run=await run_in_threadpool(start)), 303)
+
+
 ROUTES = [
     Route("/builds", listed),
     Route("/build", one),
@@ -187,4 +211,5 @@ ROUTES = [
     Route("/build/known", known),
     Route("/build/timeline", timeline),
     Route("/build/stop", stop, methods=["POST"]),
+    Route("/build/resume", go_on, methods=["POST"]),
 ]

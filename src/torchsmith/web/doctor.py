@@ -1,22 +1,91 @@
-"""Doctor: what this machine has, and what is odd about it."""
+"""Doctor: what this machine and the nodes of the cluster have, and what is odd about them."""
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from torchsmith.errors import TorchsmithError
 from torchsmith.facts.files import shipped
+from torchsmith.jobs.nodes import examine as examine_node
+from torchsmith.jobs.nodes import nodes
 from torchsmith.resolve.verdicts import Needs, examine, worst
 from torchsmith.web.pages import page
+from torchsmith.web.portal import action, portal_of
 from torchsmith.web.recipes import machine
+
+_AT_ONCE = 8
+
+
+class Round:
+    """The doctor on his way to the nodes: those he has not come to, and those he could not see."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self.pending: set[str] = set()
+        self.problems: dict[str, str] = {}
+
+    def begin(self, root: Path, names: list[str]) -> None:
+        """Look at nodes, some at once; nobody waits for it."""
+        with self._turn:
+            new = [name for name in names if name not in self.pending]
+            self.pending.update(new)
+            for name in new:
+                self.problems.pop(name, None)
+        threading.Thread(target=self._go, args=(root, new), daemon=True).start()
+
+    def _go(self, root: Path, names: list[str]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            pool.map(lambda name: self._look(root, name), names)
+
+    def _look(self, root: Path, name: str) -> None:
+        try:
+            examine_node(root, name)
+        except (TorchsmithError, OSError) as error:
+            self.problems[name] = str(getattr(error, "message", error))
+        finally:
+            with self._turn:
+                self.pending.discard(name)
+
+
+def _round(request: Request) -> Round:
+    state = request.app.state
+    if not hasattr(state, "round"):
+        state.round = Round()
+    found: Round = state.round
+    return found
 
 
 def doctor(request: Request) -> Response:
-    """The table; `again` looks anew."""
+    """The tables; `again` looks anew at this machine."""
     host = machine(request).host(fresh="again" in request.query_params)
     lines = examine(host, shipped(), None, Needs())
-    return page(request, "doctor.html", lines=lines, rating=worst(lines))
+    portal = portal_of(request)
+    listed, silent = portal.moments.get("nodes", lambda: nodes(portal.root))
+    return page(
+        request,
+        "doctor.html",
+        lines=lines,
+        rating=worst(lines),
+        nodes=listed,
+        silent=silent,
+        round=_round(request),
+    )
 
 
-ROUTES = [Route("/doctor", doctor)]
+async def visit(request: Request) -> Response:
+    """Have the doctor look at every node."""
+    await action(request)
+    root = portal_of(request).root
+    listed, _ = await run_in_threadpool(nodes, root)
+    _round(request).begin(root, [node.name for node in listed if node.state])
+    return RedirectResponse("/doctor#nodes", 303)
+
+
+ROUTES = [Route("/doctor", doctor), Route("/doctor/nodes", visit, methods=["POST"])]

@@ -17,7 +17,7 @@ from torchsmith.diagnose.diagnose import Diagnosis, explained
 from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_lines
 from torchsmith.errors import RecipeError, TorchsmithError, UsageError
-from torchsmith.jobs.clients import client_for, engine_for
+from torchsmith.jobs.clients import ENGINES, client_for, engine_for
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
 from torchsmith.jobs.states import State
@@ -47,9 +47,14 @@ def _kept(request: Request) -> Iterator[Submissions | None]:
 def listed(request: Request) -> Response:
     """The jobs, newest first; and the files whose jobs can be launched."""
     start = number(request, "from")
-    warnings: list[str] = []
-    with _kept(request) as kept:
-        jobs = all_refreshed(kept, start + _PAGE + 1, warnings.append)[start:] if kept else []
+
+    def look() -> tuple[list[Submission], list[str]]:
+        warnings: list[str] = []
+        with _kept(request) as kept:
+            found = all_refreshed(kept, _PAGE + 1, warnings.append, start=start) if kept else []
+        return found, warnings
+
+    jobs, warnings = portal_of(request).moments.get(("jobs", start), look)
     return page(
         request,
         "jobs.html",
@@ -77,16 +82,21 @@ def _text(path: Path) -> str:
 
 def one(request: Request) -> Response:
     """A job."""
-    return page(request, "job.html", **_values(request))
+    return page(request, "job.html", **_seen(request))
 
 
 def parts(request: Request) -> Response:
     """The same, for a page that is open."""
-    return Response(part("job_parts.html", **_values(request)), media_type="text/html")
+    return Response(part("job_parts.html", **_seen(request)), media_type="text/html")
 
 
-def _values(request: Request) -> dict[str, Any]:
+def _seen(request: Request) -> dict[str, Any]:
+    """A job as all see it who look at this moment."""
     wanted = request.query_params.get("id", "")
+    return portal_of(request).moments.get(("job", wanted), lambda: _values(request, wanted))
+
+
+def _values(request: Request, wanted: str) -> dict[str, Any]:
     with _kept(request) as kept:
         if kept is None:
             raise UsageError(f"there is no job {wanted!r}", "None was submitted yet.")
@@ -104,7 +114,7 @@ def _said(job: Submission) -> list[str]:
     if not job.engine_id:
         return []
     try:
-        return list(deque(redacted_lines(client_of(job).logs(job.submitted)), _LINES))
+        return list(deque(redacted_lines(client_of(job).logs(job.submitted, recent=True)), _LINES))
     except TorchsmithError as error:
         return [f"what it said cannot be had: {error.message}"]
 
@@ -148,6 +158,7 @@ def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
         "notes": notes,
         "problems": [item for item in problems if item],
         "files": files,
+        "engines": ENGINES,
     }
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.facts.files import shipped
+from torchsmith.facts.ranges import version_range
 from torchsmith.package.inspection import Inspection, inspect
-from torchsmith.ship.catalogue import Asked, Published, catalogue, search
+from torchsmith.ship.catalogue import Asked, Published, asked_in, catalogue, search
 from torchsmith.verify.checks import Check
+from torchsmith.verify.fits import Subject, Verdict, judge_releases, read_subject
 from torchsmith.verify.report import beside, from_json
-from torchsmith.web.pages import page
+from torchsmith.web.pages import page, part
 from torchsmith.web.portal import portal_of
 
 _MOST = 200
@@ -25,8 +30,10 @@ _MOST = 200
 def found(request: Request) -> Response:
     """What fits."""
     places = portal_of(request).places
+    words = request.query_params.get("words", "")[:200]
+    said = asked_in(words, shipped())
     given = {name: request.query_params.get(name, "")[:200] for name in Asked.__struct_fields__}
-    asked = Asked(**given)
+    asked = Asked(**{name: text.strip() or getattr(said, name) for name, text in given.items()})
     items: list[Published] = []
     problem: UsageError | None = None
     try:
@@ -38,24 +45,17 @@ def found(request: Request) -> Response:
         "packages.html",
         items=items[:_MOST],
         more=len(items) - _MOST,
-        asked=asked,
+        given=given,
+        words=words,
+        understood=[(name, text) for name, text in asdict(said).items() if text],
         problem=problem,
-        given=any(given.values()),
-        lines={item.address: item.install_lines(_server(request)) for item in items[:_MOST]},
+        lines={item.address: _lines(request, item) for item in items[:_MOST]},
     )
 
 
 def one(request: Request) -> Response:
     """One of them."""
-    places = portal_of(request).places
-    wanted = request.query_params.get("file", "")
-    item = (
-        next((item for item in catalogue(places) if item.address == wanted), None)
-        if places
-        else None
-    )
-    if item is None:
-        raise UsageError(f"{wanted!r} is not published here", "The list has what is.")
+    item = _item(request)
     status = item.path.stat()
     seen = _seen(item.path, status.st_size, status.st_mtime_ns)
     return page(
@@ -64,12 +64,48 @@ def one(request: Request) -> Response:
         item=item,
         seen=seen,
         checks=_checks(item.path),
-        lines=item.install_lines(_server(request)),
+        lines=_lines(request, item),
     )
 
 
-def _server(request: Request) -> str:
-    return f"http://{request.headers['host']}"
+def _item(request: Request) -> Published:
+    places = portal_of(request).places
+    wanted = request.query_params.get("file", "")
+    for item in catalogue(places) if places else ():
+        if item.address == wanted:
+            return item
+    raise UsageError(f"{wanted!r} is not published here", "The list has what is.")
+
+
+def _lines(request: Request, item: Published) -> dict[str, str]:
+    server = f"http://{request.headers['host']}"
+    return item.install_lines(server, token=bool(portal_of(request).access.token))
+
+
+class Fit(Struct, frozen=True):
+    """Neighbouring torch releases of which the same is true."""
+
+    first: Verdict
+    last: Verdict
+
+
+def fit(request: Request) -> Response:
+    """Which torch releases a wheel loads with: read apart, for that opens every library in it."""
+    item = _item(request)
+    status = item.path.stat()
+    try:
+        subject, fits = _fits(item.path, status.st_size, status.st_mtime_ns)
+    except TorchsmithError as error:
+        return HTMLResponse(part("fits.html", problem=error.message))
+    return HTMLResponse(part("fits.html", problem="", subject=subject, fits=fits))
+
+
+@lru_cache(maxsize=32)
+def _fits(path: Path, size: int, changed: int) -> tuple[Subject, tuple[Fit, ...]]:
+    subject = read_subject(path)
+    verdicts = judge_releases(subject, shipped(), version_range(":")) if subject.parts else ()
+    alike = [list(group) for _, group in groupby(verdicts, lambda item: replace(item, torch=""))]
+    return subject, tuple(Fit(group[0], group[-1]) for group in alike)
 
 
 @lru_cache(maxsize=32)
@@ -85,4 +121,8 @@ def _checks(path: Path) -> tuple[Check, ...]:
         return ()
 
 
-ROUTES = [Route("/packages", found), Route("/package", one)]
+ROUTES = [
+    Route("/packages", found),
+    Route("/package", one),
+    Route("/package/fits", fit),
+]

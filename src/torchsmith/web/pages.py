@@ -46,6 +46,11 @@ def size(count: float | None) -> str:
     return f"{count:,.0f} B"
 
 
+def took(seconds: float) -> str:
+    """How long something took, as a clock shows it; moments in seconds."""
+    return f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else clock(seconds)
+
+
 def address(path: str, **query: object) -> str:
     """An address of ours; names with slashes are safe in a query."""
     return f"{path}?{urlencode(query)}" if query else path
@@ -63,7 +68,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(when=when, size=size, clock=clock)
+    made.filters.update(when=when, size=size, clock=clock, took=took)
     made.globals.update(address=address, version=__version__)
     return made
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
@@ -20,6 +23,40 @@ if TYPE_CHECKING:
 _PATIENCE_S = 20.0
 
 
+T = TypeVar("T")
+_KEPT = 256
+
+
+class Moments:
+    """Answers that all readers of one moment share: a cluster is asked once, not by each."""
+
+    def __init__(self, seconds: float = 1.5) -> None:
+        self._seconds = seconds
+        self._turn = threading.Lock()
+        self._turns: dict[object, threading.Lock] = {}
+        self._known: dict[object, tuple[float, object]] = {}
+
+    def get(self, key: object, make: Callable[[], T]) -> T:
+        """What was made for a key a moment ago, else made now; others wait for it."""
+        with self._turn:
+            turn = self._turns.setdefault(key, threading.Lock())
+        with turn:
+            at, known = self._known.get(key, (0.0, None))
+            if time.monotonic() - at > self._seconds or key not in self._known:
+                known = make()
+                with self._turn:
+                    if len(self._known) > _KEPT:
+                        self._known.clear()
+                        self._turns = {key: turn}
+                    self._known[key] = (time.monotonic(), known)
+            return cast(T, known)
+
+    def forget(self) -> None:
+        """Something was changed: look anew."""
+        with self._turn:
+            self._known.clear()
+
+
 @dataclass
 class Portal:
     """One portal; without a `store` it serves the published folders and nothing else."""
@@ -28,6 +65,7 @@ class Portal:
     places: Places | None = None
     store: Path | None = None
     recipes: Path = field(default_factory=Path.cwd)
+    moments: Moments = field(default_factory=Moments)
 
     @property
     def root(self) -> Path:
@@ -74,4 +112,5 @@ async def action(request: Request) -> dict[str, str]:
     """The same for a form that does something."""
     if not portal_of(request).access.actions:
         raise HTTPException(403, "This portal only shows: start it with --allow-actions.")
+    portal_of(request).moments.forget()
     return await posted(request)

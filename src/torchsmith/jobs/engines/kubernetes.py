@@ -117,7 +117,13 @@ class Kubernetes:
         return self._look(job)[0]
 
     def logs(
-        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+        self,
+        job: Submitted,
+        *,
+        role: str = "",
+        task: str = "",
+        follow: bool = False,
+        recent: bool = False,
     ) -> Iterator[str]:
         """What its pods wrote; of a task that is started again, what it writes then."""
         space, _ = _place(job)

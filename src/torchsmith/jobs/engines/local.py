@@ -128,7 +128,13 @@ class Local:
         )
 
     def logs(
-        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+        self,
+        job: Submitted,
+        *,
+        role: str = "",
+        task: str = "",
+        follow: bool = False,
+        recent: bool = False,
     ) -> Iterator[str]:
         """Its output, out of the files its tasks write."""
 
@@ -136,7 +142,8 @@ class Local:
             status = self.status(job)
             return status is None or status.state.over
 
-        return record.lines(job, role=role, task=task, over=over if follow else None)
+        ended = over if follow else None
+        return record.lines(job, role=role, task=task, over=ended, recent=recent)
 
     def cancel(self, job: Submitted) -> None:
         """Stop every process of the job: those that hid in another session too."""

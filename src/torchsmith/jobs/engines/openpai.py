@@ -175,7 +175,13 @@ class OpenPai:
         return None if detail is None else status_of(detail)
 
     def logs(
-        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+        self,
+        job: Submitted,
+        *,
+        role: str = "",
+        task: str = "",
+        follow: bool = False,
+        recent: bool = False,
     ) -> Iterator[str]:
         """What its tasks wrote; of one that is started again, what it writes then."""
         mine = chooser(job, role, task)

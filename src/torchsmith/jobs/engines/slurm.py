@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
@@ -23,7 +23,14 @@ from torchsmith.jobs.client import (
     UnansweredError,
 )
 from torchsmith.jobs.engines.environment import handed_on
-from torchsmith.jobs.engines.slurm_answers import Part, accounted, marked, parts
+from torchsmith.jobs.engines.slurm_answers import (
+    ClusterNode,
+    Part,
+    accounted,
+    cluster_nodes,
+    marked,
+    parts,
+)
 from torchsmith.jobs.kept_secrets import kept_here
 from torchsmith.jobs.states import State, of_exit, state_of, together
 
@@ -127,7 +134,13 @@ class Slurm:
         return accounted(done.stdout) if done.returncode == 0 else ()
 
     def logs(
-        self, job: Submitted, *, role: str = "", task: str = "", follow: bool = False
+        self,
+        job: Submitted,
+        *,
+        role: str = "",
+        task: str = "",
+        follow: bool = False,
+        recent: bool = False,
     ) -> Iterator[str]:
         """Its output, out of the files its tasks write in a folder that all nodes see."""
         asked = -_ASK_S
@@ -141,7 +154,8 @@ class Slurm:
                 asked = time.monotonic()
             return ended
 
-        return record.lines(job, role=role, task=task, over=over if follow else None)
+        until = over if follow else None
+        return record.lines(job, role=role, task=task, over=until, recent=recent)
 
     def cancel(self, job: Submitted) -> None:
         """Stop it, or take it out of the queue."""
@@ -159,6 +173,21 @@ class Slurm:
             for job, said, comment in marked(done.stdout)
             if comment.startswith(_COMMENT)
         )
+
+    def nodes(self) -> tuple[ClusterNode, ...]:
+        """The nodes of the cluster."""
+        done = self._ask("sinfo", "--noheader", "--Node", "--format=%N|%T|%c|%m|%G|%E")
+        if done.returncode != 0:
+            raise _refusal(done, "the nodes of Slurm cannot be listed")
+        return cluster_nodes(done.stdout)
+
+    def run_on(self, node: str, words: Sequence[str]) -> bytes:
+        """What a short command says on a node; refused where the node has no room right now."""
+        options = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=500M", "--time=5")
+        done = self._ask("srun", f"--nodelist={node}", *options, "--immediate=30", *words)
+        if not done.stdout.lstrip().startswith("{"):
+            raise _refusal(done, f"{node} cannot be asked")
+        return done.stdout.encode()
 
     def _ask(
         self, program: str, *arguments: str, env: Mapping[str, str] | None = None
@@ -207,7 +236,10 @@ def _pattern(folder: Path) -> str:
 def _refusal(done: subprocess.CompletedProcess[str], what: str) -> EngineError:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     said = lines[-1] if lines else f"it ended with {done.returncode}"
-    for prefix in ("sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "fatal: ", "error: "):
+    for prefix in (
+        *("sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "sinfo: ", "srun: "),
+        *("fatal: ", "error: "),
+    ):
         said = said.removeprefix(prefix)
     if any(text in done.stderr for text in _UNHEARD):
         return EngineError(

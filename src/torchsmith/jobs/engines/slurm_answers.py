@@ -122,3 +122,25 @@ def marked(text: str) -> Iterator[tuple[str, str, str]]:
         job, _, rest = line.partition("|")
         said, _, comment = rest.partition("|")
         yield job, said, comment
+
+
+@dataclass(frozen=True)
+class ClusterNode:
+    """A node: its name, its state with the reason where there is one, and what it has."""
+
+    name: str
+    state: str
+    has: str
+
+
+def cluster_nodes(text: str) -> tuple[ClusterNode, ...]:
+    """The nodes that sinfo lists, each once: it has a line for every partition of a node."""
+    found: dict[str, ClusterNode] = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|", 5)]
+        if len(fields) == 6:
+            name, state, cpus, memory, gres, reason = fields
+            why = "" if reason.lower() in ("", "none", "(null)") else f": {reason}"
+            more = "" if gres in _NOTHING else f", {gres}"
+            found[name] = ClusterNode(name, state + why, f"{cpus} CPUs, {memory} MB{more}")
+    return tuple(found.values())

@@ -19,6 +19,8 @@ from torchsmith.engine.failure import explain_log
 from torchsmith.errors import StepFailed
 from torchsmith.verify.report import beside, from_json
 
+# In the folder of a farm: a folder for each variant, in it one for each attempt.
+VARIANTS = "variants"
 EVENTS = "events.jsonl"
 # Where a line says which event it is.
 _HEAD = 64
@@ -51,6 +53,8 @@ class Attempt:
         self.failure: Failure | None = None
         # Steps found in the store and steps run; compiles found in the compiler cache, of all.
         self.cached = self.ran = self.hits = self.compiles = 0
+        # The titles of those steps, and whether this attempt found the result in the store.
+        self.found: dict[str, bool] = {}
         self._finished = False
         self._error = ""
         self._offset = 0
@@ -111,10 +115,12 @@ class Attempt:
         match event:
             case {"event": "step-started", "title": str(title)}:
                 self.step = title
-            case {"event": "step-cached"}:
+            case {"event": "step-cached", **more}:
                 self.cached += 1
-            case {"event": "step-finished"}:
+                self.found[str(more.get("title"))] = True
+            case {"event": "step-finished", **more}:
                 self.ran += 1
+                self.found[str(more.get("title"))] = False
             case {"event": "compiler-cache-used", "hits": int(hits), "misses": int(misses)}:
                 self.hits, self.compiles = hits, hits + misses
             case {"event": "waiting", "message": str(message)}:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from torchsmith.engine.work import plain_name
 from torchsmith.errors import UsageError
-from torchsmith.jobs.farm.attempt import ENDED, EVENTS, NODE, SAID
+from torchsmith.jobs.farm.attempt import ENDED, EVENTS, NODE, SAID, VARIANTS
 from torchsmith.jobs.farm.snapshot import RECIPE, Wanted
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.resolve import resolve
@@ -61,7 +61,7 @@ def job_name(farm: str, variant: str, number: int) -> str:
 
 def attempt_folder(farm: Path, variant: str, number: int) -> Path:
     """Where an attempt at a variant leaves what it has to tell."""
-    return farm / "variants" / plain_name(variant) / str(number)
+    return farm / VARIANTS / plain_name(variant) / str(number)
 
 
 def variant_jobs(store: Path, farm: Path, what: Wanted, resources: Resources) -> list[Job]:

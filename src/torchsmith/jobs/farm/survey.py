@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchsmith.engine.store import Store
-from torchsmith.jobs.farm.attempt import Attempt, Failure
+from torchsmith.jobs.farm.attempt import VARIANTS, Attempt, Failure
 from torchsmith.jobs.farm.snapshot import RECIPE
 
 
@@ -26,6 +26,8 @@ class VariantSeen:
     hits: int = 0
     compiles: int = 0
     failure: Failure | None = None
+    # The titles of its steps, and whether the result was in the store.
+    found: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,15 @@ class FarmSeen:
     variants: tuple[VariantSeen, ...]
 
     @property
-    def causes(self) -> dict[str, list[VariantSeen]]:
-        """The variants that failed, by what they say of it."""
-        found: dict[str, list[VariantSeen]] = {}
+    def shared(self) -> dict[str, tuple[list[str], list[str]]]:
+        """The steps that one variant did for others: who ran each, and who found its result."""
+        steps: dict[str, tuple[list[str], list[str]]] = {}
         for item in self.variants:
-            if item.failure is not None:
-                found.setdefault(item.failure.reason, []).append(item)
-        return found
+            for title, found in item.found.items():
+                steps.setdefault(title, ([], []))[found].append(item.name)
+        return {
+            title: sides for title, sides in steps.items() if sides[1] and len(self.variants) > 1
+        }
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -58,8 +62,8 @@ def farms(store: Store) -> list[Path]:
 
 def survey(folder: Path) -> FarmSeen:
     """Look at a farm; its jobs go on as they did."""
-    names = [path.name for path in sorted(folder.glob("*")) if any(path.glob("[0-9]*"))]
-    return FarmSeen(folder.name, tuple(_seen(folder, name) for name in names))
+    names = [path.name for path in sorted((folder / VARIANTS).glob("[!.]*")) if path.is_dir()]
+    return FarmSeen(folder.name, tuple(_seen(folder / VARIANTS, name) for name in names))
 
 
 def _seen(folder: Path, name: str) -> VariantSeen:
@@ -81,6 +85,7 @@ def _seen(folder: Path, name: str) -> VariantSeen:
     return VariantSeen(
         *(name, state, max(numbers), attempt.node, attempt.step, attempt.seconds),
         *(attempt.cached, attempt.ran, attempt.hits, attempt.compiles, failure),
+        attempt.found,
     )
 
 

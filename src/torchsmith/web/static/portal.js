@@ -15,15 +15,25 @@ function put(element, html) {
   if (element.shown === html) return;
   element.shown = html;
   const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
+  const open = [...element.querySelectorAll("details[open][id]")].map((item) => item.id);
   // Made by the server from escaped text; scripts in it would not run: the policy forbids them.
   element.innerHTML = html;
   localTimes(element);
+  for (const name of open) document.getElementById(name)?.setAttribute("open", "");
   if (focused) document.getElementById(focused)?.focus();
 }
 
 async function fill(element, address) {
   const answer = await fetch(address, { headers: { Accept: "text/html" } });
   if (answer.ok) put(element, await answer.text());
+}
+
+async function again(part) {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.querySelector(part);
+  if (fresh) put(document.querySelector(part), fresh.innerHTML);
 }
 
 function follow(root) {
@@ -60,7 +70,7 @@ function follow(root) {
       source.close();
       source = null;
       root.removeAttribute("data-live");
-      document.querySelector("[data-sure]")?.remove();
+      again("#acting");
       root.dataset.over = "yes";
       explain();
     });
@@ -74,16 +84,14 @@ function follow(root) {
 }
 follow(document.querySelector("[data-live]"));
 
+for (const element of document.querySelectorAll("[data-fill]")) fill(element, element.dataset.fill);
+
 for (const element of document.querySelectorAll("[data-refresh]")) {
-  const again = async () => {
-    if (document.hidden || element.contains(document.activeElement)) return;
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const fresh = page.querySelector("[data-refresh]");
-    if (fresh) put(element, fresh.innerHTML);
-  };
-  setInterval(again, 1000 * Number(element.dataset.refresh));
+  setInterval(() => {
+    const focused = document.activeElement;
+    // The focus comes back to what has a name.
+    if (!document.hidden && (focused.id || !element.contains(focused))) again("[data-refresh]");
+  }, 1000 * Number(element.dataset.refresh));
 }
 
 document.addEventListener("submit", (event) => {
@@ -112,6 +120,8 @@ if (recipe) {
   const text = document.getElementById("field-toml");
   let asked = 0;
   let timer = 0;
+  const verdict = document.getElementById("verdict");
+  const shown = () => { verdict.textContent = answer.querySelector("h3")?.textContent || "Answer"; };
   const check = async () => {
     const number = ++asked;
     const fields = new URLSearchParams(new FormData(recipe));
@@ -120,7 +130,7 @@ if (recipe) {
     try {
       const said = await fetch(recipe.dataset.check, { method: "POST", body: fields });
       // An answer to what is typed no longer is none.
-      if (number === asked && said.ok) put(answer, await said.text());
+      if (number === asked && said.ok) { put(answer, await said.text()); shown(); }
     } finally {
       if (number === asked) answer.classList.remove("over");
     }
@@ -137,15 +147,24 @@ if (recipe) {
     text.value = "";
     check();
   });
-  text.addEventListener("dragover", (event) => { event.preventDefault(); text.classList.add("over"); });
-  text.addEventListener("dragleave", () => text.classList.remove("over"));
-  text.addEventListener("drop", async (event) => {
-    event.preventDefault();
-    text.classList.remove("over");
-    const file = event.dataTransfer.files[0];
-    text.value = file && file.size < 1 << 20 ? await file.text() : event.dataTransfer.getData("text");
+  const take = async (file) => {
+    if (!file) return;
+    text.value = file.size < 1 << 20 ? await file.text() : "# this file is too long for a recipe";
     check();
+  };
+  const chosen = document.getElementById("file");
+  chosen.addEventListener("change", () => take(chosen.files[0]));
+  // All of the page takes it: beside the form a browser would leave the page for the file.
+  const whole = document.documentElement;
+  whole.addEventListener("dragover", (event) => { event.preventDefault(); recipe.classList.add("over"); });
+  whole.addEventListener("dragleave", (event) => { if (!event.relatedTarget) recipe.classList.remove("over"); });
+  whole.addEventListener("drop", (event) => {
+    event.preventDefault();
+    recipe.classList.remove("over");
+    const words = event.dataTransfer.getData("text");
+    take(event.dataTransfer.files[0] || (words && new File([words], "recipe.toml")));
   });
+  shown();
 }
 
 const polled = document.querySelector("[data-poll]");
