@@ -122,7 +122,7 @@ class Trouble(Conditions, frozen=True, kw_only=True):
     why: str
 
 
-class Switch(Conditions, frozen=True, kw_only=True):
+class TorchSwitch(Conditions, frozen=True, kw_only=True):
     """Variables that make a range of releases better, and are off unless somebody sets them."""
 
     torch: Range
@@ -185,7 +185,7 @@ class TorchFile(_Model, frozen=True, kw_only=True):
     archs: list[TorchArchs]
     published: list[PublishedArchs]
     trouble: list[Trouble]
-    switch: list[Switch] = []
+    switch: list[TorchSwitch] = []
     frontend: list[TorchFrontend]
 
 
