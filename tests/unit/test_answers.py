@@ -150,8 +150,8 @@ def test_a_companion_can_be_asked_for_a_series_as_its_own_table_names_it() -> No
 
 
 def _releases(name: str, version: str) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = answers.about_companion(FACTS, name, version).data["releases"]
-    return found
+    releases: list[dict[str, str]] = answers.about_companion(FACTS, name, version).data["releases"]
+    return releases
 
 
 def test_an_unknown_companion_or_release_of_one_is_answered_too() -> None:

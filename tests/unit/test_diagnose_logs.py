@@ -347,6 +347,11 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
         ("undefined reference to `YAML::LoadFile(std::string const&)'", "string-abi-old"),
         ("undefined reference to `YAML::LoadFile(int)'", "undefined-reference"),
         ("failed call to cuInit: CUDA_ERROR_NO_DEVICE", "no-gpu-found"),
+        (
+            "dlopen(_C.so, 9): Library not loaded: @rpath/libATen.dylib\n  Reason: Incompatible "
+            "library version: libshm.dylib requires version 1.0.0 or later",
+            "unknown",
+        ),
     ],
 )
 def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: str) -> None:
