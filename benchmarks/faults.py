@@ -508,11 +508,11 @@ def report(campaign: Campaign) -> tuple[list[str], int]:
         mine = [item for item in campaign.strikes if item.name.partition(" at a call")[0] == name]
         counts = [sum(len(getattr(item, count)) for item in mine) for count in COUNTS]
         totals.update(dict(zip(COUNTS, counts, strict=True)))
-        rows.append(f"{name:<34} {len(mine):>6} " + " ".join(f"{count:>10}" for count in counts))
-    head = f"{'fault':<34} {'times':>6} " + " ".join(f"{count:>10}" for count in COUNTS)
+        rows.append(f"{name:<42} {len(mine):>6} " + " ".join(f"{count:>10}" for count in counts))
+    head = f"{'fault':<42} {'times':>6} " + " ".join(f"{count:>10}" for count in COUNTS)
     in_all = [totals[count] for count in COUNTS]
     rows.append(
-        f"{'in all':<34} {len(campaign.strikes):>6} " + " ".join(f"{n:>10}" for n in in_all)
+        f"{'in all':<42} {len(campaign.strikes):>6} " + " ".join(f"{n:>10}" for n in in_all)
     )
     return [head, *rows], sum(in_all)
 

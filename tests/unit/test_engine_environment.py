@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from torchsmith.engine.shell import step_environment
+from torchsmith.engine.shell import step_environment, step_script
 from torchsmith.plan.models import Kind, Step
 
 pytestmark = pytest.mark.unit
@@ -43,3 +44,13 @@ def test_a_step_with_network_knows_how_to_reach_it(
 def test_what_torchsmith_does_itself_sees_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MY_SETTING" in seen("fetch", monkeypatch)
     assert "MY_SETTING" in seen("image", monkeypatch)
+
+
+def test_a_script_that_gets_no_leave_does_nothing(tmp_path: Path) -> None:
+    script = step_script(Step("a", "fetch", "", commands=("touch ran",)))
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 1
+    assert not (tmp_path / "ran").exists()
+    subprocess.run(command, cwd=tmp_path, input=b"\n", check=True)
+    assert (tmp_path / "ran").exists()

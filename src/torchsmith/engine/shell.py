@@ -183,4 +183,5 @@ def step_script(step: Step) -> str:
     The first waits for leave to start: if whoever started it dies before it is known to be
     under way, the end of the pipe ends the script too.
     """
-    return "\n".join(["read -r _ && exec </dev/null", *_lines(step)]) + "\n"
+    # `read … && exec` would go on: `set -e` does not heed what stands before `&&`.
+    return "\n".join(["read -r _ || exit 1", "exec </dev/null", *_lines(step)]) + "\n"
