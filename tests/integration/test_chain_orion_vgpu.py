@@ -17,7 +17,7 @@ from tests.containers import EngineHere, served
 from tests.integration.test_finish_wheel import compile_library
 from tests.lab import Torchsmith, from_preset, git_repository
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.usefixtures("rendering_tools")]
 
 # PyPI has NVIDIA's runtime: it is linked to, and proven with.
 SETUP = """
