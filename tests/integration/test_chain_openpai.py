@@ -23,7 +23,7 @@ from tests.openpai_server import openpai_server, token_of
 from tests.registries import RegistryHere
 from tests.slurm_cluster import Cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.usefixtures("rendering_tools")]
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "tests/data/openpai"

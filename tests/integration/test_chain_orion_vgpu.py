@@ -17,25 +17,24 @@ from tests.containers import EngineHere, served
 from tests.integration.test_finish_wheel import compile_library
 from tests.lab import Torchsmith, from_preset, git_repository
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.usefixtures("rendering_tools")]
 
-# PyPI has NVIDIA's runtime: it is compiled against, and proven with.
+# PyPI has NVIDIA's runtime: it is linked to, and proven with.
 SETUP = """
 import os, sysconfig
 from setuptools import Extension, setup
 cuda = os.path.join(sysconfig.get_path("purelib"), "nvidia/cu13")
 setup(
-    name="near", version="1.0", py_modules=["near"],
+    name="near", version="1.0", packages=["near"], package_dir={"near": "."},
     install_requires=["nvidia-cuda-runtime==13.0.*", "pillow"],
     ext_modules=[Extension(
-        "_near", ["near.c"], include_dirs=[cuda + "/include"],
-        extra_objects=[cuda + "/lib/libcudart.so.13"],
+        "near._near", ["near.c"], extra_objects=[cuda + "/lib/libcudart.so.13"],
     )],
 )
 """
 SOURCE = """
 #include <Python.h>
-#include <cuda_runtime_api.h>
+int cudaRuntimeGetVersion(int*);
 static PyObject* runtime(PyObject* self, PyObject* none) {
   int version = 0;
   cudaRuntimeGetVersion(&version);
@@ -48,12 +47,12 @@ PyMODINIT_FUNC PyInit__near(void) { return PyModule_Create(&definition); }
 # The machine's own CUDA first, as torch does it; else what pip brought.
 MODULE = """
 try:
-    from _near import runtime
+    from near._near import runtime
 except ImportError:
-    import ctypes, os, sysconfig
-    folder = os.path.join(sysconfig.get_path("purelib"), "nvidia/cu13/lib")
-    ctypes.CDLL(os.path.join(folder, "libcudart.so.13"), ctypes.RTLD_GLOBAL)
-    from _near import runtime
+    import ctypes, os, nvidia
+    places = [os.path.join(place, "cu13/lib/libcudart.so.13") for place in nvidia.__path__]
+    ctypes.CDLL(next(filter(os.path.exists, places)), ctypes.RTLD_GLOBAL)
+    from near._near import runtime
 """
 CLIENT = """#!/bin/sh
 set -eu
@@ -135,7 +134,7 @@ def lab(podman: EngineHere, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             "--dist-backend nccl": "--dist-backend gloo",
         }
         here = from_preset(folder, "orion-vgpu", changes, podman)
-        for name, text in (("setup.py", SETUP), ("near.c", SOURCE), ("near.py", MODULE)):
+        for name, text in (("setup.py", SETUP), ("near.c", SOURCE), ("__init__.py", MODULE)):
             (here.project / "near" / name).write_text(text)
         vendors_client(here.project)
         yield here

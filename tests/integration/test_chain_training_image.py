@@ -15,7 +15,7 @@ from tests.conftest import PUBLISHED_TORCH
 from tests.containers import EngineHere
 from tests.lab import Torchsmith, from_preset
 
-pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
+pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.usefixtures("rendering_tools")]
 
 CHANGES = {
     'torch = "1.9.1"': f'torch = {{ release = "{PUBLISHED_TORCH}", use = "wheel" }}',
