@@ -66,7 +66,7 @@ def test_case_spaces_and_the_maker_s_name_change_nothing(name: str, gpu: Gpu) ->
         ("A16", "8.6"),
         ("NVIDIA A30", "8.0"),
         ("A40", "8.6"),
-        ("NVIDIA A40-48Q", None),
+        ("NVIDIA A40-48Q", "8.6"),
         ("A100", "8.0"),
         ("a100", "8.0"),
         ("NVIDIA A100-SXM4-80GB", "8.0"),

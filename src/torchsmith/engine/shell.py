@@ -184,4 +184,4 @@ def step_script(step: Step) -> str:
     under way, the end of the pipe ends the script too.
     """
     # `read … && exec` would go on: `set -e` does not heed what stands before `&&`.
-    return "\n".join(["read -r _ || exit 1", "exec </dev/null", *_lines(step)]) + "\n"
+    return "\n".join(["read -r _ || exit 1; exec </dev/null", *_lines(step)]) + "\n"
