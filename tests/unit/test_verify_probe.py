@@ -65,9 +65,10 @@ def test_a_crash_is_the_result_of_the_check_that_crashed() -> None:
 
 
 def test_a_hang_is_ended() -> None:
-    said = script.isolated(lambda: time.sleep(60), 0.5)
+    said = script.isolated(lambda: time.sleep(3600), 0.5)
     assert (said["status"], said["found"]) == ("fail", "did not end within 0.5 s")
-    assert said["seconds"] < 10
+    # It was not waited for, however busy the machine is.
+    assert said["seconds"] < 1800
 
 
 def test_an_exit_in_the_middle_is_a_failure() -> None:
