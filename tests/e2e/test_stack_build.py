@@ -25,7 +25,7 @@ LARGE = ("torch-spline-conv", "torch-cluster", "torch-sparse")
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(SMALL, marks=pytest.mark.integration, id="small"),
+        pytest.param(SMALL, marks=[pytest.mark.e2e, pytest.mark.long], id="small"),
         pytest.param(LARGE, marks=[pytest.mark.e2e, pytest.mark.long], id="large"),
     ],
 )
