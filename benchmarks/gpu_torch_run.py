@@ -118,7 +118,7 @@ def add_vision(work: Path, testers: Path, log: Path) -> None:
 
 
 def use(work: Path, name: str, log: Path) -> dict[str, Any]:
-    """Run the checks with what the build installed to verify it."""
+    """Run the checks with the torch that the build installed."""
     try:
         said = spoken([installed(work), HERE / "gpu_checks.py", name], log)
     except FailedError:

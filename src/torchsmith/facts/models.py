@@ -122,10 +122,11 @@ class Trouble(Conditions, frozen=True, kw_only=True):
     why: str
 
 
-class TorchSwitch(Conditions, frozen=True, kw_only=True):
-    """Variables that make a range of releases better, and are off unless somebody sets them."""
+class TorchSwitch(Fact, frozen=True, kw_only=True):
+    """Variables that upstream sets for its own wheels, and a build has to set itself."""
 
     torch: Range
+    platform: Platform | None = None
     env: dict[str, str]
     why: str
 
