@@ -74,6 +74,8 @@ torch = { release = "2.6.0", commit = "@COMMIT@" }
 python = "host"
 cuda = "none"
 patches = ["whole.patch"]
+# FBGEMM keeps some compilers out on x86-64; any will do for a stand-in.
+features = { fbgemm = "off" }
 
 [source]
 kind = "git"

@@ -1,23 +1,29 @@
 """What `torchsmith guard` costs where memory is plenty: CPU time with it, and without.
 
-    python benchmarks/guard.py                    # prints both and their ratio
-    python benchmarks/guard.py --files 20 --rounds 3
+    python benchmarks/guard.py
+    python benchmarks/guard.py --files 20 --rounds 6
 
-Files that each read a good part of the C++ library are compiled one at a time by ninja, in turn
-with and without guard. The compiler cache is off in both. Starting and ending a guard takes about
-a second whatever is built, and is told apart.
+Files that each read a good part of the C++ library are compiled one at a time by ninja: plain,
+plain again, and with guard, in an order drawn anew each round. The compiler cache is off in all.
+Starting and ending a guard takes about a second whatever is built, and is told apart. Printed is
+what the ratios of the rounds have in common, with its interval; plain again / plain is noise alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from torchsmith.bench.statistics import change, log_ratios, shift
 
 _SOURCE = """
 #include <algorithm>
@@ -63,10 +69,13 @@ def measured(command: list[str], folder: Path) -> tuple[float, float]:
 def main() -> int:
     """Measure, print, and say whether the goal is met."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--files", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--files", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--jobs", type=int, default=1)
     chosen = parser.parse_args()
+    drawn = random.Random(chosen.rounds)
+    # By kind, in CPU time and by the clock: guard without what starting and ending one takes.
+    took: dict[str, list[tuple[float, float]]] = {"plain": [], "again": [], "guard": []}
     with tempfile.TemporaryDirectory() as name:
         folder, store = Path(name), Path(name) / "store"
         write_project(folder, chosen.files)
@@ -74,19 +83,22 @@ def main() -> int:
         ninja = ["ninja", f"-j{chosen.jobs}"]
         # The first guard compiles its library.
         measured([*guard, "true"], folder)
-        start = min(measured([*guard, "true"], folder)[0] for _ in range(chosen.rounds))
-        best = {"plain": float("inf"), "guard": float("inf")}
+        starts = [measured([*guard, "true"], folder) for _ in range(chosen.rounds)]
+        start = tuple(statistics.median(side) for side in zip(*starts, strict=True))
+        print(f"a guard starts and ends in {start[0]:.2f} CPU s, {start[1]:.2f} s", flush=True)
         for number in range(chosen.rounds):
-            for kind, words in (("plain", ninja), ("guard", [*guard, *ninja])):
+            for kind in drawn.sample(sorted(took), len(took)):
                 measured(["sh", "-c", "rm -f *.o .ninja_log"], folder)
-                cpu, wall = measured(words, folder)
-                best[kind] = min(best[kind], cpu)
-                print(f"round {number + 1} {kind}: {cpu:.2f} CPU s, {wall:.2f} s")
-    compiling = (best["guard"] - start) / best["plain"]
-    print(f"plain {best['plain']:.2f} CPU s, guard {best['guard']:.2f} CPU s", end="")
-    print(f" of which {start:.2f} to start and end")
-    print(f"guard / plain: {best['guard'] / best['plain']:.3f}; each compile: {compiling:.3f}")
-    return 0 if compiling <= GOAL else 1
+                cpu, wall = measured([*guard, *ninja] if kind == "guard" else ninja, folder)
+                print(f"round {number + 1} {kind}: {cpu:.2f} CPU s, {wall:.2f} s", flush=True)
+                took[kind].append((cpu, wall))
+    compiling = [(cpu - start[0], wall - start[1]) for cpu, wall in took["guard"]]
+    for place, words in ((0, "in CPU time"), (1, "by the clock")):
+        plain, again = ([one[place] for one in took[kind]] for kind in ("plain", "again"))
+        print(f"guard / plain {words}: {change(plain, [one[place] for one in compiling])}")
+        print(f"plain again / plain {words}: {change(plain, again)}")
+    met = shift(log_ratios([cpu for cpu, _ in took["plain"]], [cpu for cpu, _ in compiling]))
+    return 0 if math.exp(met.middle) <= GOAL else 1
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """CPU-seconds of a compile in a container, as a ratio to the same compile on the machine itself.
 
-    python -m benchmarks.places [RECIPE] [--files 50] [--seed 1] [--rounds 2] [--system debian-12]
+    python -m benchmarks.places [RECIPE] [--files 50] [--seed 1] [--system debian-12]
 
 RECIPE asks for torch from source (default: the preset quickstart). Its torch is configured on this
-machine, then files of it are drawn and compiled without a compiler cache, as steps of a plan: here
-and in a container of the named distribution, one after the other, as many rounds as asked for. The
-two should be the same distribution, so that only the place differs. The store is --store, so that
-what was configured before is not configured again.
+machine, then files of it are drawn and compiled without a compiler cache, as steps of a plan: a few
+here, then the same few in a container of the named distribution, and so on, so that both meet the
+machine in the same state. The two should be the same distribution, so that only the place differs.
+The store is --store. What was measured is kept there: the same command goes on where it was
+stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import re
 import shlex
 import subprocess
 import uuid
-from collections.abc import Iterator
 from dataclasses import replace as with_fields
 from pathlib import Path
 
@@ -34,6 +34,8 @@ from torchsmith.plan.models import HERE, Place, Plan, Step
 from torchsmith.recipe.load import LoadedRecipe, load_recipe
 from torchsmith.recipe.presets import find_preset
 
+# So many are compiled here, then there.
+_AT_ONCE = 5
 _GENERATORS = ("generate-torch-sources", "ATEN_CPU_FILES_GEN_TARGET")
 
 
@@ -59,14 +61,14 @@ def _to_nowhere(entry: dict[str, str]) -> str:
     return shlex.join(words)
 
 
-def step(number: int, place: Place, commands: list[str], needs: tuple[str, ...]) -> Step:
-    """A step that compiles the drawn files, two at once."""
+def step(place: Place, commands: list[str], needs: tuple[str, ...]) -> Step:
+    """A step that compiles a few files, two at once."""
     lines = "\n".join(commands)
     where = "container" if place.inside else "here"
     return Step(
-        id=f"compile-{where}-{number}",
+        id=f"compile-{where}",
         kind="compile",
-        title=f"Round {number}, {place.system or 'this machine'}",
+        title=f"{len(commands)} files, {place.system or 'this machine'}",
         place=place,
         needs=needs,
         # What an earlier run took is not what is asked.
@@ -74,9 +76,9 @@ def step(number: int, place: Place, commands: list[str], needs: tuple[str, ...])
         commands=(
             f"cat > round.sh <<'END_OF_ROUND'\n{lines}\nEND_OF_ROUND",
             "xargs --delimiter='\\n' --max-procs=2 --max-args=1 bash -c < round.sh",
-            f"echo done > done-{where}-{number}",
+            f"echo done > done-{where}",
         ),
-        outputs=(f"done-{where}-{number}",),
+        outputs=(f"done-{where}",),
     )
 
 
@@ -85,11 +87,16 @@ def planned(loaded: LoadedRecipe, store: Store, *, here: bool = False) -> Plan:
     return plan_recipe(loaded, read_host(Path.cwd()), store, Wanted(build_only=True, here=here))
 
 
-def rounds(count: int, place: Place, commands: list[str], base: Step) -> Iterator[Step]:
-    """Here and there by turns."""
-    for number in range(1, count + 1):
-        yield step(number, HERE, commands, ())
-        yield step(number, place, commands, (base.id,))
+def measured(plan: Plan, store: Store, project: Path, work: Path) -> dict[str, float]:
+    """The CPU-seconds of every compile step of a plan that is run for them alone."""
+    took: dict[str, float] = {}
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepFinished):
+            took[event.step] = event.cpu_seconds
+
+    build(with_keys(plan, {}), store, project=project, work=work, on_event=note)
+    return {where: took[f"compile-{where}"] for where in ("here", "container")}
 
 
 def main() -> None:
@@ -98,7 +105,6 @@ def main() -> None:
     parser.add_argument("recipe", nargs="?", type=Path)
     parser.add_argument("--files", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--system", default="debian-12")
     parser.add_argument("--store", type=Path)
     given = parser.parse_args()
@@ -114,23 +120,21 @@ def main() -> None:
     boxed = planned(with_fields(loaded, recipe=recipe), store)
     base = next(item for item in boxed.steps if item.kind == "base")
     place = next(item.place for item in boxed.steps if item.place.inside)
-    steps = (base, *rounds(given.rounds, place, commands, base))
-    measured = with_keys(replace(boxed, name=plan.name, steps=steps), {})
-    took: dict[str, float] = {}
-
-    def note(event: Event) -> None:
-        if isinstance(event, StepFinished):
-            took[event.step] = event.cpu_seconds
-
-    build(measured, store, project=project, work=configured.work, fresh=True, on_event=note)
-    for kind in ("here", "container"):
-        times = [seconds for name, seconds in took.items() if f"-{kind}-" in name]
-        print(f"{kind:>10}: {', '.join(f'{seconds:.1f}' for seconds in times)} CPU-s")
-    here, there = (
-        sum(seconds for name, seconds in took.items() if f"-{kind}-" in name)
-        for kind in ("here", "container")
-    )
-    print(f"{len(commands)} files in a container of {given.system}: {there / here:.3f} of here")
+    kept = store.root / f"places-{given.system}-{given.seed}.json"
+    results: dict[str, dict[str, float]] = json.loads(kept.read_text()) if kept.exists() else {}
+    total = {"here": 0.0, "container": 0.0}
+    for begin in range(0, len(commands), _AT_ONCE):
+        few = commands[begin : begin + _AT_ONCE]
+        files = f"{begin + 1}-{begin + len(few)}"
+        if files not in results:
+            steps = (base, step(HERE, few, ()), step(place, few, (base.id,)))
+            pair = replace(boxed, name=plan.name, steps=steps)
+            results[files] = measured(pair, store, project, configured.work)
+            kept.write_text(json.dumps(results))
+        here, there = results[files]["here"], results[files]["container"]
+        total = {"here": total["here"] + here, "container": total["container"] + there}
+        ratio = total["container"] / total["here"]
+        print(f"files {files}: {here:.1f} and {there:.1f} CPU-s; so far {ratio:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def serving(folder: Path, host: str = "127.0.0.1", **http: object) -> Iterator[R
             ["docker-registry", "serve", folder / "config.yml"], stdout=log, stderr=log
         )
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:
             with contextlib.suppress(OSError), socket.create_connection((host, port), 1):
                 break

@@ -11,7 +11,7 @@ from torchsmith.engine.build import build
 from torchsmith.engine.command import this_command
 from torchsmith.engine.store import Store
 from torchsmith.errors import TorchsmithError
-from torchsmith.plan.models import Plan, Step, step_key
+from torchsmith.plan.models import Cost, Plan, Step, step_key
 
 FILES = 6
 CMAKE = """
@@ -60,6 +60,7 @@ def plan(*, fails: bool, letter: str = "a") -> Plan:
                 "cmake --build out",
             ),
             outputs=("out",),
+            cost=Cost(core_seconds=30.0, basis="six small files"),
         ),
         Step(
             id="pack",
@@ -85,6 +86,8 @@ if __name__ == "__main__":
             Store(folder / "store"),
             project=folder,
             jobs=2,
+            # Room for one compile of those nobody has measured, so that the other waits.
+            memory=3 << 29 if "new" in sys.argv else None,
             command=this_command(),
         )
     except TorchsmithError as error:

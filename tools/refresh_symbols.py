@@ -1,9 +1,11 @@
 """Refresh the table of what torch's published libraries export, for `torchsmith fits`.
 
 Of every release since 2.1 and both platforms, one wheel's libraries are read in place on PyPI,
-by HTTP range requests: some 20 GB pass, one library at a time lies on the disk.
+by HTTP range requests: one library at a time lies on the disk. What was published never changes:
+only releases that the table lacks are read, some 0.7 GB each. All of them are some 20 GB.
 
-    python -m tools.refresh_symbols                  rewrite the table
+    python -m tools.refresh_symbols                  add what is new to the table
+    python -m tools.refresh_symbols --all            read all of them again
     python -m tools.refresh_symbols --cache FOLDER   keep each wheel's symbols there, for next time
 """
 
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,7 +35,7 @@ from tools.refresh_pypi import (
     write_atomically,
 )
 
-from torchsmith.facts.exports import Build, pack
+from torchsmith.facts.exports import Build, exports_in, exports_of, pack
 from torchsmith.facts.files import DATA
 from torchsmith.verify.symbols import read_symbols
 
@@ -95,14 +97,23 @@ def cached(web: Web, wheel: File, folder: Path | None) -> Exports:
     return found
 
 
-def with_cuda(found: Mapping[tuple[str, str], Exports]) -> dict[Build, set[str]]:
-    """Join what the libraries of each release and platform export, CUDA's lent to the other."""
+def with_cuda(
+    found: Mapping[tuple[str, str], Exports], known: Collection[tuple[str, str]] = ()
+) -> dict[Build, set[str]]:
+    """Join what the libraries of each release and platform export, CUDA's lent to the other.
+
+    `known` are those that were read before: what is lent to them is all that is new.
+    """
     joined: dict[Build, set[str]] = {}
-    for (version, platform), table in found.items():
+    for version in dict.fromkeys(version for version, _ in found):
         lender = found.get((version, PLATFORMS[-1]), {})
-        whole = {**table, **{name: lender[name] for name in lender if "cuda" in name}}
-        build = Build(version, platform, tuple(sorted(whole)))
-        joined[build] = set().union(*whole.values())
+        lent = {name: names for name, names in lender.items() if "cuda" in name}
+        for platform in PLATFORMS:
+            place = (version, platform)
+            whole = {**found.get(place, {}), **lent}
+            if whole and (place in found or place in known):
+                build = Build(version, platform, tuple(sorted(whole)))
+                joined[build] = set().union(*whole.values())
     return joined
 
 
@@ -113,15 +124,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", type=Path, default=TABLE, help="the file to write")
     parser.add_argument("--cache", type=Path, help="keep each wheel's symbols in this folder")
     parser.add_argument("--jobs", type=int, default=4, help="wheels at a time")
+    parser.add_argument("--all", action="store_true", help="read known releases again, too")
     options = parser.parse_args(arguments)
     web = Web()
     try:
+        fresh = options.all or not options.table.exists()
+        old = exports_of({}) if fresh else exports_in(options.table.read_bytes())
+        known = {(item.torch, item.platform) for item in old.builds}
         releases = by_release(files_of(web, options.index, "torch"), OLDEST)
         wheels = {
             (version, platform): wheel
             for version, files in reversed(releases.items())
             for platform in PLATFORMS
-            if (wheel := chosen(files, platform))
+            if (version, platform) not in known and (wheel := chosen(files, platform))
         }
         with ThreadPoolExecutor(options.jobs) as pool:
             tables = pool.map(lambda wheel: cached(web, wheel, options.cache), wheels.values())
@@ -130,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found[place] = table
                 total = sum(map(len, table.values()))
                 print(*place, f"{total} symbols", file=sys.stderr, flush=True)
-        write_atomically(options.table, pack(with_cuda(dict(reversed(found.items())))))
+        write_atomically(options.table, pack(old.and_of(with_cuda(found, known))))
     except (RefreshError, OSError) as error:
         print(f"refresh_symbols: {error}", file=sys.stderr)
         return 2

@@ -1,15 +1,14 @@
 """Render what the documentation shows, from real runs: nothing in it is typed by hand twice.
 
-    python tools/render_docs.py            rewrite what is out of date
-    python tools/render_docs.py --check    only say what is (exit 1)
+    python -m tools.render_docs            rewrite what is out of date
+    python -m tools.render_docs --check    only say what is (exit 1)
 
-Seven things are rendered:
+Six things are rendered:
 
-- ``docs/recipe-reference.md``, from the recipe's models and ``docs/recipe-keys.toml``;
-- ``docs/matrix.md``, from the facts;
-- the answers in ``console`` blocks of README.md and docs/*.md. A block that shows only
+- the pages of the reference, see ``tools/reference_pages.py``;
+- the answers in ``console`` blocks of README.md and the pages below docs/. A block that shows only
   commands is run and left as it is. A command must end with 0, unless ``$ echo $?`` follows;
-- the pictures of terminals in docs/pictures/;
+- the pictures in docs/pictures/ that a command draws;
 - the list of known failures in ``docs/diagnose.md``;
 - the table of states in ``docs/jobs.md``;
 - the tables of ``docs/presets.md``, from ``docs/presets.toml``.
@@ -25,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import pty
 import re
@@ -35,35 +33,22 @@ import sys
 import tempfile
 import tomllib
 import traceback
-import types
-import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-from annotated_types import Ge, Le
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from tools.reference_pages import PAGES, cell
 
 from torchsmith.diagnose.knowledge import shipped as shipped_failures
-from torchsmith.facts.cuda import arch_number
 from torchsmith.facts.files import shipped
-from torchsmith.facts.ranges import version_range
-from torchsmith.facts.torch import entry_for, wheel_cudas
 from torchsmith.jobs.states import WORDS, State
-from torchsmith.recipe import job, models, outcome, values
-from torchsmith.recipe.gpus import Gpus
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 EXAMPLES = DOCS / "examples"
 PICTURES = DOCS / "pictures"
-REFERENCE = DOCS / "recipe-reference.md"
-MATRIX = DOCS / "matrix.md"
-KEYS = DOCS / "recipe-keys.toml"
 DIAGNOSE = DOCS / "diagnose.md"
 JOBS = DOCS / "jobs.md"
 PRESETS = DOCS / "presets.md"
@@ -73,7 +58,7 @@ _SHELL = frozenset("();<>|&")
 
 def pages() -> list[Path]:
     """Every page that is written by hand."""
-    return [ROOT / "README.md", *sorted(set(DOCS.glob("*.md")) - {REFERENCE, MATRIX})]
+    return [ROOT / "README.md", *sorted(set(DOCS.rglob("*.md")) - set(PAGES))]
 
 
 # ------------------------------------------------------------------------------- running
@@ -305,274 +290,21 @@ def _console(page: Page, body: str, folder: Path) -> str:
 
 # ------------------------------------------------------------------------------ pictures
 
-
-@dataclass(frozen=True)
-class Picture:
-    """A terminal as it looked."""
-
-    name: str
-    title: str
-    command: str
-    code: int = 0
+# Pictures that a command draws, from what lies in docs/examples/.
+DRAWN = {
+    "bench-cpu.svg": "torchsmith bench --read bench-cpu.json --html bench-cpu.svg",
+    "bench-gpu.svg": "torchsmith bench --read bench-gpu.json --html bench-gpu.svg",
+}
 
 
-SHOTS = (
-    Picture(
-        "plan",
-        "a plan",
-        'torchsmith plan --torch 1.9.1 --python 3.8 --cuda 11.1 --gpu "RTX 3090" '
-        "--host workstation.json",
-    ),
-    Picture(
-        "refusal",
-        "a refusal, and what would work",
-        'torchsmith plan --torch 1.9.1 --python 3.12 --cuda 10.2 --gpu "RTX 3090" '
-        "--host workstation.json",
-        3,
-    ),
-    Picture(
-        "doctor",
-        "what a machine lacks",
-        "torchsmith doctor training.toml --host workstation.json",
-        4,
-    ),
-    Picture(
-        "problems",
-        "every mistake at once",
-        "torchsmith plan wrong.toml",
-        2,
-    ),
-)
-
-# rich's own template fetches a font from the network, which a picture in a README cannot.
-_SVG = """\
-<svg xml:space="preserve" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<!-- Rendered by tools/render_docs.py from a real run. -->
-<style>
-.{unique_id}-matrix {{
-  font-family: "DejaVu Sans Mono", Menlo, Consolas, "Liberation Mono", monospace;
-  font-size: {char_height}px; line-height: {line_height}px;
-}}
-.{unique_id}-title {{ font-size: 18px; font-weight: bold; font-family: sans-serif; }}
-{styles}
-</style>
-<defs>
-<clipPath id="{unique_id}-clip-terminal">
-<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
-</clipPath>
-{lines}
-</defs>
-{chrome}
-<g transform="translate({terminal_x}, {terminal_y})" clip-path="url(#{unique_id}-clip-terminal)">
-{backgrounds}
-<g class="{unique_id}-matrix">
-{matrix}
-</g>
-</g>
-</svg>
-"""
-
-
-def draw(shot: Picture, folder: Path) -> str:
-    """The picture of a command and its answer, as SVG."""
-    from rich.console import Console
-    from rich.text import Text
-
-    answer = ask(shot.command, folder)
-    if answer.code != shot.code:
-        raise SystemExit(f"{shot.command} ends with {answer.code}: {answer.text}")
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        console = Console(width=WIDTH, record=True, file=nowhere, highlight=False)
-        prompt = Text("$ ", style="bold green")
-        console.print(prompt + Text(shot.command, style="bold"), soft_wrap=False)
-        text = "\n".join(line.rstrip() for line in answer.text.rstrip().splitlines())
-        console.print(Text.from_ansi(text), soft_wrap=False)
-        return console.export_svg(title=shot.title, code_format=_SVG, unique_id=shot.name)
-
-
-def pictures() -> dict[Path, str]:
-    """Every picture of a terminal."""
+def draw(picture: str) -> str:
+    """The picture as its command draws it today."""
     with tempfile.TemporaryDirectory() as name:
         folder = scratch(Path(name))
-        return {PICTURES / f"{shot.name}.svg": draw(shot, folder) for shot in SHOTS}
-
-
-# ----------------------------------------------------------------------------- reference
-
-# Where each table of a recipe is written; the order of the page.
-TABLES: dict[str, tuple[type[BaseModel], ...]] = {
-    "The top of the file": (models.Recipe,),
-    "What is built": (
-        models.Torch,
-        models.Cuda,
-        models.Source,
-        models.Patch,
-        models.Build,
-        models.Archive,
-    ),
-    "What is built with it": (models.Companions, models.Extension, models.GitSource),
-    "What it is packed into": (outcome.Packages,),
-    "Images": (outcome.Image, outcome.Foundation, outcome.Client, outcome.Training),
-    "Shipping": (outcome.Publish,),
-    "Jobs": (job.Job, job.Role, job.Port, job.Mount, job.Slurm, job.Kubernetes),
-    "Several at once": (models.Matrix, models.MatrixCell),
-}
-HEADINGS = {
-    "Recipe": "",
-    "Torch": "[torch]",
-    "Cuda": "[cuda]",
-    "Source": "[source]",
-    "Patch": "[[patches]]",
-    "Build": "[build]",
-    "Archive": "[build.python_source]",
-    "Companions": "[companions]",
-    "Extension": "[[companions.extension]]",
-    "GitSource": "[companions.extension.git]",
-    "Packages": "[packages]",
-    "Image": "[image]",
-    "Foundation": "[image.foundation]",
-    "Client": "[[image.client]]",
-    "Training": "[[image.train]]",
-    "Publish": "[publish]",
-    "Job": "[[job]]",
-    "Role": "[[job.role]]",
-    "Port": "[[job.role.port]]",
-    "Mount": "[[job.data]], [[job.output]]",
-    "Slurm": "[job.slurm]",
-    "Kubernetes": "[job.kubernetes]",
-    "Matrix": "[matrix]",
-    "MatrixCell": "[[matrix.include]]",
-}
-# What a value may be, where a type alone would not tell a person.
-NAMED: tuple[tuple[Any, str], ...] = (
-    (Gpus, "a GPU, an arch list, or a list of them"),
-    (models.TorchWish, "a release, or a table"),
-    (models.CudaWish, 'a release, `"none"`, `"host"`, or a table'),
-    (models.PatchWish, "a path, or a table"),
-    (models.CompanionWish, '`"match"`, `"none"` or a release; `true` and `false` too'),
-    (values.FeatureMode, '`"on"`, `"off"`, `"system"`, `"static"`; `true` and `false` too'),
-    (values.Pythons, 'a Python as major.minor, `"host"`, or a list of them'),
-    (values.Line, "one line of text"),
-    (values.Lines, "text"),
-    (values.Script, "text"),
-    (values.ProjectPath, "a path inside the recipe's folder"),
-    (values.SourcePath, "a path, inside the recipe's folder or absolute"),
-)
-
-
-def models_shown() -> list[type[BaseModel]]:
-    """Every model of the page, in its order."""
-    return [model for group in TABLES.values() for model in group]
-
-
-def extras() -> dict[str, dict[str, dict[str, str]]]:
-    """What the page says beyond the models: examples, and words where a model has none."""
-    table: dict[str, dict[str, dict[str, str]]] = tomllib.loads(KEYS.read_text(encoding="utf-8"))
-    return table
-
-
-def kind(hint: Any) -> str:
-    """What a value may be, in words."""
-    for named, words in NAMED:
-        if hint == named:
-            return words
-    origin = typing.get_origin(hint)
-    if origin is Annotated:
-        return _annotated(hint)
-    if origin is Literal:
-        return ", ".join(f"`{_toml(value)}`" for value in typing.get_args(hint))
-    if origin in (typing.Union, types.UnionType):
-        parts = [kind(part) for part in typing.get_args(hint) if part is not type(None)]
-        return ", or ".join(parts)
-    if origin is list:
-        (item,) = typing.get_args(hint)
-        return f"a list, each {kind(item)}"
-    if origin is dict:
-        return "a table of names and values"
-    if isinstance(hint, type) and issubclass(hint, BaseModel):
-        return "a table"
-    return {bool: "`true` or `false`", int: "a whole number", str: "text"}[hint]
-
-
-def _annotated(hint: Any) -> str:
-    base, *metadata = typing.get_args(hint)
-    flat = [
-        part
-        for item in metadata
-        for part in (item.metadata if isinstance(item, FieldInfo) else (item,))
-    ]
-    if form := next((item for item in flat if isinstance(item, values.Form)), None):
-        return form.expected
-    low = next((item.ge for item in flat if isinstance(item, Ge)), None)
-    high = next((item.le for item in flat if isinstance(item, Le)), None)
-    if base is int and low is not None and high is not None:
-        return f"a whole number, {low} to {high}"
-    return kind(base)
-
-
-def _toml(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _default(info: FieldInfo) -> str:
-    if info.is_required():
-        return "**needed**"
-    value = info.default
-    if value is PydanticUndefined:
-        assert info.default_factory is not None
-        value = typing.cast("typing.Callable[[], object]", info.default_factory)()
-    if isinstance(value, models.Cuda):
-        value = value.version
-    if value is None or isinstance(value, BaseModel) or value in ([], {}, ""):
-        return ""
-    if isinstance(value, list) and len(value) == 1:
-        (value,) = value
-    return f"`{_toml(value)}`"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def rows(model: type[BaseModel]) -> Iterator[Sequence[str]]:
-    """The lines of one table: key, value, default, meaning, example."""
-    hints = typing.get_type_hints(model, include_extras=True)
-    more = extras().get(model.__name__, {})
-    for name, info in model.model_fields.items():
-        key = info.alias or name
-        said = more.get(key, {})
-        meaning = info.description or ""
-        yield (
-            f"`{key}`",
-            kind(hints[name]),
-            _default(info),
-            meaning,
-            f"`{said['example']}`" if "example" in said else "",
-        )
-
-
-def reference() -> str:
-    """The page on every key."""
-    lines = [
-        "# Every key of a recipe",
-        "",
-        "<!-- Rendered by tools/render_docs.py from the models; change those, not this. -->",
-        "",
-        "[Recipes](recipes.md) explains how to write one. This page lists every key there is,",
-        "with its default; a blank default means that nothing is set. `torchsmith schema` prints",
-        "the same as JSON Schema, for editors.",
-    ]
-    for group, members in TABLES.items():
-        lines += ["", f"## {group}"]
-        for model in members:
-            heading = HEADINGS[model.__name__]
-            lines += ["", f"### `{heading}`"] if heading else []
-            about = (model.__doc__ or "").strip().splitlines()[0]
-            lines += ["", about, ""]
-            lines += ["| key | value | default | meaning | example |"]
-            lines += ["| --- | --- | --- | --- | --- |"]
-            lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows(model)]
-    return "\n".join(lines) + "\n"
+        answer = ask(DRAWN[picture], folder)
+        if answer.code:
+            raise SystemExit(f"{DRAWN[picture]} ends with {answer.code}: {answer.text}")
+        return (folder / picture).read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------ tables of pages
@@ -598,7 +330,7 @@ def states() -> str:
             ", ".join(f"`{word}`" for word, meant in table.items() if meant is state)
             for table in WORDS.values()
         )
-        lines += [f"| `{state}` | {_cell(state.meaning)} | {' | '.join(words)} |"]
+        lines += [f"| `{state}` | {cell(state.meaning)} | {' | '.join(words)} |"]
     return "\n".join([*lines, ""])
 
 
@@ -619,51 +351,6 @@ def beside(table: Any) -> str:
     return "\n".join([*lines, ""])
 
 
-def matrix() -> str:
-    """Every release of PyTorch with its Pythons, its CUDAs and its GPUs."""
-    facts = shipped()
-    lines = [
-        "# Which torch with which Python, CUDA and GPU",
-        "",
-        "<!-- Rendered by tools/render_docs.py from the facts; change those, not this. -->",
-        "",
-        "What the PyTorch project publishes, and what its sources build with. `torchsmith facts",
-        "torch` gives one line of it with its sources; `torchsmith plan` answers for a recipe.",
-        "",
-        "| torch | Python | experimental | wheels, x86-64: CUDA | wheels, Arm: CUDA | on PyPI | "
-        "sources build with CUDA | newest GPU it knows |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for item in reversed(facts.releases.release):
-        torch = item.version
-        wheels = [wheel_cudas(facts, torch, name) for name in ("linux-x86_64", "linux-aarch64")]
-        span = entry_for(facts.torch.cuda, torch)
-        archs = entry_for(facts.torch.archs, torch)
-        cells = [
-            torch,
-            ", ".join(item.pythons),
-            ", ".join(item.experimental),
-            *(", ".join(cudas) for cudas in wheels),
-            item.pypi_cuda or "",
-            str(version_range(span.value)) if span is not None else "",
-            max(archs.known, key=arch_number) if archs is not None else "",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "## GPUs and CUDA",
-        "",
-        "| compute capability | family | CUDA that compiles for it |",
-        "| --- | --- | --- |",
-    ]
-    lines += [
-        f"| {arch.arch} | {arch.family} | {version_range(arch.cuda)} |"
-        for arch in facts.cuda.arch
-        if not arch_number(arch.arch)[2]
-    ]
-    return "\n".join([*lines, ""])
-
-
 def known_failures() -> str:
     """Every failure that is known, by area."""
     lines: list[str] = []
@@ -673,36 +360,27 @@ def known_failures() -> str:
         for item in items:
             fix = f"`{item.fix.key}`" if item.fix else ""
             title = re.sub(r"\{\w+(?:\|([^}]*))?\}", lambda gap: gap[1] or "…", item.title)
-            lines += [f"| [{item.id}]({item.source}) | {_cell(title)} | {fix} |"]
+            lines += [f"| [{item.id}]({item.source}) | {cell(title)} | {fix} |"]
     return "\n".join(lines)
 
 
 # ---------------------------------------------------------------------------------- main
 
 
-def seen(svg: str) -> str:
-    """The words of a picture, which do not depend on the version of what drew it."""
-    return "\n".join(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
-
-
 def rendered() -> tuple[dict[Path, str], list[str]]:
     """Every file as it should be, and the problems met on the way."""
     ran = [run_page(path) for path in pages()]
     files = {
-        REFERENCE: reference(),
-        MATRIX: matrix(),
+        **{path: page() for path, page in PAGES.items()},
         **{page.path: page.text for page in ran},
-        **pictures(),
+        **{PICTURES / name: draw(name) for name in DRAWN},
     }
     return files, [item for page in ran for item in page.problems]
 
 
 def is_current(path: Path, wanted: str) -> bool:
     """Whether a file says what it should."""
-    if not path.is_file():
-        return False
-    text = path.read_text(encoding="utf-8")
-    return seen(text) == seen(wanted) if path.suffix == ".svg" else text == wanted
+    return path.is_file() and path.read_text(encoding="utf-8") == wanted
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from torchsmith.host.models import Compiler, Host, Python
 from torchsmith.plan.build import make_plan
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.build_rules import find_system, from_uv
+from torchsmith.resolve.build_rules import find_system, from_uv, pythons_of
 from torchsmith.resolve.changes import changed
 from torchsmith.resolve.models import Refusal, Resolution
 from torchsmith.resolve.resolve import resolve
@@ -97,11 +97,11 @@ def tried(facts: Facts, cells: Iterator[tuple[str, ...]]) -> Tally:
 def _flaws(facts: Facts, recipe: Recipe, made: Resolution, here: Host) -> Iterator[str]:
     """What is wrong with a resolution although nothing was refused."""
     system = find_system(facts, made.system)
-    own = system.python if system is not None else OWN.name
+    own = pythons_of(system) if system is not None else (OWN.name,)
     if made.python_from == "uv" and not from_uv(made.python):
         yield f"uv has no Python {made.python}"
-    if made.python_from == "system" and made.python != own:
-        yield f"Python {made.python} is not {made.system or here.system}'s own"
+    if made.python_from == "system" and made.python not in own:
+        yield f"Python {made.python} is none that {made.system or here.system} packages"
     if not make_plan(recipe, [made], facts, "0").steps:
         yield "nothing is planned"
 

@@ -169,3 +169,93 @@ class InterruptedRunError(TorchsmithError):
         # What a shell reports for a program ended by that signal.
         self.exit_code = 128 + signal
         super().__init__("stopped", "Run the same command again: it goes on from here.")
+
+
+class SourceError(TorchsmithError):
+    """A source could not be brought, or is not what it should be."""
+
+    exit_code = 8
+
+
+class UnreachableError(SourceError):
+    """Nobody answered, or who answered does not have it: another place may.
+
+    Kept apart from a source that came but is not what was expected, which no other
+    place may paper over.
+    """
+
+
+class NotServedError(UnreachableError):
+    """A server answered that it does not have the file."""
+
+
+class VerificationError(TorchsmithError):
+    """A check failed: what was verified is not what it should be."""
+
+    exit_code = 9
+
+
+class ParityError(TorchsmithError):
+    """Results differ by more than rounding explains."""
+
+    exit_code = 9
+
+
+class UnknownFailureError(TorchsmithError):
+    """Nothing known explains the log."""
+
+    exit_code = 10
+
+
+class NoContainerToolError(HostError):
+    """No container tool can be used here: none is installed, or it is not running."""
+
+
+class ContainerToolError(TorchsmithError):
+    """A container tool refused; `said` holds its last lines."""
+
+    exit_code = 6
+
+    def __init__(self, message: str, hint: str = "", said: Sequence[str] = ()) -> None:
+        super().__init__(message, hint)
+        self.said = tuple(said)
+
+
+class NoImageError(ContainerToolError):
+    """An image is not in the container tool's store."""
+
+    def __init__(self, image: str, tool: str) -> None:
+        super().__init__(
+            f"{tool} has no image {image}",
+            f"`{tool} images` lists those it has; `torchsmith image build` makes a recipe's.",
+        )
+
+
+class RegistryError(OutputError):
+    """A registry refuses, or cannot be reached."""
+
+
+class UnreachableRegistryError(RegistryError):
+    """Nobody answers there."""
+
+    exit_code = 8
+
+
+class ClusterError(TorchsmithError):
+    """A cluster refused what it was asked, or cannot be asked: nothing was submitted."""
+
+    exit_code = 11
+
+
+class UnansweredError(ClusterError):
+    """A cluster was asked and no answer came: it may have heard.
+
+    The intent stays in the journal, and is looked up by its token before anything is submitted
+    again.
+    """
+
+
+class JobFailed(TorchsmithError):  # noqa: N818 - the event, said as one
+    """A job that was waited for did not end well."""
+
+    exit_code = 12

@@ -47,7 +47,7 @@ def one_file(pattern: str) -> Path:
     if len(matches) != 1:
         found = ", ".join(map(str, matches)) or "none"
         raise UsageError(
-            f"{pattern} was to be one file, and there is {found}",
+            f"{pattern} must match one file, but matches {found}",
             "Remove what does not belong there, then run the same command again.",
         )
     return matches[0]

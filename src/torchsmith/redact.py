@@ -79,6 +79,21 @@ _PLACES = (
     _rule("creds", r"creds[= ](?P<secret>[^\s:]{1,200}:\S{1,1024})"),
     _rule("aws_secret_access_key ", r"aws_secret_access_key[ \t]{1,3}(?P<secret>[^\s=:]{16,200})"),
     _rule("login ", r"login [^\s]{1,100}[ \t]{1,3}password[ \t]{1,3}(?P<secret>\S{1,1024})"),
+    _rule("mysql", r"mysql\w{0,10}\b[^\n]{0,300}?\s-p(?P<secret>[^\s-]\S{0,1024})"),
+    _rule("sudo ", r"sudo [^\n|]{0,80}?<<<[ \t]{0,3}[\"']?(?P<secret>[^\s\"'$]{1,1024})"),
+    _rule("set ", r"set [ \t]{0,3}(?:\w{1,40}[_.])?token[ \t]{1,3}(?P<secret>[^\s$<]{8,1024})"),
+    _rule(" pass", r" pass[ \t]{0,3}[=:][ \t]{0,3}(?P<secret>(?!\d+\b)[^\s\"'$]{6,1024})"),
+    _rule(
+        "password is", r"password is:?[ \t]{1,3}[\"'`]?(?P<secret>(?=\S{0,80}\d)[^\s\"'`]{6,200})"
+    ),
+    _rule(
+        "_api_key ",
+        r"_api_key[ \t]{1,3}(?P<secret>(?=\S{0,80}\d)(?=\S{0,80}[A-Za-z])[\w./+=-]{16,1024})",
+    ),
+    _rule("-api:", r"-api:[ \t]{0,3}(?P<secret>[^\s\"'$]{8,8192})"),
+    # Telegram's bots, and Google's tokens to renew others with.
+    _rule(":aa", r":(?P<secret>AA[\w-]{30,60})(?![\w-])"),
+    _rule("1//0", r"1//0(?P<secret>[\w-]{30,400})"),
     _rule("pass:", r"pass:(?P<secret>[^\s\"']{1,1024})"),
     _rule("pwd=", r"(?<=[;&?])pwd=(?P<secret>[^\s;&\"']{1,1024})"),
     _rule("redis-cli", r"redis-cli\b[^\n]{0,200}?\s-a[ \t]{1,3}(?P<secret>\S{1,1024})"),

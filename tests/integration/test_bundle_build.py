@@ -20,6 +20,8 @@ RECIPE = """
 name = "away"
 torch = {{ release = "2.6.0", ref = "main" }}
 python = "host"
+# On x86-64 FBGEMM asks for another gcc than Debian 12 has, and nothing here is linked with a BLAS.
+features = {{ fbgemm = "off", mkl = "off" }}
 
 [source]
 kind = "git"

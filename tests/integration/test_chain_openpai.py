@@ -78,8 +78,6 @@ def lab(
             'system = "ubuntu-16.04"': 'system = "debian-12"',
             'cuda = "8.0"': 'cuda = "none"',
             '"torchvision==0.2.2.post3"': '"pillow"',
-            '  "pip install --no-deps https://download.pytorch.org/whl/cu80/torch-1.0.1.post2'
-            '-cp35-cp35m-linux_x86_64.whl",\n': "",
             "https://github.com": f"{address}/0",
             COMMIT: commit,
             "https://ossci-datasets.s3.amazonaws.com": f"{address}/0",

@@ -138,7 +138,7 @@ def redis(tmp_path: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     options = ("--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(tmp_path))
     with subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL) as server:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while time.monotonic() < until:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                 break

@@ -129,7 +129,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory, rendering_tools: None) -> I
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["run", "--rm", "tiny", "nvidia-smi"], "container-command-missing"),
+        (["run", "--rm", "tiny", "train"], "container-command-missing"),
+        (["run", "--rm", "tiny", "nvidia-smi"], "container-without-nvidia-runtime"),
         (["run", "--rm", "tiny", "/bin/text"], "exec-format"),
         (["run", "--rm", "--device", "nvidia.com/gpu=all", "tiny", "ok"], "cdi-device-unknown"),
         (["pull", "no-such-name-anywhere"], "image-short-name"),

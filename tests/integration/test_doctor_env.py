@@ -164,7 +164,7 @@ def test_what_is_no_torch_is_told(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    assert "is no Python 3 that runs here" in doctor(broken).error
+    assert "is not a Python 3 that runs here" in doctor(broken).error
     old = tmp_path / "python2"
     old.write_text('#!/bin/sh\necho \'["2.7.18", "/usr", [], ""]\'\n')
     old.chmod(0o755)

@@ -327,7 +327,7 @@ def test_a_step_of_a_plan_finishes_its_wheel_and_leaves_one(demo: Built, tmp_pat
     (dist / demo.wheel.name).unlink()
     done = carry_out()
     assert done.returncode == 2
-    assert "there is none" in done.stderr
+    assert "matches none" in done.stderr
     assert made.exists()
 
 

@@ -156,7 +156,8 @@ def ends_well_only_with_guard(guard: Guard, way: Way, python: str, limit: int, m
 @pytest.mark.alone
 @pytest.mark.parametrize("way", [by_cmake, by_setuptools])
 def test_a_build_that_memory_kills_ends_well_with_guard(guard: Guard, way: Way) -> None:
-    ends_well_only_with_guard(guard, way, sys.executable, GIB, 110)
+    # Any two compilers at once are too many: on a busy machine three may never be at their most.
+    ends_well_only_with_guard(guard, way, sys.executable, GIB, 150)
 
 
 @pytest.mark.alone
@@ -166,7 +167,7 @@ def test_a_torch_extension_that_memory_kills_ends_well_with_guard(
 ) -> None:
     monkeypatch.setenv("PATH", f"{published_torch}/bin{os.pathsep}{os.environ['PATH']}")
     python = str(published_torch / "bin/python")
-    ends_well_only_with_guard(guard, way, python, 3 * GIB // 2, 160)
+    ends_well_only_with_guard(guard, way, python, 3 * GIB // 2, 220)
 
 
 def small_modules(folder: Path, count: int) -> None:

@@ -326,7 +326,7 @@ def test_a_push_that_is_stopped_in_the_middle_is_no_success_and_leaves_no_tag(
         else:
             os.kill(pushing.process.pid, signal.SIGTERM)
         code, said = pushing.end()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while is_there(pushing.client) and time.monotonic() < until:
         time.sleep(0.05)
     assert not is_there(pushing.client)

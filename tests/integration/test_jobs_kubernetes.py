@@ -112,7 +112,7 @@ def test_a_pytorchjob_is_submitted_too(jobs: JobsHere, cluster: KubernetesServer
     assert [task["index"] for task in found["tasks"]] == [0, 1, 2]
     cluster.operator = False
     said = jobs.call("submit", jobs.write("x", IMAGE, "late"), "--to", "kubeflow").stderr
-    assert "the cluster of test knows no PyTorchJob" in said
+    assert "the cluster of test has no kind PyTorchJob" in said
     assert "--to kubernetes" in said
 
 
@@ -127,7 +127,7 @@ def test_a_trainjob_is_submitted_too(jobs: JobsHere, cluster: KubernetesServer) 
     assert [task["index"] for task in found["tasks"]] == [0, 1, 2]
     cluster.operator = False
     said = jobs.call("submit", jobs.write("x", IMAGE, "late"), "--to", jobs.to).stderr
-    assert "the cluster of test knows no TrainJob" in said
+    assert "the cluster of test has no kind TrainJob" in said
 
 
 SERVED = """
@@ -176,7 +176,7 @@ def test_a_cluster_without_jobsets_still_lists_its_jobs(
     path.write_text(SERVED, encoding="utf-8")
     done = jobs.call("submit", path, "--to", "kubernetes")
     assert done.returncode == 11
-    assert "the cluster of test knows no JobSet" in done.stderr
+    assert "the cluster of test has no kind JobSet" in done.stderr
 
 
 def test_a_cancelled_job_leaves_nothing(jobs: JobsHere, cluster: KubernetesServer) -> None:

@@ -211,7 +211,7 @@ def test_an_sbatch_that_outlives_its_command_is_waited_for(jobs: Jobs, slurm: Cl
     Jobs(jobs.folder, "slurm", slow).call("submit", path, "--to", "slurm")
     refused = jobs.call("submit", path, "--to", "slurm")
     assert refused.returncode == 11
-    assert "sbatch is still at it" in refused.stderr
+    assert "sbatch is still running" in refused.stderr
     (jobs.folder / "go").touch()
     until(lambda: len(set(numbers(slurm)) - before) == 1)
     assert "has it already" in jobs.call("submit", path, "--to", "slurm").stderr

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.errors import NotServedError
 from torchsmith.facts.files import DATA, Facts
 from torchsmith.facts.ranges import version_range
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.errors import NotServedError
 from torchsmith.sources.fetch import fetch
 
 pytestmark = pytest.mark.integration
@@ -256,6 +256,7 @@ def debian_changes(archive: bytes, wanted: set[str]) -> list[str]:
                 "system-libuv",
                 "debian-math-errno",
                 "debian-inductor-native",
+                "debian-onednn",
                 "system-flatbuffers",
                 "debian-wheel",
                 "debian-version",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from tests.containers import EngineHere
 from tests.lab import Torchsmith, in_folder
 
 from torchsmith.engine.door import Wanted, plan_recipe
-from torchsmith.engine.kit import make_kit
+from torchsmith.engine.kit import make_kit, tie
 from torchsmith.engine.store import Store
 from torchsmith.host import read_host
 from torchsmith.plan.models import as_json
@@ -217,3 +218,19 @@ def test_torchsmiths_python_runs_where_there_is_nothing_else(tmp_path: Path) -> 
     assert done.stderr == ""
     assert done.stdout.strip() == str(kit.python)
     assert make_kit(tmp_path / "store") == kit
+
+
+def test_a_python_with_fixed_addresses_comes_along_too(tmp_path: Path) -> None:
+    # Debian's own is such a one.
+    told = subprocess.run(["ldd", "/usr/bin/python3"], capture_output=True, text=True, check=True)
+    beside = tmp_path / "a folder whose name is longer than that of the system's own libraries"
+    beside.mkdir()
+    for library in re.findall(r"(/\S+) \(0x", told.stdout):
+        shutil.copy(library, beside)
+    python = tmp_path / "python3"
+    shutil.copy("/usr/bin/python3", python)
+    tie(python, next(beside.glob("ld-*")))
+    program = "print(open('/proc/self/maps').read())"
+    done = subprocess.run([python, "-I", "-S", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert f"{beside}/libc" in done.stdout

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,15 @@ ROOT = Path(__file__).resolve().parents[2]
 PICTURES = os.environ.get("TORCHSMITH_PORTAL_PICTURES", "")
 # A limit, not a length: machines that run tests are busy.
 PATIENCE = 600
+# What jumps about without the reader having done anything: 0.1 is where people begin to mind.
+MOST_SHIFT = 0.1
+LAUNCH = "/job/launch?file=job.toml"
+SHIFTS = """
+window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
+}).observe({ type: "layout-shift", buffered: true });
+"""
 JOB = """
 name = "count"
 [[role]]
@@ -113,7 +123,8 @@ class Browser:
         ).click()
 
     def picture(self, name: str) -> None:
-        """The page at two widths, light and dark; nothing is wider than the screen."""
+        """The page at two widths, light and dark; nothing jumped, or is wider than the screen."""
+        assert self.driver.execute_script("return window.shifts") < MOST_SHIFT, name
         for width, height in ((1280, 900), (390, 844)):
             self.driver.execute_cdp_cmd(
                 "Emulation.setDeviceMetricsOverride",
@@ -145,6 +156,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options, Service(shutil.which("chromedriver")))
     driver.set_page_load_timeout(PATIENCE)
+    driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": SHIFTS})
     yield Browser(driver)
     driver.quit()
 
@@ -204,7 +216,7 @@ def test_a_build_is_watched_from_start_to_end(inside: Browser, portal: Portal) -
     build = small_build(portal.folder)
     inside.driver.get(f"{portal.address}/builds")
     inside.wait(lambda: inside.driver.find_element(By.PARTIAL_LINK_TEXT, "20")).click()
-    inside.reads("Compile small", "running", "Expected", "Actual")
+    inside.reads("Compile small", "running", "Expected", "15 s", "Actual")
     inside.reads("limit", "cores")
     # Nothing is loaded again: the page is told.
     inside.driver.execute_script("window.mine = 1")
@@ -218,6 +230,14 @@ def test_a_build_is_watched_from_start_to_end(inside: Browser, portal: Portal) -
     marks = inside.driver.find_elements(By.CSS_SELECTOR, "#part-steps .mark")
     assert {mark.text for mark in marks} == {"done"}
     inside.picture("build")
+    # What a reader has selected stays until it is copied.
+    inside.driver.execute_script(
+        "getSelection().selectAllChildren(document.getElementById('part-state'));"
+        "put(document.getElementById('part-state'), '<p>a newer state</p>')"
+    )
+    assert "newer state" not in inside.find("#part-state").text
+    inside.driver.execute_script("getSelection().removeAllRanges()")
+    inside.reads("a newer state")
     inside.driver.find_element(By.LINK_TEXT, "Timeline and critical path").click()
     inside.reads("Slowest", ".cpp")
     assert errors(inside) == []
@@ -331,6 +351,8 @@ def test_a_stopped_build_goes_on_from_the_page(inside: Browser, portal: Portal) 
     inside.reads("small-b")
     inside.find("tbody tr:first-child .code a").click()
     inside.reads("Compile small", "running")
+    inside.reads("waits for", "of memory", "limit 1.5 GiB")
+    inside.picture("waiting")
     first = inside.driver.current_url
     inside.press("Stop this build")
     inside.driver.switch_to.alert.accept()
@@ -412,7 +434,8 @@ def test_a_farm_shows_its_variants_and_their_failures(inside: Browser, portal: P
 def test_pages_can_be_used_with_the_keyboard_and_have_names(
     inside: Browser, portal: Portal
 ) -> None:
-    for path in ("/", "/builds", "/matrix", "/packages", "/recipes", "/jobs", "/doctor"):
+    levels = "return [...document.querySelectorAll('h1, h2, h3')].map(e => Number(e.tagName[1]))"
+    for path in ("/", "/builds", "/matrix", "/packages", "/recipes", "/jobs", LAUNCH, "/doctor"):
         inside.driver.get(portal.address + path)
         nameless = inside.driver.execute_script(
             "return [...document.querySelectorAll('a, button, input, select, textarea')]"
@@ -422,7 +445,10 @@ def test_pages_can_be_used_with_the_keyboard_and_have_names(
         assert nameless == [], path
         inside.driver.execute_script("document.activeElement.blur()")
         assert inside.find("html").get_attribute("lang") == "en"
-        assert len(inside.driver.find_elements(By.TAG_NAME, "h1")) == 1
+        # Who jumps from heading to heading misses none between.
+        headings = inside.driver.execute_script(levels)
+        assert headings.count(1) == 1
+        assert all(after <= before + 1 for before, after in pairwise(headings)), path
     inside.driver.get(portal.address)
     inside.picture("start")
     inside.driver.get(f"{portal.address}/doctor")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.containers import EngineHere
 
+from torchsmith.errors import ContainerToolError
 from torchsmith.images.engine import Build
-from torchsmith.images.errors import EngineError
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.recipe.models import Recipe
@@ -64,7 +64,7 @@ def test_the_image_has_torch_and_the_person_it_is_for(
     )
     podman.engine.build(other)
     assert podman("run", "--rm", "lab:other", "id", "-u").strip() == "4321"
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(ContainerToolError) as caught:
         podman.engine.build(replace(other, args={"UID": "0"}))
     assert any("UID is 0" in line for line in caught.value.said)
     assert podman.left() == []

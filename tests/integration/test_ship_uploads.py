@@ -277,7 +277,7 @@ class _Anaconda(BaseHTTPRequestHandler):
             at = f"http://{self.headers['Host']}/s3"
             self._json({"post_url": at, "form_data": {"key": "x"}, "dist_id": "1"})
         elif kind == "s3":
-            start = body.index(b"PK\3\4")
+            start = body.index(b"\r\n\r\n", body.index(b"filename=")) + 4
             content = body[start : body.rindex(b"\r\n--")]
             md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
             self.files[self.staged] = {"basename": self.staged, "md5": md5}

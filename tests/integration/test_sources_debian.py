@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.debian import fetch_debian
 from torchsmith.sources.debian_index import SourcePackage, version_key
 from torchsmith.sources.download import Retry
-from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.fetch import fetch
 from torchsmith.sources.models import FetchedSource, quiet
 

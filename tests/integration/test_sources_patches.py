@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.errors import SourceError
 from torchsmith.resolve.models import PatchChoice
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.patches import apply_patches
 from torchsmith.sources.tree import tree_hash
 

@@ -184,7 +184,7 @@ def test_1_9_1_is_not_said_to_be_published_for_cuda_11_0() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["MI300X", "M3", "Arc A770", "RX 7900 XTX", "GTX 580"])
+@pytest.mark.parametrize("name", ["MI300X", "M3", "Arc A770", "RX 7900 XTX", "GTX 580", "GT 630M"])
 def test_a_card_nothing_is_built_for_is_answered_with_what_there_is(name: str) -> None:
     error = asks("gpu", name)
     assert "mean" not in f"{error} {error.hint}"
@@ -204,3 +204,26 @@ def test_a_card_nothing_is_built_for_is_answered_with_what_there_is(name: str) -
 )
 def test_a_card_is_known_by_the_names_it_is_sold_under(name: str, arch: str) -> None:
     assert said(answers.about_gpu(FACTS, name))["compute capability"] == arch
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (answers.about_board(FACTS, "jetson-nano"), "5.3; JetPack"),
+        (answers.about_board(FACTS, "jetson-nano"), "with CUDA 10.2"),
+        (answers.about_companion(FACTS, "vision", "0.21.0"), "0.21.0 goes with torch 2.6"),
+        (answers.about_stack(FACTS, "flash-attn"), "takes torch"),
+    ],
+)
+def test_a_question_for_one_thing_is_answered_in_its_first_line(
+    answer: answers.Answer, words: str
+) -> None:
+    assert words in answer.short
+    assert "\n" not in answer.short
+
+
+@pytest.mark.parametrize("part", ["orin", "Jetson Orin", "jetson-orin"])
+def test_part_of_a_name_is_answered_with_the_names_that_have_it(part: str) -> None:
+    hint = asks("board", part).hint
+    for name in ("jetson-agx-orin", "jetson-orin-nx", "jetson-orin-nano"):
+        assert name in hint

@@ -99,7 +99,7 @@ def test_one_that_hangs_is_ended() -> None:
         ("{'broken': 'no', 'absent': True}", UsageError, "there is no torch"),
         ("{'broken': 'libx.so'}", HostError, "cannot be imported: libx.so"),
         ("{'refused': 'threads=x'}", UsageError, "does not take threads=x"),
-        ("{}", HostError, "its worker said"),
+        ("{}", HostError, "its worker answered"),
         ("os._exit(1)", HostError, "ended with code 1"),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_result_is_the_same_after_a_file(result: Result, tmp_path: Path) -> No
     with pytest.raises(UsageError, match="format 99"):
         read_result(place)
     place.write_text("nonsense")
-    with pytest.raises(UsageError, match="no result"):
+    with pytest.raises(UsageError, match="not a result"):
         read_result(place)
 
 
@@ -213,9 +213,9 @@ def test_sides_are_read_as_people_write_them() -> None:
         (["a=/x"], "two sides"),
         (["a=/x", "a=/y"], "two sides are called 'a'"),
         (["/x", "/y,set:speed=1"], "no setting 'speed'"),
-        (["/x", "/y,env:NOTHING"], "is no setting"),
+        (["/x", "/y,env:NOTHING"], "is not a setting"),
         (["/no/such/place", "/y"], "/no/such/place does not exist"),
-        (["/x", "/y", "--group", "matmull"], "did you mean 'matmul'?"),
+        (["/x", "/y", "--group", "matmull"], "Did you mean matmul?"),
         (["/x", "/y", "--threads", "5000"], "need as many processors"),
         (["--read", "/no/such/file"], "does not exist"),
         (["--html", "result.pdf"], "drawn as .html or .svg"),

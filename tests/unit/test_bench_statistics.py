@@ -12,6 +12,7 @@ from torchsmith.bench.measure import orders
 from torchsmith.bench.result import Measured
 from torchsmith.bench.statistics import (
     adjusted,
+    change,
     log_ratios,
     quantile,
     shift,
@@ -214,3 +215,9 @@ def test_only_a_narrow_interval_around_one_is_no_difference() -> None:
     narrow = [series(chance, 1e-3, 0.01) for _ in range(3)]
     assert judged(ours=wide[0], again=wide[1], pip=wide[2]) == "unclear"
     assert judged(ours=narrow[0], again=narrow[1], pip=narrow[2]) == "same"
+
+
+def test_a_change_is_told_with_its_interval() -> None:
+    assert change([1.0, 2.0, 4.0] * 3, [1.02, 2.04, 4.08] * 3) == (
+        "+2.00% (95 %: +2.00% to +2.00%, 9 rounds)"
+    )

@@ -192,7 +192,7 @@ def test_init_replaces_nothing_unless_forced(run: Run, tmp_path: Path) -> None:
     path = Path(recipe(tmp_path, "# mine\n"))
     code, _, err = run("init", "--torch", "2.6.0")
     assert code == 2
-    assert "is there already" in err
+    assert "already exists" in err
     assert path.read_text(encoding="utf-8") == "# mine\n"
     assert run("init", "--torch", "2.6.0", "--force")[0] == 0
 

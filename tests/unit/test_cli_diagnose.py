@@ -74,7 +74,7 @@ def test_every_known_failure_is_listed(run: Run) -> None:
             "-- Could NOT find CUDA (missing: X)\n-- Build files have been written to: /b\n",
             "ends well",
         ),
-        ("epoch 1\nepoch 2\n", "no failure is told of in 2 lines"),
+        ("epoch 1\nepoch 2\n", "no failure was found in 2 lines"),
     ],
 )
 def test_a_log_without_a_failure_says_so_and_ends_with_0(
@@ -100,7 +100,7 @@ def test_what_came_right_after_all_is_told(run: Run, tmp_path: Path) -> None:
 def test_a_log_that_is_empty_or_packed_is_one_sentence(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04...")
     (tmp_path / "x.log").write_bytes(b"")
-    for name, said in (("x.zip", "a zip archive; unpack it first"), ("x.log", "it is empty")):
+    for name, said in (("x.zip", "a zip archive; unpack it first"), ("x.log", "x.log is empty")):
         code, _, err = run("diagnose", name)
         assert code == 2
         assert said in err

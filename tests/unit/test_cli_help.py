@@ -41,7 +41,7 @@ def test_a_version_is_asked_for_as_elsewhere(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("typed", "offered"),
-    [("pl", "plan"), ("image re", "render"), ("plan --preset jet", "jetson-tx2")],
+    [("pl", "plan"), ("image re", "render"), ("plan --preset jetson-t", "jetson-tx2")],
 )
 def test_a_shell_completes_commands_and_presets(typed: str, offered: str) -> None:
     words = f"torchsmith {typed}"

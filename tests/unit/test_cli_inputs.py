@@ -53,6 +53,7 @@ FILES = {
 def _own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHSMITH_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 @pytest.mark.parametrize("words", FILES)
@@ -153,6 +154,23 @@ HARMLESS = {
     "store list": "",
     "key show": "",
     "key list": "",
+    "key export": "",
+    "key trust": "missing.pem",
+    "key revoke": "nothing",
+    "key rotate": "",
+    "store verify": "",
+    "store share": "",
+    "store gc": "--dry-run",
+    "config": "",
+    "init": "--list",
+    "lock": "missing.toml",
+    "bundle": "missing.toml",
+    "run": "missing.toml --dry-run",
+    "image render": "missing.toml",
+    "image wheels": "missing --engine nothing",
+    "job logs": "nothing",
+    "job cancel": "nothing",
+    "job import": "missing.yaml",
     "facts gpu": "nothing",
     "facts torch": "2.6.0",
     "facts cuda": "12.6",

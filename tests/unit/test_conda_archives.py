@@ -229,7 +229,7 @@ def test_a_prefix_in_a_binary_that_could_not_be_replaced_is_refused(
 
 @pytest.mark.parametrize("prefix", ["/", "relative", "/opt/"])
 def test_what_is_no_prefix_is_refused(tree: Path, tmp_path: Path, prefix: str) -> None:
-    assert "no prefix" in refused(tree, tmp_path, prefix).message
+    assert "not a prefix" in refused(tree, tmp_path, prefix).message
 
 
 def test_a_folder_that_is_a_file_is_told(tree: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_other_text_is_no_reason() -> None:
 
 
 def test_a_folder_that_is_no_channel_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no conda channel"):
+    with pytest.raises(UsageError, match="not a conda channel"):
         read_channels([tmp_path])
     (tmp_path / "noarch").mkdir()
     (tmp_path / "noarch/repodata.json").write_text("[]")

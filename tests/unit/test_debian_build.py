@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from tests.plans import shell_lines
 
+from torchsmith.errors import SourceError
 from torchsmith.facts.files import shipped
 from torchsmith.facts.models import DebianBuild
 from torchsmith.host.models import Host
@@ -15,9 +16,8 @@ from torchsmith.plan.models import Plan
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.models import Resolution, SourceChoice
+from torchsmith.resolve.models import Refusal, Resolution, SourceChoice
 from torchsmith.resolve.resolve import resolve
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.fetch import fetch
 
 pytestmark = pytest.mark.unit
@@ -111,7 +111,13 @@ def test_a_wanted_file_that_is_not_a_file_of_the_source_is_refused(
 
 def cuda_build(**wish: object) -> Resolution:
     recipe = Recipe.model_validate(
-        {"torch": "2.6.0", "python": "3.11", "source": {"kind": "debian"}, **wish}
+        {
+            "torch": "2.6.0",
+            "python": "3.11",
+            "source": {"kind": "debian"},
+            "profile": "minimal",
+            **wish,
+        }
     )
     (variant,) = expand(recipe)
     resolution = resolve(variant, FACTS, HOST, {})
@@ -137,3 +143,77 @@ def test_both_folders_of_one_wheel_come_with_one_fetch() -> None:
         ("wheel", "nvidia-cutlass", 2),
         ("wheel", "nvidia-cudnn-frontend", 1),
     ]
+
+
+def test_the_default_torch_has_what_pips_has_as_far_as_the_source_brings_it() -> None:
+    resolution = cuda_build(cuda="none", profile="release")
+    modes = dict(resolution.features)
+    assert {modes[name] for name in ("mkldnn", "distributed", "gloo", "tensorpipe")} == {"on"}
+    assert modes["mkl"] == "static"
+    assert {modes[name] for name in ("fbgemm", "kineto", "nnpack", "xnnpack", "itt")} == {"off"}
+    reasons = {choice.subject: choice.reason for choice in resolution.choices}
+    assert reasons["feature fbgemm"] == "Debian has no source of FBGEMM"
+    # CMake goes without what it does not find, unless it is told and asked.
+    assert dict(resolution.feature_env)["USE_MKLDNN"] == "1"
+    assert dict(resolution.expected_cache)["USE_MKLDNN"]
+    assert dict(resolution.feature_env)["BLAS"] == "MKL"
+    assert "BLAS" not in dict(resolution.env)
+    assert "mkl-static==2024.2.2" in resolution.requires
+
+
+def test_a_feature_the_source_cannot_bring_is_refused_with_the_source_that_can() -> None:
+    recipe = Recipe.model_validate(
+        {
+            "torch": "2.6.0",
+            "python": "3.11",
+            "cuda": "none",
+            "source": {"kind": "debian"},
+            "features": {"fbgemm": "on"},
+        }
+    )
+    (variant,) = expand(recipe)
+    refused = resolve(variant, FACTS, HOST, {})
+    assert isinstance(refused, Refusal)
+    (conflict,) = refused.conflicts
+    assert conflict.kind == "feature-source"
+    assert "source.kind = 'git'" in conflict.cure
+
+
+def test_onednn_is_lent_to_the_builds_that_have_it_and_comes_by_hash() -> None:
+    resolution = cuda_build(cuda="none", features={"mkldnn": "on"})
+    assert {item.path for item in resolution.vendored} == {
+        "third_party/ideep/mkl-dnn",
+        "third_party/ideep/include",
+    }
+    plan = make_plan(Recipe.model_validate({"torch": "2.6.0"}), [resolution], FACTS, "test")
+    lent = [step for step in plan.steps if step.id.startswith("fetch-lent-")]
+    assert [step.source.kind for step in lent if step.source] == ["pool", "pool"]
+    assert all(step.source.sha256 for step in lent if step.source)
+    assert lent[0].title == "Fetch onednn 3.7.2"
+    assert any("ar p " in line for line in shell_lines(plan, lent[1]))
+
+
+def test_mkl_is_taken_where_it_exists_and_for_releases_it_was_tried_with() -> None:
+    here = {"python": "3.11", "cuda": "none", "source": {"kind": "git"}}
+    for torch, python, platform, mode in (
+        ("2.6.0", "3.11", "linux-x86_64", "static"),
+        ("2.6.0", "3.11", "linux-aarch64", "off"),
+        ("1.13.1", "3.10", "linux-x86_64", "off"),
+    ):
+        recipe = Recipe.model_validate(
+            {**here, "torch": torch, "python": python, "platform": platform}
+        )
+        (variant,) = expand(recipe)
+        resolution = resolve(variant, FACTS, Host(platform=platform, system="debian-12"), {})
+        assert isinstance(resolution, Resolution), resolution
+        assert resolution.feature("mkl") == mode
+
+
+def test_no_mkl_is_brought_where_torch_is_not_compiled() -> None:
+    recipe = Recipe.model_validate(
+        {"torch": {"release": "2.6.0", "use": "wheel"}, "python": "3.11", "cuda": "none"}
+    )
+    (variant,) = expand(recipe)
+    resolution = resolve(variant, FACTS, HOST, {})
+    assert isinstance(resolution, Resolution), resolution
+    assert not any("mkl" in item for item in resolution.requires)

@@ -327,7 +327,10 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
             "make: Warning: File 'x.o' has modification time 2 s in the future\nerror: a",
             "unknown",
         ),
-        ("OSError: [Errno 28] inotify watch limit reached: No space left on device", "unknown"),
+        (
+            "OSError: [Errno 28] inotify watch limit reached: No space left on device",
+            "watches-used-up",
+        ),
         (
             "RuntimeError: unable to open shared memory object </torch_1> in read-write mode: "
             "No such file or directory",

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from torchsmith.diagnose.environment.examine import examine
-from torchsmith.diagnose.environment.finding import Finding, worst
 from torchsmith.diagnose.environment.libraries import blas_of
 from torchsmith.diagnose.environment.machine import best_capability
 from torchsmith.diagnose.environment.packages import symbol_tells
@@ -16,6 +15,7 @@ from torchsmith.diagnose.environment.read import chosen_python
 from torchsmith.diagnose.environment.seen import Built, FoundTorch, Pin, Seen, Shadowed
 from torchsmith.errors import UsageError
 from torchsmith.facts.files import shipped
+from torchsmith.findings import Finding, worst
 from torchsmith.host.models import Host, InstalledGpu
 from torchsmith.verify.checks import Check
 from torchsmith.verify.probing import Loaded, ThreadPool, TorchFacts

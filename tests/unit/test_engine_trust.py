@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +14,14 @@ from typing import Any
 
 import pytest
 
+from torchsmith.engine.build import build
 from torchsmith.engine.disk import write_whole
 from torchsmith.engine.entry import FILES, MANIFEST, OUTPUTS, Entry, problems_of
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.store import SHARED, Store
+from torchsmith.errors import StoreError
 from torchsmith.owners import make_folder, who_else_writes
-from torchsmith.plan.models import Step
+from torchsmith.plan.models import Plan, Step
 from torchsmith.toolchain import huge_pages
 from torchsmith.toolchain.preload import preloaded
 
@@ -177,6 +181,36 @@ def test_what_belongs_to_another_user_is_not_used(
     disown(store.root / what)
     assert store.get(KEY) is None
     assert "belongs to another user" in warnings[0]
+
+
+@pytest.mark.parametrize("how", ["open", "another's"])
+def test_nothing_is_built_where_others_could_change_it(
+    how: str, store: Store, entry: Entry, disown: Disown
+) -> None:
+    store.ensure_ours()
+    if how == "open":
+        store.root.chmod(0o777)
+    else:
+        disown(store.root)
+    plan = Plan("demo", (), (STEP,))
+    with pytest.raises(StoreError, match=r"everybody may write|belongs to another user"):
+        build(plan, store, project=store.root.parent)
+    (store.root / SHARED).write_text("")
+    store.root.chmod(0o775)
+    Store(store.root).ensure_ours()
+
+
+def test_no_command_makes_what_everybody_may_write_to(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        code = "import os, sys; sys.argv = ['x', 'schema']; from torchsmith.cli import main\n"
+        code += "try: main()\nfinally: open('made', 'w')"
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL
+        )
+    finally:
+        os.umask(before)
+    assert who_else_writes(tmp_path / "made", members=True) == ""
 
 
 def test_a_shared_store_is_trusted_with_all_who_build_into_it(

@@ -42,6 +42,17 @@ def test_case_spaces_and_the_maker_s_name_change_nothing(name: str, gpu: Gpu) ->
     ("name", "arch"),
     [
         # data centre, as nvidia-smi and clouds write them
+        # as lspci writes them
+        ("GeForce GT 650M", "3.0"),
+        ("GeForce GTX 675MX", "3.0"),
+        ("GeForce RTX 3060 Ti GDDR6X", "8.6"),
+        ("GeForce RTX 3080 Lite Hash Rate", "8.6"),
+        ("GeForce GTX 1650 Mobile Refresh", "7.5"),
+        ("RTX A2000 Embedded GPU", "8.6"),
+        # two chips have these names
+        ("GeForce 710M", None),
+        ("GeForce 820M", None),
+        ("GeForce GT 740M", None),
         ("Tesla K80", "3.7"),
         ("k80", "3.7"),
         ("Tesla K40m", "3.5"),

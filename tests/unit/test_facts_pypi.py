@@ -171,6 +171,19 @@ def test_every_companion_is_on_pypi_or_has_a_reason_not_to_be() -> None:
     assert absent == {key for key in NOT_ON_PYPI if key[0] != "torch"}
 
 
+def test_a_companion_says_which_of_its_torchs_pythons_it_was_not_published_for() -> None:
+    for entry in FACTS.companions.release:
+        record = on_pypi(entry.name).get(entry.version) if entry.name != "codec" else None
+        torch = next((v for v in on_pypi("torch") if v.startswith(entry.torch)), None)
+        if record is None or torch is None or not wheel_pythons(record):
+            continue
+        own = {item.rstrip("t") for item in wheel_pythons(record)}
+        newest = max(own, key=release)
+        torchs = {item.rstrip("t") for item in wheel_pythons(on_pypi("torch")[torch])}
+        newer = any(release(item) > release(newest) for item in torchs)
+        assert entry.newest_python == (newest if newer else None), entry.version
+
+
 def test_a_release_left_out_is_one_that_was_withdrawn() -> None:
     for name, version in LEFT_OUT:
         assert on_pypi(name)[version]["yanked"]

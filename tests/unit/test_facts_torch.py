@@ -345,7 +345,7 @@ def test_the_release_defaults_of_1_1_0_add_nothing_to_that_environment() -> None
     modes: dict[str, Mode] = {
         each.name: each.default["release"]
         for each in shipped().features.feature
-        if "1.1.0" in version_range(each.torch)
+        if "1.1.0" in version_range(each.torch) and "1.1.0" in version_range(each.default_in)
     }
     modes |= dict.fromkeys(OFF_IN_THE_VENDOR_DOCUMENT, "off")
     assert environment("1.1.0", modes | {"nccl": "system"}) == VENDOR_ENVIRONMENT

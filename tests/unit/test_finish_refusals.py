@@ -84,7 +84,7 @@ def test_a_name_that_means_another_place(run: Run, tmp_path: Path, name: str) ->
     files = {name: b"x"}
     if name == "DEMO-1.0.dist-info/x":
         files = {f"{INFO.upper()}/METADATA": b"x"}
-    assert "no sound wheel" in refused(run, build(tmp_path, files))
+    assert "not a sound wheel" in refused(run, build(tmp_path, files))
 
 
 def test_one_file_twice(run: Run, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from packaging.tags import Tag, parse_tag
 from tests.unit.conftest import Run
+from tools.refresh_symbols import with_cuda
 
 from torchsmith.facts.exports import (
     Build,
@@ -56,11 +57,29 @@ def needs(*names: str) -> Symbols:
 
 def test_a_table_reads_as_it_was_written() -> None:
     many = {OLD: [f"_ZN2at{n}" for n in range(500)], NEW: [f"_ZN2at{n}" for n in range(9, 900)]}
-    again = exports_in(pack(many))
+    again = exports_in(pack(exports_of(many)))
     assert again.builds == (OLD, NEW)
     asked = [f"_ZN2at{n}" for n in range(1000)]
     for build, names in many.items():
         assert set(again.missing(asked, build)) == set(asked) - set(names)
+
+
+def test_a_release_is_added_to_a_table_and_the_others_stay_as_they_are() -> None:
+    cpu, gpu = ("libtorch_cpu.so",), ("libtorch_cpu.so", "libtorch_cuda.so")
+    before = {Build("2.9.0", "aarch64", cpu): [KEPT], Build("2.10.0", "aarch64", cpu): [KEPT]}
+    read = {("2.9.1", "x86_64"): {"libtorch_cpu.so": [KEPT], "libtorch_cuda.so": [GONE]}}
+    read["2.10.0", "x86_64"] = read["2.9.1", "x86_64"]
+    known = {("2.9.0", "aarch64"), ("2.10.0", "aarch64")}
+    table = exports_in(pack(exports_of(before).and_of(with_cuda(read, known))))
+    assert [(item.torch, item.platform, item.libraries) for item in table.builds] == [
+        ("2.9.0", "aarch64", cpu),
+        ("2.9.1", "x86_64", gpu),
+        # CUDA's names are the same on both platforms: they are lent.
+        ("2.10.0", "aarch64", gpu),
+        ("2.10.0", "x86_64", gpu),
+    ]
+    lacks = [table.missing([KEPT, GONE], build) for build in table.builds]
+    assert lacks == [(GONE,), (), (), ()]
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from torchsmith.engine.failure import explain, ran_out_of_room
-from torchsmith.errors import UsageError
+from torchsmith.errors import ContainerToolError, NoContainerToolError, UsageError
 from torchsmith.images.build import engine_platform, put_project_files, put_wheels
 from torchsmith.images.caller import caller_numbers
-from torchsmith.images.engine import Build, ImageInfo, Podman
-from torchsmith.images.errors import EngineError, NoEngineError
+from torchsmith.images.engine import Build, ImageInfo, Podman, with_own_cache
 from torchsmith.images.find import find_engine
 from torchsmith.images.refusal import bases, explained
 
@@ -43,7 +42,7 @@ UP = f"{ASKED}\necho 20.10.24"
 
 
 def test_no_engine_at_all_says_what_to_install(bin_: Path) -> None:
-    with pytest.raises(NoEngineError, match="no container engine") as caught:
+    with pytest.raises(NoContainerToolError, match="no container engine") as caught:
         find_engine(environ=environ(bin_))
     assert "apt-get install podman" in caught.value.hint
     assert caught.value.exit_code == 4
@@ -51,10 +50,10 @@ def test_no_engine_at_all_says_what_to_install(bin_: Path) -> None:
 
 def test_a_daemon_that_is_down_is_told_from_a_missing_program(bin_: Path) -> None:
     program(bin_, "docker", DOWN)
-    with pytest.raises(NoEngineError, match="not running: Cannot connect") as caught:
+    with pytest.raises(NoContainerToolError, match="not running: Cannot connect") as caught:
         find_engine("docker", environ(bin_))
     assert "systemctl start docker" in caught.value.hint
-    with pytest.raises(NoEngineError, match="podman is not installed") as caught:
+    with pytest.raises(NoContainerToolError, match="podman is not installed") as caught:
         find_engine("podman", environ(bin_))
     assert "docker, which is here" in caught.value.hint
 
@@ -71,16 +70,16 @@ def test_the_first_engine_that_works_is_taken(bin_: Path) -> None:
 
 
 def test_an_engine_nobody_knows_is_a_plain_error(bin_: Path) -> None:
-    with pytest.raises(NoEngineError, match="--engine: kaniko is no engine") as caught:
+    with pytest.raises(UsageError, match="--engine: 'kaniko' is not a container tool") as caught:
         find_engine("kaniko", environ(bin_))
     assert "podman, docker, buildah" in caught.value.hint
 
 
 def test_buildah_is_not_taken_to_start_containers(bin_: Path) -> None:
     program(bin_, "buildah", "echo buildah version 1.28.2")
-    with pytest.raises(NoEngineError, match="no container engine"):
+    with pytest.raises(NoContainerToolError, match="no container engine"):
         find_engine(environ=environ(bin_), runs=True)
-    with pytest.raises(NoEngineError, match="starts none"):
+    with pytest.raises(NoContainerToolError, match="starts none"):
         find_engine("buildah", environ(bin_), runs=True)
 
 
@@ -134,7 +133,7 @@ def test_a_dockerfiles_own_stages_are_no_base_images(wanted: Build) -> None:
     ],
 )
 def test_a_base_image_that_does_not_exist_is_named(wanted: Build, said: str) -> None:
-    error = explained(EngineError("x", said=("STEP 1", said)), Holding("debian:12"), wanted)
+    error = explained(ContainerToolError("x", said=("STEP 1", said)), Holding("debian:12"), wanted)
     assert error.message.startswith("the base image nosuch:1 is not here")
     assert "podman pull nosuch:1" in error.hint
 
@@ -147,7 +146,9 @@ def test_a_base_image_that_does_not_exist_is_named(wanted: Build, said: str) -> 
     ],
 )
 def test_a_full_disk_is_known_by_the_words_the_runner_looks_for(wanted: Build, said: str) -> None:
-    error = explained(EngineError("x", said=(said,)), Holding("nosuch:1", "debian:12"), wanted)
+    error = explained(
+        ContainerToolError("x", said=(said,)), Holding("nosuch:1", "debian:12"), wanted
+    )
     assert ran_out_of_room(explain([f"error: {error.message}"]))
     assert "prune" in error.hint
 
@@ -164,7 +165,7 @@ def test_a_full_disk_is_known_by_the_words_the_runner_looks_for(wanted: Build, s
 )
 def test_a_build_that_reaches_no_network_is_told_how(wanted: Build, said: str) -> None:
     lines = ("STEP 2/4", said, "E: Unable to locate package ccache", "Error: exit status 100")
-    error = explained(EngineError("x", said=lines), Holding("nosuch:1", "debian:12"), wanted)
+    error = explained(ContainerToolError("x", said=lines), Holding("nosuch:1", "debian:12"), wanted)
     assert error.message.startswith(
         "a server could not be reached from inside the build of lab:ann"
     )
@@ -173,7 +174,7 @@ def test_a_build_that_reaches_no_network_is_told_how(wanted: Build, said: str) -
 
 
 def test_any_other_failure_points_at_the_lines_before_it(wanted: Build) -> None:
-    error = explained(EngineError("x", said=("E: Unable",)), Holding("nosuch:1"), wanted)
+    error = explained(ContainerToolError("x", said=("E: Unable",)), Holding("nosuch:1"), wanted)
     assert error.message == "podman could not build lab:ann"
 
 
@@ -195,3 +196,19 @@ def test_a_file_the_recipe_names_and_nobody_has_is_named(tmp_path: Path) -> None
     put_project_files(["client.run"], tmp_path, tmp_path / "context")
     put_project_files(["client.run"], tmp_path, tmp_path / "context")
     assert (tmp_path / "context/client.run").read_text() == "echo\n"
+
+
+def test_a_build_caches_where_its_user_may_write(tmp_path: Path) -> None:
+    of_all = tmp_path / "buildah-cache"
+    given = {"HOME": str(tmp_path / "home")}
+    mine = tmp_path.stat().st_uid
+    # Nobody has built yet, or this user has, or root builds.
+    assert with_own_cache(given, mine + 1, of_all) == given
+    of_all.mkdir()
+    assert with_own_cache(given, mine, of_all) == given
+    assert with_own_cache(given, 0, of_all) == given
+    own = with_own_cache(given, mine + 1, of_all)["TMPDIR"]
+    assert own == f"{tmp_path}/home/.cache/torchsmith"
+    assert Path(own).is_dir()
+    told = {**given, "TMPDIR": "/scratch"}
+    assert with_own_cache(told, mine + 1, of_all) == told

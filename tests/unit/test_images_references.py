@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import RegistryError, UsageError
 from torchsmith.images.engine import ImageInfo
 from torchsmith.images.logins import Login, find_login
 from torchsmith.images.push import is_same, target
 from torchsmith.images.reference import at_registry, is_loopback, reference
-from torchsmith.images.registry import Manifest, Registry, RegistryError
+from torchsmith.images.registry import Manifest, Registry
 
 pytestmark = pytest.mark.unit
 

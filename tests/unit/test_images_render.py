@@ -137,7 +137,7 @@ def test_an_apptainer_image_is_made_of_wheels_where_nothing_is_pushed(planned: P
 def test_what_cannot_be_written_is_refused(planned: Planning) -> None:
     plan = planned(LAB)
     for runtime, start, said in (
-        ("flatpak", "", "no runtime"),
+        ("flatpak", "", "not a runtime"),
         ("compose", "wheels", "--from wheels means nothing"),
         ("apptainer", "thin air", "--from thin air means nothing"),
         ("apptainer", "image", "names no registry"),

@@ -141,7 +141,7 @@ def test_the_caller_is_the_same_person_inside() -> None:
     assert user_words("podman", "caller")[-1] == own
     assert user_words("podman", "") == []
     for text in ("a b", "root;id", "-1", "1000:", "Ann"):
-        with pytest.raises(UsageError, match="is no user"):
+        with pytest.raises(UsageError, match="is not a user"):
             user_words("podman", text)
 
 

@@ -72,7 +72,7 @@ def test_a_file_that_is_there_is_left_alone(run: Run, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text("mine", encoding="utf-8")
     code, _, err = run("job", "import", str(DATA / "openpai-mnist.json"), "--output", "job.toml")
     assert code == 5
-    assert "there already" in err
+    assert "already exists" in err
     assert (tmp_path / "job.toml").read_text(encoding="utf-8") == "mine"
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.openpai_server import token_of
 
-from torchsmith.errors import TorchsmithError, UsageError
+from torchsmith.errors import ClusterError, TorchsmithError, UsageError
 from torchsmith.jobs import patience
-from torchsmith.jobs.client import EngineError, EngineId, Submitted, TaskStatus
+from torchsmith.jobs.client import EngineId, Submitted, TaskStatus
 from torchsmith.jobs.clients import client_for
 from torchsmith.jobs.engines import kubernetes_status, openpai_status
 from torchsmith.jobs.engines.follow import chooser
@@ -162,7 +162,7 @@ def test_what_waiting_cannot_help_is_said_at_once(more: dict[str, Any]) -> None:
 
 def test_what_nobody_heard_was_not_done() -> None:
     unheard = [silence(unheard=True)] * 4
-    with pytest.raises(EngineError) as certain:
+    with pytest.raises(ClusterError) as certain:
         handed_over(Engine(*unheard).ask)
     assert not isinstance(certain.value, NoAnswerError)
     # Heard once is enough not to know.

@@ -428,7 +428,7 @@ def test_what_is_kept_for_openpai_still_has_to_obey_its_rules(tmp_path: Path) ->
 
 def test_protocol_1_refuses_what_it_cannot_say(tmp_path: Path) -> None:
     secret = HEAD + 'secrets = { HF_TOKEN = "hub" }\n' + ROLE + PLAIN
-    with pytest.raises(UsageError, match="knows no secrets"):
+    with pytest.raises(UsageError, match="has no secrets"):
         rendered(tmp_path, secret, "openpai-v1")
     other = HEAD + ROLE + PLAIN + '[[role]]\nname = "b"\nimage = "other"\ncommand = "true"\n'
     with pytest.raises(UsageError, match="one image for all roles"):

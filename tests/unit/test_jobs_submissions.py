@@ -7,17 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.errors import OutputError, UsageError
-from torchsmith.jobs.client import (
-    EngineError,
-    EngineId,
-    Listed,
-    Request,
-    Status,
-    Submitted,
-    TaskStatus,
-    UnansweredError,
-)
+from torchsmith.errors import ClusterError, OutputError, UnansweredError, UsageError
+from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted, TaskStatus
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
@@ -37,7 +28,7 @@ class Cluster:
     def __init__(self) -> None:
         self.taken: dict[str, EngineId] = {}
         self.after: list[tuple[EngineId, ...]] = []
-        self.answer: EngineError | None = None
+        self.answer: ClusterError | None = None
         self.hears = True
 
     def check(self, request: Request) -> tuple[str, ...]:
@@ -139,8 +130,8 @@ def test_an_intent_nobody_heard_is_sent_under_its_own_token(
 
 def test_a_refused_job_is_not_kept(submissions: Submissions, tmp_path: Path) -> None:
     cluster = Cluster()
-    cluster.answer = EngineError("no such partition")
-    with pytest.raises(EngineError):
+    cluster.answer = ClusterError("no such partition")
+    with pytest.raises(ClusterError):
         sent(tmp_path, cluster, submissions)
     assert submissions.all() == []
 

@@ -271,12 +271,12 @@ def test_a_signal_reaches_the_step_and_nothing_is_left(
     # Not ignored, also where the tests run under nohup.
     heeding = ["env", f"--default-signal={kind.name[3:]}", *command]
     with subprocess.Popen(heeding, cwd=tmp_path, env=variables(tmp_path)) as compile_:
-        until, pid = time.monotonic() + 20, tmp_path / "cicc.pid"
+        until, pid = time.monotonic() + 60, tmp_path / "cicc.pid"
         while not (pid.exists() and pid.read_text()) and time.monotonic() < until:
             time.sleep(0.02)
         assert (tmp_path / "a.o.parts").is_dir()
         compile_.send_signal(kind)
-        assert compile_.wait(20) == -kind
+        assert compile_.wait(60) == -kind
     assert not (tmp_path / "a.o.parts").exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)

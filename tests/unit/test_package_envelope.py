@@ -177,6 +177,12 @@ def test_a_revoked_key_is_believed_no_more(signed: Path, run: Run) -> None:
     assert run("key", "revoke", key.id)[0] == 0
     assert refused(signed).state == "revoked key"
     assert "revoked" in run("key", "list")[1]
+    # Nor when it is named.
+    named = signed.with_name("named.pem")
+    named.write_text(key.pem)
+    code, _, said = run("verify", "--signature", "--key", str(named), str(signed))
+    assert code == 9
+    assert "revoked" in said
 
 
 def test_a_key_is_believed_to_its_last_day_only(signed: Path, run: Run, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import signal
 import sqlite3
 import subprocess
@@ -24,6 +25,7 @@ from torchsmith.engine.journal import Journal
 from torchsmith.toolchain import governor_events
 from torchsmith.web.access import Access
 from torchsmith.web.app import make_app
+from torchsmith.web.pages import environment, took
 from torchsmith.web.portal import Portal
 
 pytestmark = pytest.mark.unit
@@ -99,7 +101,7 @@ def test_steps_have_state_place_and_what_was_expected(forge: Forge) -> None:
     log = forge.log(run, "[1/4] a\n[3/4] b\n")
     forge.journal.step(run, "compile/a", "running", title="Compile it", log=str(log))
     text = forge.get("/build", run=run)
-    for word in ("Fetch it", "cached", "debian-12", "1:05", "3/4", 'class="graph"', "[3/4] b"):
+    for word in ("Fetch it", "cached", "debian-12", "1 min 5 s", "3/4", 'class="graph"', "[3/4] b"):
         assert word in text, word
 
 
@@ -119,13 +121,13 @@ def test_a_log_comes_whole_and_once_however_often_a_reader_comes_back(forge: For
     assert rest[-1][0] == "over"
 
 
-def test_half_a_line_waits_for_its_other_half(forge: Forge) -> None:
+def test_half_a_line_of_a_build_that_is_over_is_shown(forge: Forge) -> None:
     run = forge.begin()
     log = forge.log(run, "whole\nhal")
     forge.journal.step(run, "compile/a", "running", log=str(log))
     forge.journal.end(run, "done")
-    (piece,) = [item for item in forge.told(run, "compile/a") if item[0] == "log"]
-    assert (json.loads(piece[2])["text"], piece[1]) == ("whole\n", "6")
+    pieces = [item for item in forge.told(run, "compile/a") if item[0] == "log"]
+    assert "".join(json.loads(data)["text"] for _, _, data in pieces) == "whole\nhal"
 
 
 def test_what_strangers_wrote_is_text(forge: Forge) -> None:
@@ -458,3 +460,20 @@ def test_a_build_of_others_or_of_no_command_is_not_resumed(tmp_path: Path) -> No
     answer = forge.reader.post("/build/resume", data=own)
     assert answer.status_code == 503
     assert "&lt;b&gt;no" in answer.text
+
+
+def test_times_are_written_so_that_nobody_takes_hours_for_minutes() -> None:
+    shown = {3.14: "3.1 s", 45: "45 s", 412: "6 min 52 s", 74_285: "20 h 38 min", 7200: "2 h"}
+    assert {seconds: took(seconds) for seconds in shown} == shown
+
+
+def test_a_running_build_says_how_long_it_runs(forge: Forge) -> None:
+    forge.begin()
+    assert re.search(r"\d s so far", forge.get("/builds"))
+
+
+def test_sources_are_links_only_where_they_are_addresses() -> None:
+    macro = environment().get_template("macros.html").module.sources  # type: ignore[attr-defined]
+    text = macro('https://pypi.org/"><b> javascript:alert(1)')
+    assert 'href="https://pypi.org/&#34;&gt;&lt;b&gt;"' in text
+    assert text.count("href") == 1

@@ -176,7 +176,7 @@ def test_jobs_are_launched_from_the_recipes_folder_and_with_leave_only(tmp_path:
     log_in(client)
     for name in ("../outside.toml", str(tmp_path / "outside.toml"), "", "none.toml"):
         form = client.get("/job/launch", params={"file": name})
-        assert "no file with jobs" in form.text
+        assert "not a file with jobs" in form.text
         own = page_token(form.text)
         assert client.post("/job/launch", data={"file": name, "page_token": own}).status_code == 422
     closed = reader(folder)

@@ -448,8 +448,9 @@ def test_openpai_builds_base_and_run_image_and_pushes() -> None:
 
 def test_openpai_torch_is_built_for_the_cuda_of_its_base_image() -> None:
     run = dockerfile("openpai")
-    (wheel,) = re.findall(r"https://download\.pytorch\.org/whl/(\w+)/(\S+)\.whl", run)
-    assert wheel == ("cu80", "torch-1.0.1.post2-cp35-cp35m-linux_x86_64")
+    (wheel,) = re.findall(r"--index-url https://download\.pytorch\.org/whl/(\w+) (\S+);", run)
+    # Those of before 1.2 bear no label of their CUDA.
+    assert wheel == ("cu80", "torch==1.0.1.post2")
 
 
 def test_openpai_programs_are_those_of_its_torchs_time_and_find_their_data() -> None:
@@ -554,7 +555,7 @@ def test_flags_of_training_images_reach_those_they_mean() -> None:
     ("words", "told"),
     [
         (["--tag", "mine"], "--tag is the name of one image"),
-        (["--tag", "a/B", "--only", "train"], "--tag: 'a/B' is no name of an image"),
+        (["--tag", "a/B", "--only", "train"], "--tag: 'a/B' is not the name of an image"),
         (["--tag", "train_bob", "--only", "train"], "train_bob is another image of this recipe"),
         (["--uid", "0"], "--uid"),
     ],
@@ -592,3 +593,39 @@ def test_conda_packages_are_built_in_order_also_without_a_driver(tmp_path: Path)
         f"11.0 build --recipe {name}/recipe.yaml --output-dir output --no-test"
         for name in ("magma-cuda110", "pytorch")
     ]
+
+
+def test_a_preset_finds_its_files_in_the_folder_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`image build --preset orion-vgpu` takes the client that lies here."""
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(find_preset("orion-vgpu").path).project.absolute() == tmp_path
+    (tmp_path / "own").mkdir()
+    recipe = tmp_path / "own/recipe.toml"
+    recipe.write_text('torch = "2.6.0"\n')
+    assert load_recipe(recipe).project == recipe.parent
+
+
+# ------------------------------------------------- hardware that published wheels leave behind
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "cuda", "platform"),
+    [
+        ("left-behind-gpus", "6.0;6.1;7.0", "12.9", "linux-x86_64"),
+        ("jetson-orin", "8.7", "13.2", "linux-aarch64"),
+        ("dgx-spark", "12.1", "13.0", "linux-aarch64"),
+    ],
+)
+def test_left_behind_hardware_is_planned_to_the_end(
+    name: str, gpus: str, cuda: str, platform: str
+) -> None:
+    plan = planned(name)
+    (resolution,) = plan.variants
+    assert (resolution.cuda and resolution.cuda.version, resolution.platform) == (cuda, platform)
+    env = dict(compiling(plan, "torch").env)
+    configured = dict(plan.steps[-3].env) | env
+    assert configured["TORCH_CUDA_ARCH_LIST"] == gpus
+    assert [step.kind for step in plan.steps][-2:] == ["verify", "package"]
+    assert render_script(plan, __version__).count("TORCH_CUDA_ARCH_LIST") > 0

@@ -247,6 +247,16 @@ def test_no_compiler_here_is_said_with_the_command_that_brings_one() -> None:
     assert "apt-get install gcc-11 g++-11" in cautions(made)
 
 
+def test_a_toolkit_that_is_not_here_is_said_with_a_distribution_that_has_one() -> None:
+    made = resolved(host(cuda=()), torch="2.6.0", cuda="12.6", python="3.11")
+    assert "this machine has no CUDA 12.6 (here: none)" in cautions(made)
+    assert "system = 'ubuntu-" in cautions(made)
+    inside = resolved(
+        host(cuda=()), torch="2.6.0", cuda="12.6", python="3.10", system="ubuntu-22.04"
+    )
+    assert "has no CUDA" not in cautions(inside)
+
+
 def test_a_compiler_asked_for_that_is_not_here_is_said() -> None:
     made = resolved(torch="2.6.0", python="3.11", build={"compiler": "clang-14"})
     assert "this machine has no clang-14 -> apt-get install clang-14" in cautions(made)
@@ -269,6 +279,24 @@ def test_the_jetpack_is_one_whose_cuda_and_cudnn_torch_takes() -> None:
     assert new.jetpack == "4.6"
 
 
+@pytest.mark.parametrize(
+    ("board", "torch", "jetpack", "cuda"),
+    [
+        ("jetson-tx2", "1.10.0", "4.6", "10.2"),
+        ("jetson-agx-orin", "2.6.0", "6.2", "12.6"),
+        ("jetson-agx-orin", "1.10.2", "5.1", "11.4"),
+        ("dgx-spark", "2.9.0", "", "13.0"),
+    ],
+)
+def test_who_names_a_board_and_no_cuda_means_the_boards_own(
+    board: str, torch: str, jetpack: str, cuda: str
+) -> None:
+    made = resolved(torch=torch, board=board)
+    assert made.cuda is not None
+    assert (made.jetpack, made.cuda.version) == (jetpack, cuda)
+    assert resolved(torch=torch, board=board, cuda="none", python=made.python).cuda is None
+
+
 def test_the_system_chooses_the_jetpack() -> None:
     made = resolved(
         torch="2.1.2", board="jetson-agx-orin", cuda="11.4", system="ubuntu-20.04", python="host"
@@ -287,7 +315,28 @@ def test_what_a_board_lacks_is_off_and_said() -> None:
     assert "the Jetson TX2 has no nccl" in cautions(made)
 
 
+def test_a_board_without_cuda_is_told_that_its_gpu_stays_idle() -> None:
+    made = resolved(torch="2.6.0", board="jetson-agx-orin", python="host")
+    assert "asks for no CUDA: this torch does not use the Jetson AGX Orin's GPU" in cautions(made)
+    with_it = resolved(torch="2.6.0", board="jetson-agx-orin", cuda="host", python="host")
+    assert with_it.cuda is not None
+    assert "no CUDA" not in cautions(with_it)
+
+
 # -------------------------------------------------------------------- companions, features
+
+
+def test_a_branch_of_a_companion_is_built_as_the_release_that_goes_with_torch() -> None:
+    """The Makefile's `*_TAG` may be tags or branches."""
+    wish = {"vision": "main", "text": "release/0.10", "audio": "0.9.1"}
+    made = resolved(torch="1.9.1", python="3.8", system="ubuntu-20.04", companions=wish)
+    built = {item.name: (item.version, item.tag, bool(item.commit)) for item in made.companions}
+    assert built == {
+        "vision": ("0.10.1", "main", False),
+        "text": ("0.10.1", "release/0.10", False),
+        "audio": ("0.9.1", "v0.9.1", True),
+    }
+    assert "main of torchvision is built as 0.10.1" in cautions(made)
 
 
 def test_the_lts_release_has_companions_of_its_own() -> None:

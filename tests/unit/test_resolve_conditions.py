@@ -15,7 +15,7 @@ from torchsmith.plan.render.stages import base_stage, environment_commands
 from torchsmith.plan.torch import build_env, environment
 from torchsmith.recipe.compose import compose
 from torchsmith.recipe.load import parse_recipe
-from torchsmith.recipe.matrix import expand
+from torchsmith.recipe.matrix import Variant, expand
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Outcome, Refusal, Resolution
 from torchsmith.resolve.resolve import resolve
@@ -419,7 +419,10 @@ def test_the_blas_that_is_asked_for_is_the_one_the_plan_names() -> None:
     wish = {"torch": "2.6.0", "cuda": "none", "source": {"kind": "debian"}}
     asked = resolved(**wish, features={"mkl": "static"})
     assert dict(build_env(asked))["BLAS"] == "MKL"
-    assert dict(build_env(resolved(**wish)))["BLAS"] == "OpenBLAS"
+    assert dict(build_env(resolved(**wish, profile="minimal")))["BLAS"] == "OpenBLAS"
+    named = resolved(**wish, build={"env": {"BLAS": "FlexiBLAS"}})
+    assert named.feature("mkl") == "off"
+    assert "USE_STATIC_MKL" not in dict(build_env(named))
     own = resolved(**wish, features={"mkl": "static"}, build={"env": {"BLAS": "FlexiBLAS"}})
     assert dict(build_env(own))["BLAS"] == "FlexiBLAS"
 
@@ -431,3 +434,54 @@ def test_on_aarch64_hot_functions_lie_together_unless_the_recipe_says_no() -> No
     assert dict(build_env(resolved(**arm, build={"env": {name: "0"}})))[name] == "0"
     assert name not in dict(build_env(resolved(**{**arm, "torch": "2.3.1"})))
     assert name not in dict(build_env(resolved(torch="2.6.0", cuda="none")))
+
+
+def test_a_gcc_that_nvcc_takes_and_then_fails_on_is_not_called_refused() -> None:
+    recipe = Recipe.model_validate(
+        {
+            "torch": "1.12.1",
+            "python": "3.9",
+            "cuda": "11.5",
+            "gpus": "8.0",
+            "platform": "linux-x86_64",
+            "build": {"compiler": "gcc-11"},
+        }
+    )
+    made = resolve(Variant("gcc 11", recipe), FACTS, Host(platform="linux-x86_64"))
+    assert isinstance(made, Refusal)
+    found = [item for item in made.conflicts if item.kind == "compiler-cuda"]
+    assert [item.standing for item in found] == ["fails"]
+    assert "headers of gcc 11" in found[0].message
+
+
+def test_a_board_of_which_no_cuda_is_said_has_its_own() -> None:
+    def cuda_of(**more: object) -> str:
+        recipe = Recipe.model_validate({"python": "3.6", "board": "jetson-nano", **more})
+        made = resolve(Variant("board", recipe), FACTS, Host(platform="linux-x86_64"))
+        assert isinstance(made, Resolution)
+        return made.cuda.version if made.cuda else ""
+
+    assert cuda_of(torch="1.10.0") == "10.2"
+    assert cuda_of(torch="1.10.0", cuda="none") == ""
+    spark = Recipe.model_validate({"torch": "2.9.1", "python": "3.12", "board": "dgx-spark"})
+    made = resolve(Variant("board", spark), FACTS, Host(platform="linux-x86_64"))
+    assert isinstance(made, Resolution)
+    assert made.cuda is not None
+    assert made.cuda.version == "13.0"
+
+
+def test_an_images_distribution_has_the_compiler_that_is_asked_for() -> None:
+    recipe = Recipe.model_validate(
+        {
+            "torch": "2.4.1",
+            "python": "3.11",
+            "cuda": "12.4",
+            "gpus": "8.0",
+            "platform": "linux-x86_64",
+            "build": {"compiler": "gcc-13"},
+            "image": {},
+        }
+    )
+    made = resolve(Variant("image", recipe), FACTS, Host(platform="linux-x86_64"))
+    assert isinstance(made, Resolution)
+    assert made.system == "debian-13"

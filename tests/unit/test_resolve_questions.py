@@ -31,13 +31,15 @@ def answer(question: dict[str, Any]) -> Resolution | Refusal:
     wish = {"platform": "linux-x86_64", "python": "3.10", "cuda": "none", **question}
     torch = wish["torch"]
     wish["torch"] = {"release": torch, "use": wish.pop("use", "source")}
-    if "compiler" in wish:
-        wish["build"] = {"compiler": wish.pop("compiler")}
+    compiler = wish.pop("compiler", "")
+    if compiler:
+        wish["build"] = {"compiler": compiler}
     cuda = "" if wish["cuda"] == "none" else wish["cuda"]
     if cuda:
         wish.setdefault("gpus", ["published"])
     place = Place(wish["platform"], bundled=("xnnpack", "gloo", "fbgemm", "mkldnn"))
-    wish.setdefault("system", default_system(FACTS, cuda, torch, place, wish["python"]))
+    python = wish["python"]
+    wish.setdefault("system", default_system(FACTS, cuda, torch, place, python, compiler))
     recipe = Recipe.model_validate(wish)
     return resolve(Variant("question", recipe), FACTS, Host(platform=wish["platform"]))
 

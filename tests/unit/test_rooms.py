@@ -18,7 +18,20 @@ FILES = sorted(ROOT.rglob("*.py"))
 # Earliest first, as docs/layout.md lists them; what stands on one line stands side by side.
 RANKS = (
     ("errors",),
-    ("files", "inputs", "owners", "printable", "tasks", "temporary", "redact", "secret_names"),
+    (
+        "files",
+        "findings",
+        "foreign_json",
+        "inputs",
+        "names",
+        "owners",
+        "printable",
+        "redact",
+        "secret_names",
+        "settings",
+        "tasks",
+        "temporary",
+    ),
     *(
         (room,)
         for room in (

@@ -162,3 +162,17 @@ def test_every_feature_and_every_table_is_described() -> None:
 
 def test_the_schema_speaks_of_nothing_toml_cannot_say() -> None:
     assert '"null"' not in schema_text(shipped())
+
+
+def test_checks_of_a_table_are_made_ready_only_where_a_recipe_has_it() -> None:
+    program = """
+from torchsmith.recipe import models
+from torchsmith.recipe.load import parse_recipe
+tables = models.Build, models.Companions, models.Image, models.Job, models.Matrix, models.Publish
+parse_recipe('torch = "2.6.0"\\n[build]\\njobs = 2\\n', "recipe.toml", None)
+print([table.__name__ for table in tables if table.__pydantic_complete__])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "['Build']"

@@ -15,10 +15,9 @@ import zstandard
 from tests.tiny_packages import conda, wheel
 from tests.unit.conftest import Run
 
-from torchsmith.errors import OutputError, UsageError
+from torchsmith.errors import OutputError, UsageError, VerificationError
 from torchsmith.ship.channel import publish_packages, remove_package, yank_packages
 from torchsmith.ship.publish import Places, publish, yank
-from torchsmith.verify.errors import VerificationError
 
 pytestmark = pytest.mark.unit
 
@@ -212,6 +211,10 @@ BAD_MEMBERS = (
     (_member("a/b/c", tarfile.SYMTYPE, "../.."), _member("d", tarfile.SYMTYPE, "a/b/c/../x")),
     (_member("a", tarfile.SYMTYPE, "share"), _member("a/b", tarfile.REGTYPE)),
     (_member("passwd", tarfile.LNKTYPE, "../../etc/passwd"),),
+    (_member("a/b/c", tarfile.SYMTYPE, "../.."), _member("d", tarfile.LNKTYPE, "a/b/c")),
+    (_member("d", tarfile.LNKTYPE, "nowhere"),),
+    (_member("a", tarfile.REGTYPE), _member("./a", tarfile.REGTYPE)),
+    (_member("info/index.json", tarfile.REGTYPE),),
     (
         _member(
             "holes",

@@ -16,11 +16,10 @@ import pytest
 from tests.tiny_packages import tarred, wheel
 from tests.unit.conftest import Run
 
-from torchsmith.errors import OutputError, UsageError
+from torchsmith.errors import OutputError, UsageError, VerificationError
 from torchsmith.plan.attest import attestations
 from torchsmith.ship.index import publish_wheels, remove_wheel, yank_wheels
 from torchsmith.ship.publish import Places, publish
-from torchsmith.verify.errors import VerificationError
 
 pytestmark = pytest.mark.unit
 
@@ -88,7 +87,7 @@ def test_json_names_hash_size_python_metadata_and_time(index: Path, made: Path) 
     digest = {"sha256": hashlib.sha256(metadata).hexdigest()}
     assert held.read_bytes() == path.read_bytes()
     assert page(index) == {
-        "meta": {"api-version": "1.1"},
+        "meta": {"api-version": "1.4"},
         "name": "tiny-lib",
         "versions": ["1.0"],
         "files": [
@@ -111,7 +110,7 @@ def test_html_says_the_same_as_json(index: Path, made: Path) -> None:
         publish_wheels(index, [wheel(made, "tiny-lib", version)])
     yank_wheels(index, "tiny-lib==0.9", reason='<"old" & slow>')
     content = (index / "simple/tiny-lib/index.html").read_bytes()
-    assert b'<meta name="pypi:repository-version" content="1.1">' in content
+    assert b'<meta name="pypi:repository-version" content="1.4">' in content
     links = Links(content).found
     assert list(links) == list(files(index))
     for name, file in files(index).items():
@@ -384,7 +383,7 @@ def test_the_command_says_what_it_did(run: Run, tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (("publish", "x.whl"), 2, "neither an index nor a channel"),
-        (("publish", "x.txt", "--index", "idx"), 2, "nothing that can be published"),
+        (("publish", "x.txt", "--index", "idx"), 2, "cannot be published"),
         (("publish", "x-1-0.conda", "--index", "idx"), 2, "no channel was named"),
         (("publish", "x.whl", "--to", "ftp"), 2, "nothing is uploaded to ftp"),
         (("publish", "x-1-0.conda", "--to", "pypi"), 2, "no wheel to upload"),
@@ -420,3 +419,30 @@ def test_a_recipe_says_where_its_build_is_published(run: Run, tmp_path: Path) ->
     code, out, _ = run("publish", str(project / "lab.toml"), "--store", str(tmp_path / "store"))
     assert (code, out) == (0, f"added          simple/tiny-lib/{NAME}\n")
     assert (project / "idx/simple/tiny-lib" / NAME).is_file()
+
+
+def test_a_project_is_marked_and_stays_installable(made: Path, index: Path, run: Run) -> None:
+    publish_wheels(index, [wheel(made, "tiny-lib", "1.0+cpu")])
+    words = ("yank", "Tiny_Lib", "--index", str(index), "--project")
+    code, out, _ = run(*words, "archived", "--reason", "it <ended>")
+    assert (code, out.split()) == (0, ["marked", "simple/tiny-lib"])
+    page = json.loads((index / "simple/tiny-lib/index.json").read_text())
+    assert page["project-status"] == {"status": "archived", "reason": "it <ended>"}
+    assert page["meta"]["api-version"] == "1.4"
+    assert len(page["files"]) == 1
+    for name in ("simple/tiny-lib", "whl/cpu/tiny-lib"):
+        text = (index / name / "index.html").read_text()
+        assert '<meta name="pypi:project-status" content="archived">' in text
+        assert '<meta name="pypi:project-status-reason" content="it &lt;ended&gt;">' in text
+    # The same file again is no upload; a new one is.
+    code, out, _ = run("publish", str(made / "tiny_lib-1.0+cpu-py3-none-any.whl"), *words[2:4])
+    assert code == 0, out
+    new = wheel(made, "tiny-lib", "2.0")
+    code, _, err = run("publish", str(new), *words[2:4])
+    assert code != 0
+    assert "tiny-lib is archived" in err
+    assert run(*words, "archived", "--undo")[0] == 0
+    assert "project-status" not in (index / "simple/tiny-lib/index.html").read_text()
+    assert run("publish", str(new), *words[2:4])[0] == 0
+    assert run(*words, "haunted")[0] != 0
+    assert run("yank", "nothing", *words[2:], "archived")[0] != 0

@@ -72,6 +72,18 @@ def test_lines_of_a_log_have_the_time_and_those_of_a_terminal_have_none(
     assert re.fullmatch(r"\d\d:\d\d:\d\d    Fetch\n", capsys.readouterr().err)
 
 
+def test_a_log_says_what_share_of_the_compiles_is_done(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with display(plan_of(), json=False, quiet=False) as shown:
+        shown.event(
+            events.StepProgress(
+                step="a", done=30, total=120, rate=1.0, seconds_left=90.0, what="x.cpp"
+            )
+        )
+    assert "30/120 compiles (25%), 2 min left" in capsys.readouterr().err
+
+
 def test_one_is_one() -> None:
     assert [counted(number, "core") for number in (0, 1, 2)] == ["0 cores", "1 core", "2 cores"]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import check_git_address, joined, shown
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.fetch import fetch
 from torchsmith.sources.submodules import check_path, check_place
 from torchsmith.sources.tree import tree_hash

@@ -10,16 +10,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from torchsmith.engine.door import Wanted, plan_recipe
 from torchsmith.engine.store import Store
+from torchsmith.errors import SourceError, UsageError
 from torchsmith.host.models import Host
+from torchsmith.package.origins import read_tree
+from torchsmith.plan.attest import Attest, Origin
+from torchsmith.plan.models import Plan
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.bundle import open_bundle, read_manifest, write_bundle
-from torchsmith.sources.errors import SourceError
+from torchsmith.sources.bundle import (
+    archive_name,
+    from_bundle,
+    open_bundle,
+    read_manifest,
+    write_bundle,
+)
 from torchsmith.sources.fetch import fetch
-from torchsmith.sources.tree import tree_hash
+from torchsmith.sources.tree import file_hash, tree_hash
 
 pytestmark = pytest.mark.unit
 
@@ -178,6 +188,109 @@ git = { url = "https://example.org/near.git", ref = "main" }
 """
 
 
+ARCHIVED = """
+name = "near"
+torch = { release = "2.13.0", use = "wheel" }
+python = "3.11"
+[[companions.extension]]
+name = "near"
+sdist = "near==1.0"
+sha256 = "@"
+"""
+
+
+def test_an_archive_in_a_bundle_is_held_against_the_hash_the_recipe_pins(tmp_path: Path) -> None:
+    archive = tmp_path / "near-1.0.tar.gz"
+    (tmp_path / "near-1.0").mkdir()
+    (tmp_path / "near-1.0/PKG-INFO").write_text("Metadata-Version: 2.1\nName: near\nVersion: 1.0\n")
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "near-1.0", "near-1.0")
+    sha256 = file_hash(archive)
+    loaded = parse_recipe(ARCHIVED.replace("@", sha256), "test", None)
+    host = Host(platform="linux-x86_64", system="debian-12")
+    store = Store(tmp_path / "store")
+    plain = plan_recipe(loaded, host, store, Wanted(elsewhere=True))
+    source = plain.step("fetch-extension-near").source
+    assert source is not None
+    name = archive_name(source)
+
+    def planned(trees: dict[str, Path], files: dict[str, bytes | Path]) -> Plan:
+        bundle = tmp_path / "b.bundle"
+        write_bundle(trees, files, bundle)
+        return plan_recipe(loaded, host, store, Wanted(elsewhere=True, bundle=bundle))
+
+    honest = planned({}, {name: archive})
+    assert {step.id: step.key for step in honest.steps} == {
+        step.id: step.key for step in plain.steps
+    }
+    attest = honest.step("attest-near").task
+    assert attest is not None
+    assert isinstance(attest.arguments, Attest)
+    assert [item.source for item in attest.arguments.origins] == [source]
+    choice = from_bundle(tmp_path / "b.bundle", source, tmp_path / "cache")
+    fetch(choice, tmp_path / "out", cache=tmp_path / "cache")
+    assert (tmp_path / "out/PKG-INFO").is_file()
+    # Another archive under the right name, and a tree in its place.
+    planned({}, {name: b"evil"})
+    with pytest.raises(SourceError, match="another archive than the recipe pins"):
+        from_bundle(tmp_path / "b.bundle", source, tmp_path / "new")
+    with pytest.raises(UsageError, match="does not hold the archive of extension-near"):
+        planned({"extension-near": tmp_path / "near-1.0"}, {})
+
+
+def test_python_packages_of_a_bundle_are_in_the_keys_of_what_takes_them(tmp_path: Path) -> None:
+    loaded = parse_recipe(RECIPE, "test", None)
+    host = Host(platform="linux-x86_64", system="debian-12")
+    tree, wheels = tmp_path / "tree", tmp_path / "wheels"
+    for folder in (tree, wheels):
+        folder.mkdir()
+        (folder / "a").write_text("a")
+
+    def key() -> str:
+        bundle = tmp_path / "b.bundle"
+        write_bundle({"extension-near": tree, "wheels": wheels}, {}, bundle)
+        wanted = Wanted(elsewhere=True, bundle=bundle)
+        return plan_recipe(loaded, host, Store(tmp_path / "s"), wanted).step("environment-near").key
+
+    plain = plan_recipe(loaded, host, Store(tmp_path / "s"), Wanted(elsewhere=True))
+    first = key()
+    assert first != plain.step("environment-near").key
+    assert first == key()
+    (wheels / "a").write_text("evil")
+    assert key() != first
+
+
+def test_provenance_says_that_an_unproven_source_came_from_a_bundle(tmp_path: Path) -> None:
+    loaded = parse_recipe(RECIPE, "test", None)
+    host = Host(platform="linux-x86_64", system="debian-12")
+    tree = tmp_path / "tree"
+    (tree / "debian").mkdir(parents=True)
+    (tree / "debian/changelog").write_text("pytorch (2.6.0+dfsg-7) sid; urgency=medium\n")
+    write_bundle({"extension-near": tree}, {}, tmp_path / "b.bundle")
+    wanted = Wanted(elsewhere=True, bundle=tmp_path / "b.bundle")
+    plan = plan_recipe(loaded, host, Store(tmp_path / "store"), wanted)
+    attest = plan.step("attest-near").task
+    assert attest is not None
+    assert isinstance(attest.arguments, Attest)
+    (origin,) = attest.arguments.origins
+    found = read_tree(replace(origin, tree=str(tree)))
+    assert found.kind == "bundle"
+    assert found.digest == {}
+    assert "example.org" not in found.purl.to_string()
+    assert "deb" not in found.purl.to_string()
+
+
+def test_a_changelog_of_debians_in_an_archive_does_not_make_it_debians(tmp_path: Path) -> None:
+    (tmp_path / "debian").mkdir()
+    (tmp_path / "debian/changelog").write_text("pytorch (2.6.0+dfsg-7) sid; urgency=medium\n")
+    sdist = SourceChoice("sdist", package="near", ref="1.0", sha256="0" * 64)
+    found = read_tree(Origin("near", str(tmp_path), sdist))
+    assert found.kind == "sdist"
+    assert found.purl.to_string() == "pkg:pypi/near@1.0"
+    debian = SourceChoice("debian", suite="sid", package="pytorch")
+    assert read_tree(Origin("torch", str(tmp_path), debian)).version == "2.6.0+dfsg-7"
+
+
 def test_what_is_made_of_an_unproven_bundle_passes_for_nothing_else(tmp_path: Path) -> None:
     loaded = parse_recipe(RECIPE, "test", None)
     host = Host(platform="linux-x86_64", system="debian-12")
@@ -200,3 +313,26 @@ def test_what_is_made_of_an_unproven_bundle_passes_for_nothing_else(tmp_path: Pa
         assert (first[step] == key) == (step not in made_of_it), step
         assert (first[step] == other[step]) == (step not in made_of_it), step
     assert keys("first") == first
+
+
+def test_a_bundle_of_debians_source_is_planned_as_such_where_the_recipe_leaves_it_open(
+    tmp_path: Path,
+) -> None:
+    text = 'name = "near"\ntorch = "2.6.0"\npython = "3.11"\ncuda = "none"\nprofile = "minimal"'
+    tree = tmp_path / "torch"
+    tree.mkdir()
+    (tree / "setup.py").write_text("")
+    write_bundle({"torch-2.6.0": tree}, {}, tmp_path / "near.bundle", plan="near")
+    host = Host(platform="linux-x86_64", system="debian-12")
+    said: list[str] = []
+    plan = plan_recipe(
+        parse_recipe(text, "test", None),
+        host,
+        Store(tmp_path / "store"),
+        Wanted(bundle=tmp_path / "near.bundle"),
+        said.append,
+    )
+    (resolution,) = plan.variants
+    assert resolution.source.kind == "debian"
+    assert dict(resolution.env)["USE_SYSTEM_LIBS"] == "1"
+    assert not said

@@ -11,14 +11,15 @@ import os
 import random
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.extract import Limits, extract
 from torchsmith.sources.fetch import fetch
 
@@ -295,3 +296,51 @@ def test_an_archive_on_disk_is_unpacked_only_if_its_hash_is_right(tmp_path: Path
 def test_an_archive_without_a_hash_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="sha256"):
         fetch(SourceChoice("archive", path="/x"), tmp_path / "tree", cache=tmp_path / "cache")
+
+
+def test_a_debian_package_gives_what_it_installs(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:xz") as tar:
+        member = tarfile.TarInfo("./usr/include/ideep.hpp")
+        member.size = 3
+        tar.addfile(member, io.BytesIO(b"hpp"))
+    deb = tmp_path / "x.deb"
+    with deb.open("wb") as file:
+        file.write(b"!<arch>\n")
+        for name, content in (
+            ("debian-binary", b"2.0\n"),
+            ("control.tar.xz", b"odd"),
+            ("data.tar.xz", packed.getvalue()),
+        ):
+            file.write(f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode())
+            file.write(content + b"\n" * (len(content) % 2))
+    (tmp_path / "tree").mkdir()
+    extract(deb, tmp_path / "tree")
+    assert (tmp_path / "tree/include/ideep.hpp").read_bytes() == b"hpp"
+    deb.write_bytes(deb.read_bytes()[:90])
+    (tmp_path / "cut").mkdir()
+    with pytest.raises(SourceError, match="cannot be unpacked"):
+        extract(deb, tmp_path / "cut")
+    assert not any((tmp_path / "cut").iterdir())
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE]
+)
+def test_a_name_without_end_is_not_read_into_memory(tmp_path: Path, kind: bytes) -> None:
+    archive = tmp_path / "a.tar.gz"
+    about = tarfile.TarInfo("about")
+    about.type, about.size = kind, 60 << 20
+    with gzip.open(archive, "wb") as file:
+        file.write(about.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(60):
+            file.write(b"a" * (1 << 20))
+        file.write(tarfile.TarInfo("x").tobuf())
+    (tmp_path / "out").mkdir()
+    tracemalloc.start()
+    try:
+        with pytest.raises(SourceError, match=f"a name or an attribute of {60 << 20} bytes"):
+            extract(archive, tmp_path / "out")
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()

@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.bundle import bundled, content_key, is_proven, read_manifest, write_bundle
-from torchsmith.sources.errors import SourceError
+from torchsmith.sources.bundle import bundled, read_manifest, write_bundle
 from torchsmith.sources.fetch import fetch
 from torchsmith.sources.git_tree import GitProof, check_commit
-from torchsmith.sources.tree import tree_hash
 
 pytestmark = pytest.mark.unit
 
@@ -146,9 +145,7 @@ def brought(bundle: Path, into: Path, source: SourceChoice = PINNED) -> None:
 def test_a_source_that_is_its_commit_is_taken_out_of_a_bundle(tree: Path, tmp_path: Path) -> None:
     bundle = made(tree, tmp_path / "b.tar.gz")
     brought(bundle, tmp_path)
-    manifest = read_manifest(bundle)
-    assert is_proven(PINNED, manifest, "torch")
-    assert content_key(PINNED, manifest, "torch") == ""
+    assert bundled(PINNED, bundle, read_manifest(bundle), "torch").commit == COMMIT
 
 
 def test_a_rewritten_bundle_is_refused_by_the_commit_of_the_recipe(
@@ -160,29 +157,35 @@ def test_a_rewritten_bundle_is_refused_by_the_commit_of_the_recipe(
     assert not any((tmp_path / "out").iterdir())
 
 
+@pytest.mark.parametrize("pin", [PINNED, SourceChoice("git", ref=COMMIT)])
+def test_a_bundle_that_does_not_prove_the_pinned_commit_is_refused(
+    tree: Path, tmp_path: Path, pin: SourceChoice
+) -> None:
+    (tree / "hello.txt").write_text("evil\n")
+    bundle = made(tree, tmp_path / "b.tar.gz", proof=None)
+    with pytest.raises(SourceError, match=f"does not prove that torch is of commit {COMMIT}"):
+        bundled(pin, bundle, read_manifest(bundle), "torch")
+    # Unless a lock knows the tree; then nothing is said of a commit.
+    assert bundled(pin, bundle, read_manifest(bundle), "torch", locked=True).commit == ""
+
+
 @pytest.mark.parametrize(
     "source",
     [
-        PINNED,
         SourceChoice("git", ref="v1"),
-        SourceChoice("archive", sha256="0" * 64),
+        SourceChoice("git", ref="v1", commit=COMMIT, suite="sid", package="pytorch"),
         SourceChoice("debian", package="pytorch"),
     ],
 )
-def test_what_is_not_proven_is_keyed_by_what_it_is(
+def test_where_no_commit_is_pinned_a_bundle_need_not_prove_one(
     tree: Path, tmp_path: Path, source: SourceChoice
 ) -> None:
-    proof = None if source == PINNED else PROOF
-    bundle = made(tree, tmp_path / "b.tar.gz", proof=proof)
-    manifest = read_manifest(bundle)
-    assert not is_proven(source, manifest, "torch")
-    assert content_key(source, manifest, "torch") == tree_hash(tree)
-    brought(bundle, tmp_path, source)
+    brought(made(tree, tmp_path / "b.tar.gz", proof=None), tmp_path, source)
 
 
 def test_a_bundle_exchanged_after_planning_is_refused(tree: Path, tmp_path: Path) -> None:
     bundle = made(tree, tmp_path / "b.tar.gz", proof=None)
-    choice = bundled(PINNED, bundle, read_manifest(bundle), "torch")
+    choice = bundled(SourceChoice("git", ref="v1"), bundle, read_manifest(bundle), "torch")
     (tree / "hello.txt").write_text("evil\n")
     made(tree, bundle, proof=None)
     with pytest.raises(SourceError, match="not the one that was planned for"):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.errors import NotServedError, SourceError
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.errors import NotServedError, SourceError
 from torchsmith.sources.fetch import fetch
 from torchsmith.sources.sdist import indexes, linked
 

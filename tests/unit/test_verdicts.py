@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from torchsmith.facts.files import Facts
+from torchsmith.findings import Finding, worst
 from torchsmith.host.models import (
     Compiler,
     Engine,
@@ -22,7 +23,7 @@ from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Refusal, Resolution
 from torchsmith.resolve.resolve import resolve
-from torchsmith.resolve.verdicts import GIB, Needs, Verdict, examine, worst
+from torchsmith.resolve.verdicts import GIB, Needs, examine
 
 pytestmark = pytest.mark.unit
 
@@ -59,7 +60,7 @@ def host(**parts: Any) -> Host:
     return Host(**{**plain, **parts})
 
 
-def lines(machine: Host, needs: Needs | None = None, /, **wish: Any) -> dict[str, Verdict]:
+def lines(machine: Host, needs: Needs | None = None, /, **wish: Any) -> dict[str, Finding]:
     """The table by subject; without a wish, the machine by itself."""
     wanted: Resolution | None = None
     if wish:
@@ -264,7 +265,7 @@ def test_what_cannot_be_seen_is_not_held_against_the_machine() -> None:
 
 def test_the_worst_line_decides() -> None:
     ratings: tuple[Any, ...] = ("info", "ok", "warn", "fail")
-    table = [Verdict("x", "y", "", rating) for rating in ratings]
+    table = [Finding("x", "y", rating) for rating in ratings]
     assert worst(table) == "fail"
     assert worst(table[:3]) == "warn"
     assert worst(table[:2]) == "ok"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.errors import VerificationError
 from torchsmith.plan.expects import Expects
 from torchsmith.verify.archive import members, verify_archive
-from torchsmith.verify.errors import VerificationError
 
 pytestmark = pytest.mark.unit
 
@@ -58,5 +58,5 @@ def test_a_library_that_is_cut_short_is_an_error(library: Path, keep: int) -> No
 
 
 def test_a_wheel_is_no_archive() -> None:
-    with pytest.raises(ValueError, match="no archive"):
+    with pytest.raises(ValueError, match="not an archive"):
         list(members(io.BytesIO(b"PK\x03\x04")))

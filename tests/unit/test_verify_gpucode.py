@@ -88,7 +88,7 @@ def test_a_library_without_gpu_code_has_none() -> None:
         (fatbin(entry(CUBIN, 90))[:-8], "cut short"),
         (struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 80) + entry(CUBIN, 90, payload=900), "cut short"),
         (struct.pack("<IHHQ", 0xBA55ED50, 1, 0, 0), "cut short"),
-        (b"something else entirely", "no fat binary"),
+        (b"something else entirely", "not a fat binary"),
     ],
 )
 def test_what_cannot_be_read_is_said_and_the_library_is_still_judged(

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from torchsmith.engine.store import Store
 from torchsmith.engine.wheels import offline, platform_tags, requirements, unpack
+from torchsmith.errors import SourceError
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Compiler, Host, Libc, Python
 from torchsmith.plan.build import make_plan, with_keys
@@ -19,7 +20,6 @@ from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.resolve import resolve
 from torchsmith.sources.bundle import write_bundle
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.required import required
 
 pytestmark = pytest.mark.unit

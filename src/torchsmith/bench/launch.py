@@ -93,7 +93,8 @@ def _install(path: Path, python: str, folder: Path, say: Say) -> None:
     wheel = read_wheel(path)
     if not wheel.installable or wheel.name != "torch":
         raise UsageError(
-            f"{path.name} is no torch that can be installed", "`torchsmith verify` of it says why."
+            f"{path.name} is not a torch that can be installed",
+            "`torchsmith verify` of it says why.",
         )
     options = Options(python=python, folder=folder, keep=True)
     with fresh_environment([wheel], options, say) as (_, complaint):

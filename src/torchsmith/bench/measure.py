@@ -257,5 +257,7 @@ def _problem(name: str, answer: Mapping[str, object]) -> TorchsmithError | None:
             "`torchsmith verify` of it, and `torchsmith diagnose`, say why.",
         )
     if "facts" not in answer:
-        return HostError(f"{name}: its worker said {dict(answer)}", "Run it again with --debug.")
+        return HostError(
+            f"{name}: its worker answered {dict(answer)}", "Run it again with --debug."
+        )
     return None

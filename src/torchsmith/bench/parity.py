@@ -19,7 +19,8 @@ from torchsmith.bench.measure import Progress, Runner, start
 from torchsmith.bench.process import Worker, WorkerLost
 from torchsmith.bench.result import Contender, Facts
 from torchsmith.bench.worker.operator_table import EXCLUDED, table
-from torchsmith.errors import TorchsmithError, UsageError
+from torchsmith.errors import UsageError
+from torchsmith.foreign_json import decode
 from torchsmith.inputs import check_file
 
 _FORMATS = {
@@ -125,12 +126,6 @@ def distance(dtype: str, one: bytes, other: bytes, loose: float) -> Distance:
 FORMAT = 1
 _LIMIT = 120.0
 Status = Literal["identical", "within", "beyond", "unstable", "missing", "failed"]
-
-
-class ParityError(TorchsmithError):
-    """Results differ by more than rounding explains."""
-
-    exit_code = 9
 
 
 class Compared(Struct, frozen=True, omit_defaults=True):
@@ -330,6 +325,6 @@ def read_parity(path: Path) -> Parity:
     hint = "`torchsmith parity A B --output FILE` writes such a file."
     check_file(path, hint)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Parity)
+        return decode(path.read_bytes(), Parity)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"{path} is no result of `torchsmith parity`: {error}", hint) from None
+        raise UsageError(f"{path} is not a result of `torchsmith parity`: {error}", hint) from None

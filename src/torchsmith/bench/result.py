@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import UsageError
+from torchsmith.foreign_json import decode
 from torchsmith.inputs import check_file
 
 FORMAT = 1
@@ -161,11 +162,11 @@ def read_result(path: Path) -> Result:
     check_file(path, hint)
     try:
         content = path.read_bytes()
-        head = msgspec.json.decode(content, type=dict[str, object])
+        head = decode(content, dict[str, object])
         if head.get("format") != FORMAT:
             raise UsageError(
                 f"{path} has format {head.get('format')}, and {FORMAT} is read here", hint
             )
-        return msgspec.json.decode(content, type=Result)
+        return decode(content, Result)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"{path} is no result of a comparison: {error}", hint) from None
+        raise UsageError(f"{path} is not a result of a comparison: {error}", hint) from None

@@ -56,7 +56,7 @@ def read_changes(texts: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
         key, equals, value = pair.partition("=")
         if kind not in ("env", "set") or not key or not equals:
             raise UsageError(
-                f"{text!r} is no setting", "Write env:NAME=VALUE, or set:NAME=VALUE for torch's."
+                f"{text!r} is not a setting", "Write env:NAME=VALUE, or set:NAME=VALUE for torch's."
             )
         if kind == "set" and key not in SETTINGS:
             raise UsageError(f"torch has no setting {key!r} here", f"Known: {', '.join(SETTINGS)}.")

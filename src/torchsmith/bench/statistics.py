@@ -129,3 +129,12 @@ def adjusted(chances: Sequence[float]) -> list[float]:
 def log_ratios(one: Sequence[float], other: Sequence[float]) -> list[float]:
     """The logarithm of other/one of each round: above zero where `one` is the quicker."""
     return [math.log(b / a) for a, b in zip(one, other, strict=False)]
+
+
+def change(before: Sequence[float], after: Sequence[float]) -> str:
+    """How much more was taken, round by round, and where that lies with 95 %, as text."""
+    found = shift(log_ratios(before, after))
+    middle, low, high = (
+        f"{math.expm1(item):+.2%}" for item in (found.middle, found.low, found.high)
+    )
+    return f"{middle} (95 %: {low} to {high}, {len(before)} rounds)"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchsmith.bench.worker import dense, elements, whole
 from torchsmith.errors import UsageError
+from torchsmith.names import did_you_mean
 
 GROUPS = {
     "matmul": "products of matrices and vectors",
@@ -63,9 +63,7 @@ def choose(
     """The cases of a suite, in the groups that are asked for and not in those left out."""
     for name in (*groups, *skip):
         if name not in GROUPS:
-            near = difflib.get_close_matches(name, GROUPS, 1)
-            meant = f" (did you mean {near[0]!r}?)" if near else ""
-            raise UsageError(f"there is no group {name!r}{meant}", f"Groups: {', '.join(GROUPS)}.")
+            raise UsageError(f"there is no group {name!r}", did_you_mean(name, GROUPS))
     suites = ("quick",) if suite == "quick" else ("quick", "full")
     found = [
         Case(name, group, device)

@@ -15,6 +15,10 @@ def main() -> None:
     """Run the command line; explained failures end with one sentence and an exit code."""
     # Looking for garbage cycles after every 700 new objects is a tenth of what starting takes.
     gc.set_threshold(50_000)
+    # Nor is any plugin of pydantic ours: looking for them opens a file of every package there is.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # What everybody may write to, a store above all, could not be trusted the next time.
+    os.umask(os.umask(0o022) | 0o002)
     from torchsmith.cli.output import begin_output, print_json_error
     from torchsmith.cli.terminal import guard_streams
     from torchsmith.errors import RecipeError, TorchsmithError
@@ -23,7 +27,7 @@ def main() -> None:
     begin_output()
 
     if sys.argv[1:2] == ["help"]:
-        sys.argv[1:] = [*sys.argv[2:], "--help"]
+        sys.argv[1:] = [*(word for word in sys.argv[2:] if word != "help"), "--help"]
     # What follows `--` is another program's.
     ours = sys.argv[: sys.argv.index("--")] if "--" in sys.argv else sys.argv
     debug = "--debug" in ours
@@ -31,7 +35,9 @@ def main() -> None:
         sys.argv.remove("--debug")
     try:
         from torchsmith.cli.app import command_line
+        from torchsmith.settings import apply_settings
 
+        apply_settings(os.environ)
         command_line(sys.argv[1:])(prog_name="torchsmith")
     except RecipeError as error:
         for problem in error.problems:
@@ -39,10 +45,6 @@ def main() -> None:
         _end(error, debug, error.message, error.hint)
     except TorchsmithError as error:
         _end(error, debug, error.message, error.hint)
-    except BrokenPipeError:
-        # `torchsmith … | head`: the reader has seen enough.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(0) from None
     except (OSError, MemoryError, RecursionError) as error:
         _end(error, debug, _of_the_machine(error), "With --debug, the traceback is shown.")
     except Exception as error:

@@ -23,6 +23,7 @@ _SECTIONS: dict[str, dict[str, str]] = {
         "doctor": "doctor.doctor",
         "facts": "facts.app",
         "schema": "schema.schema",
+        "config": "config.config",
     },
     "Build": {
         "lock": "lock.lock",

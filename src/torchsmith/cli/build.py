@@ -9,21 +9,19 @@ import typer
 
 from torchsmith.cli import wishes
 
-EngineName = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        envvar="TORCHSMITH_ENGINE",
-        help="podman, docker or buildah; default: the first that works.",
-    ),
-]
-NetworkName = Annotated[
-    str, typer.Option("--network", help="The network that image builds see, e.g. host.")
-]
-StoreFolder = Annotated[
-    Path | None,
-    typer.Option("--store", envvar="TORCHSMITH_STORE", help="Where results are kept."),
-]
+
+def _cluster(name: str | None) -> str | None:
+    """Refuse a cluster that builds no variants before anything else is done."""
+    known = ("slurm", "kubernetes", "local")
+    if name is not None and name not in known:
+        from torchsmith.errors import UsageError
+        from torchsmith.names import did_you_mean
+
+        raise UsageError(
+            f"--on: {name!r} cannot build variants",
+            did_you_mean(name, known),
+        )
+    return name
 
 
 @wishes.takes_flags
@@ -31,12 +29,11 @@ def build(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
     step: Annotated[
-        list[str] | None, typer.Option("--step", help="Only these steps; may be repeated.")
+        list[str] | None,
+        typer.Option("--step", help="Only these steps: ids, or how they begin; repeatable."),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Compilers at once.")
-    ] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Their budget, e.g. 8G.")] = None,
+    jobs: wishes.Jobs = None,
+    memory: wishes.Memory = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Compile in new trees, not in those of earlier builds.")
     ] = False,
@@ -50,9 +47,9 @@ def build(
     install_deps: Annotated[
         bool, typer.Option("--install-deps", help="As root, install missing system packages.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+    quiet: wishes.Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
-    store: StoreFolder = None,
+    store: wishes.StoreFolder = None,
     bundle: Annotated[
         Path | None, typer.Option("--bundle", help="Take everything out of this file.")
     ] = None,
@@ -61,8 +58,8 @@ def build(
         typer.Option("--output", "-o", help="Where results are put; default: dist."),
     ] = None,
     stay: wishes.Here = False,
-    engine: EngineName = "",
-    network: NetworkName = "",
+    engine: wishes.EngineName = "",
+    network: wishes.NetworkName = "",
     online: wishes.Online = False,
     no_lock: wishes.NoLock = False,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
@@ -74,7 +71,11 @@ def build(
     ] = False,
     on: Annotated[
         str | None,
-        typer.Option("--on", help="Build each variant as a job of a cluster: slurm, kubernetes."),
+        typer.Option(
+            "--on",
+            callback=_cluster,
+            help="Build each variant as a job of a cluster: slurm, kubernetes.",
+        ),
     ] = None,
     partition: Annotated[
         str, typer.Option("--partition", help="With --on: the partition or queue of the jobs.")
@@ -130,7 +131,7 @@ def build(
     here = wishes.host_for(None, brief=True)
     loaded = wishes.loaded(recipe, preset, given)
     here = wishes.with_torches(here, loaded)
-    project = Path(loaded.path).parent
+    project = loaded.project
     root = Store(store or default_root())
     wanted = Wanted(
         variant=variant,
@@ -230,8 +231,6 @@ def build(
             on_memory=shown.memory,
         )
     made = [path for paths in result.artifacts.values() for path in paths]
-    # Beside a recipe of one's own; those that are shipped lie where nobody looks.
-    own = project if Path(loaded.path).is_file() and preset is None else Path()
-    for path in deliver(made, (output or own / "dist").absolute()):
+    for path in deliver(made, (output or project / "dist").absolute()):
         if not json:
             print(path)

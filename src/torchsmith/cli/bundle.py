@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli import wishes
-from torchsmith.cli.build import StoreFolder
 
 
 @wishes.takes_flags
@@ -23,8 +22,9 @@ def bundle(
         typer.Option("--host", help="For the machine this file describes (doctor --json)."),
     ] = None,
     no_lock: wishes.NoLock = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
-    store: StoreFolder = None,
+    quiet: wishes.Quiet = False,
+    json: wishes.Json = False,
+    store: wishes.StoreFolder = None,
     *,
     given: dict[str, object],
 ) -> None:
@@ -35,7 +35,7 @@ def bundle(
     There: torchsmith build RECIPE --bundle FILE.
     """
     from torchsmith.cli import planning
-    from torchsmith.cli.output import counted
+    from torchsmith.cli.output import answer, counted
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import bundle as write
     from torchsmith.engine.door import Wanted
@@ -45,11 +45,11 @@ def bundle(
     here = wishes.host_for(host, brief=True)
     if host is None:
         here = wishes.with_torches(here, loaded)
-    project = Path(loaded.path).parent
+    project = loaded.project
     place = Store(store)
     wanted = Wanted(elsewhere=host is not None, must=False, lock=not no_lock)
-    plan = planning.make(loaded, here, json=False, store=place, wanted=wanted)
-    with display(plan, json=False, quiet=quiet) as shown:
+    plan = planning.make(loaded, here, json=json, store=place, wanted=wanted)
+    with display(plan, json=False, quiet=quiet or json) as shown:
         held = write(
             plan,
             place,
@@ -58,6 +58,8 @@ def bundle(
             elsewhere=here if host is not None else None,
             on_event=shown.event,
         )
-    size = output.stat().st_size / (1 << 20)
+    size, trees = output.stat().st_size, sorted(held.trees)
     files = counted(len(held.files), "file")
-    print(f"{output}: {', '.join(sorted(held.trees))} and {files}, {size:.1f} MiB")
+    text = f"{output}: {', '.join(trees)} and {files}, {size / (1 << 20):.1f} MiB"
+    what = {"trees": trees, "files": len(held.files), "bytes": size}
+    answer({"bundle": str(output), **what}, text, json=json)

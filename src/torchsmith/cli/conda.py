@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from torchsmith.cli import wishes
+
 
 def conda(
     wheel: Annotated[list[Path] | None, typer.Argument(help="Wheels to pack.")] = None,
@@ -31,7 +33,7 @@ def conda(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be packed; write nothing.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    json: wishes.Json = False,
     explain: Annotated[
         Path | None,
         typer.Option("--explain", help="A solver's error, in a file or '-': what it lacks."),

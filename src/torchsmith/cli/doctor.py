@@ -41,8 +41,9 @@ def doctor(
     from torchsmith.engine.door import Wanted
     from torchsmith.errors import HostError
     from torchsmith.facts.files import shipped
+    from torchsmith.findings import worst
     from torchsmith.plan.models import as_json
-    from torchsmith.resolve.verdicts import Needs, examine, worst
+    from torchsmith.resolve.verdicts import Needs, examine
 
     here = wishes.host_for(host)
     facts = shipped()
@@ -56,7 +57,7 @@ def doctor(
             loaded,
             here,
             json=json,
-            wanted=Wanted(some=True, elsewhere=True, must=False),
+            wanted=Wanted(some=True, elsewhere=host is not None, must=False),
         )
         resolution = made.variants[0]
         needs = Needs(
@@ -92,10 +93,10 @@ def _environment(
     json: bool,
 ) -> None:
     from torchsmith.diagnose.environment.examine import examine
-    from torchsmith.diagnose.environment.finding import worst
     from torchsmith.diagnose.environment.read import read
     from torchsmith.errors import HostError, UsageError
     from torchsmith.facts.files import shipped
+    from torchsmith.findings import worst
 
     if preset is not None:
         raise UsageError("--env and --preset do not go together", "Leave one of them out.")

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from torchsmith.cli import wishes
 from torchsmith.cli.help import App
 
 if TYPE_CHECKING:
     from torchsmith.facts.answers import Answer
 
 app = App("Ask what goes with what: GPUs, releases, toolkits, boards, features.")
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
 def _print(answer: Answer, *, json: bool) -> None:
@@ -49,7 +49,7 @@ def gpu(
     name: Annotated[
         str | None, typer.Argument(help='e.g. "rtx 3090"; all of them if left out.')
     ] = None,
-    json: Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """The compute capability of a GPU, and which CUDA and torch know it."""
     from torchsmith.facts import answers
@@ -63,7 +63,7 @@ def torch(
     version: Annotated[
         str | None, typer.Argument(help="e.g. 1.9.1; all of them if left out.")
     ] = None,
-    json: Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """What a PyTorch release needs and goes with."""
     from torchsmith.facts import answers
@@ -77,7 +77,7 @@ def cuda(
     version: Annotated[
         str | None, typer.Argument(help="e.g. 12.4; all of them if left out.")
     ] = None,
-    json: Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """What a CUDA toolkit compiles for, with, and needs to run."""
     from torchsmith.facts import answers
@@ -89,7 +89,7 @@ def cuda(
 @app.command()
 def board(
     name: Annotated[str | None, typer.Argument(help="e.g. jetson-tx2; all if left out.")] = None,
-    json: Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """A board: its GPU, what it lacks, its JetPacks."""
     from torchsmith.facts import answers
@@ -102,7 +102,7 @@ def board(
 def companion(
     name: Annotated[str, typer.Argument(help="vision, audio, text or codec.")],
     version: Annotated[str | None, typer.Argument(help="A release of it.")] = None,
-    json: Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """Which release of torchvision, torchaudio or torchtext goes with which torch."""
     from torchsmith.facts import answers
@@ -116,7 +116,7 @@ def stack(
     name: Annotated[
         str | None, typer.Argument(help="e.g. flash-attn; all of them if left out.")
     ] = None,
-    json: Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """How a package is built against torch, and which releases take which torch."""
     from torchsmith.facts import answers
@@ -130,7 +130,7 @@ def features(
     torch: Annotated[
         str | None, typer.Option("--torch", help="Only what this release knows.")
     ] = None,
-    json: Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """What PyTorch can be built with, and the switches that say so."""
     from torchsmith.facts import answers
@@ -140,7 +140,7 @@ def features(
 
 
 @app.command()
-def systems(json: Json = False) -> None:
+def systems(json: wishes.Json = False) -> None:
     """Distributions, and PyTorch's source packages in Debian."""
     from torchsmith.facts import answers
     from torchsmith.facts.files import shipped

@@ -82,10 +82,6 @@ def run(
     from torchsmith.jobs.submissions import Submissions
     from torchsmith.recipe.compose import compose
 
-    if cluster.engine not in ("local", "slurm", "kubernetes"):
-        raise UsageError(
-            f"{cluster.engine!r} builds no variants", "Known are: slurm, kubernetes, local."
-        )
     if cluster.engine == "kubernetes" and not (cluster.image and cluster.claim):
         raise UsageError(
             "--on kubernetes needs --image and --claim",

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from torchsmith.cli import wishes
+
 
 def finish(
     wheel: Annotated[list[Path], typer.Argument(help="Wheels to finish.")],
@@ -37,7 +39,7 @@ def finish(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    json: wishes.Json = False,
 ) -> None:
     """Make wheels that run on other machines: libraries, paths, tag, label.
 

@@ -26,13 +26,12 @@ def fits(
 
     from torchsmith.cli.output import print_json
     from torchsmith.cli.show_fits import as_data, lines
-    from torchsmith.errors import UsageError
+    from torchsmith.errors import UsageError, VerificationError
     from torchsmith.facts.files import Facts
     from torchsmith.facts.ranges import version_range
     from torchsmith.host.probe import Programs
     from torchsmith.host.system import read_libc, read_platform
     from torchsmith.host.torch import read_torch
-    from torchsmith.verify.errors import VerificationError
     from torchsmith.verify.fits import fitting, judge_installed, judge_releases, read_subject
     from torchsmith.verify.target import read_environment
 

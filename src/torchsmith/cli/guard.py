@@ -6,17 +6,15 @@ from typing import Annotated
 
 import typer
 
-from torchsmith.cli.build import StoreFolder
+from torchsmith.cli import wishes
 
 
 def guard(
     command: Annotated[
         list[str], typer.Argument(help="Behind `--`: the command, with its own options.")
     ],
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Compilers at once.")
-    ] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="Their budget, e.g. 8G.")] = None,
+    jobs: wishes.Jobs = None,
+    memory: wishes.Memory = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be set; run nothing.")
     ] = False,
@@ -24,7 +22,7 @@ def guard(
         bool, typer.Option("--quiet", "-q", help="Only the command's output, and errors.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
-    store: StoreFolder = None,
+    store: wishes.StoreFolder = None,
 ) -> None:
     """Run any build within the memory there is: pip, CMake, make.
 

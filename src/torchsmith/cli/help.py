@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -34,11 +36,16 @@ class Group(TyperGroup):
         """Run a command; a command line that cannot be read is told in JSON too, if asked for."""
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            # `torchsmith ... | head`: the reader has seen enough. click would call it a failure.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
         except Exception as error:
             # typer carries a copy of click: its errors are known by what they can do.
             if ctx.parent is None and hasattr(error, "format_message"):
                 from torchsmith.cli.output import print_json_error
 
+                _reword(error)
                 hint = f"`{ctx.command_path} help` explains the commands."
                 print_json_error(error.format_message(), hint, 2)
             raise
@@ -77,19 +84,30 @@ class App(typer.Typer):
         return super().command(name, **{"cls": Command, **options})
 
 
-def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> None:
-    kinds: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+def _reword(error: Any) -> None:
+    """Take out what pydantic writes for programmers."""
+    text = str(getattr(error, "message", ""))
+    error.message = text.replace("Value error, ", "").replace("Input should be", "it must be")
+
+
+def parameter_help(parameters: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """The names and the text of each parameter: arguments first, then options."""
+    kinds: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
     for parameter in parameters:
         record = parameter.get_help_record(ctx)
         if record is None:
             continue
         names, text = record
         if parameter.param_type_name == "argument":
-            names = _TYPE.sub("", names).upper()
+            kinds["Arguments"].append((_TYPE.sub("", names).upper(), text))
         else:
             names = _TYPE.sub(lambda found: f" {_kind(found[1])}", names)
-        kinds[parameter.param_type_name].append((names, text))
-    for title, rows in (("Arguments", kinds["argument"]), ("Options", kinds["option"])):
+            kinds["Options"].append((names, text))
+    return kinds
+
+
+def _write_parameters(parameters: Iterable[Any], ctx: Any, formatter: Any) -> None:
+    for title, rows in parameter_help(parameters, ctx).items():
         if rows:
             with formatter.section(title):
                 formatter.write_dl(rows)

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli import wishes
-from torchsmith.cli.build import EngineName, NetworkName, StoreFolder
 
 _MOST = 2**31 - 1
 
@@ -17,7 +16,7 @@ _MOST = 2**31 - 1
 def build(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
-    engine: EngineName = "",
+    engine: wishes.EngineName = "",
     variant: Annotated[str, typer.Option("--variant", help="Only this one's images.")] = "",
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Only these images; may be repeated.")
@@ -32,12 +31,12 @@ def build(
     gid: Annotated[
         int | None, typer.Option("--gid", min=1, max=_MOST, help="Group number; default: yours.")
     ] = None,
-    network: NetworkName = "",
+    network: wishes.NetworkName = "",
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be built.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")] = False,
+    quiet: wishes.Quiet = False,
     json: Annotated[bool, typer.Option("--json", help="What was built, for scripts.")] = False,
-    store: StoreFolder = None,
+    store: wishes.StoreFolder = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
     stay: wishes.Here = False,
     online: wishes.Online = False,
@@ -74,7 +73,7 @@ def build(
         loaded = with_training(loaded, only or (), tag=tag, timezone=timezone, uid=uid, gid=gid)
         only = [tag] if tag else only
     here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
-    project = Path(loaded.path).parent
+    project = loaded.project
     root = Store(store or default_root())
     asked = Wanted(
         variant=variant,
@@ -126,11 +125,13 @@ def wheels(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder they are written to.")
     ] = Path(),
-    engine: EngineName = "",
+    engine: wishes.EngineName = "",
+    json: wishes.Json = False,
 ) -> None:
     """Take the wheels out of an image."""
+    from torchsmith.cli.output import answer
     from torchsmith.images.find import find_engine
     from torchsmith.images.wheels import extract_wheels
 
-    for path in extract_wheels(find_engine(engine), image, output):
-        print(path)
+    paths = [str(path) for path in extract_wheels(find_engine(engine), image, output)]
+    answer({"wheels": paths}, "\n".join(paths), json=json)

@@ -22,24 +22,27 @@ def init(
     preset: wishes.Preset = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     list_presets: Annotated[bool, typer.Option("--list", help="Name the presets.")] = False,
+    json: wishes.Json = False,
     *,
     given: dict[str, object],
 ) -> None:
     """Write a commented recipe: from answers, flags or a preset."""
-    from torchsmith.cli.output import print_content
-    from torchsmith.errors import UsageError
+    from torchsmith.cli.output import answer, print_content, print_json
+    from torchsmith.errors import ConflictError, UsageError
     from torchsmith.files import write_result
+    from torchsmith.recipe.compose import COMMAND_LINE
     from torchsmith.recipe.load import parse_recipe
     from torchsmith.recipe.presets import find_preset, presets
     from torchsmith.recipe.template import commented_recipe
 
     if list_presets:
-        for item in presets():
-            print(f"{item.name:<18} {item.summary}")
+        rows = [{"name": item.name, "summary": item.summary} for item in presets()]
+        lines = (f"{row['name']:<18} {row['summary']}" for row in rows)
+        answer({"presets": rows}, "\n".join(lines), json=json)
         return
     to_stdout = str(path) == "-"
     if path.exists() and not force and not to_stdout:
-        raise UsageError(f"{path} is there already", "--force replaces it; or name another file.")
+        raise UsageError(f"{path} already exists", "--force replaces it; or name another file.")
     if preset is not None:
         if given:
             raise UsageError(
@@ -51,13 +54,19 @@ def init(
         if not given and sys.stdin.isatty() and not to_stdout:
             given = _ask()
         text = commented_recipe(given)
-        # What was typed is checked before anything is written.
-        parse_recipe(text, "the answers", None)
-    if to_stdout:
+        # What was typed is checked, and tried, before anything is written.
+        with wishes.flags_named():
+            parse_recipe(text, COMMAND_LINE, None)
+        if given and (problem := _problem(given, wishes.host_for(None, brief=True))):
+            raise ConflictError(problem, "Change the flags; nothing was written.")
+    if not to_stdout:
+        write_result(path, text.encode())
+    if json:
+        print_json({"recipe": text, "file": "" if to_stdout else str(path)})
+    elif to_stdout:
         print_content(text)
-        return
-    write_result(path, text.encode())
-    print(f"written: {path}\nnext: torchsmith plan {path}")
+    else:
+        print(f"written: {path}\nnext: torchsmith plan {path}")
 
 
 def _ask() -> dict[str, object]:
@@ -71,9 +80,9 @@ def _ask() -> dict[str, object]:
 
     def ask(key: str, question: str, default: str, *, several: bool = False) -> None:
         while True:
-            said = typer.prompt(question, default=default, show_default=bool(default))
-            words = [word.strip() for word in said.split(",") if word.strip()]
-            wanted: object = words if several else said.strip()
+            reply = typer.prompt(question, default=default, show_default=bool(default))
+            words = [word.strip() for word in reply.split(",") if word.strip()]
+            wanted: object = words if several else reply.strip()
             if problem := _problem({**answers, key: wanted}, host):
                 print(f"  {problem}", file=sys.stderr)
                 continue
@@ -100,7 +109,9 @@ def _problem(answers: dict[str, object], host: Host) -> str:
     from torchsmith.resolve.resolve import resolve
 
     try:
-        loaded = parse_recipe(compose({"python": ["host"], **answers}), "the answers", None)
+        loaded = parse_recipe(
+            compose({"torch": "2.6.0", "python": ["host"], **answers}), "the answers", None
+        )
     except RecipeError as error:
         # The lines are of no file that anybody sees.
         found = (RecipeProblem(it.message, key=it.key, meant=it.meant) for it in error.problems)

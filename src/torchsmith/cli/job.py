@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchsmith.cli.build import StoreFolder
+from torchsmith.cli import wishes
 from torchsmith.cli.help import App
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 app = App("Run jobs here or on a cluster: submit, watch, stop, translate.")
 
 Id = Annotated[str, typer.Argument(help="The id of a job, or the beginning of it.")]
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
 @app.command()
@@ -51,8 +50,8 @@ def submit(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check it and show the request; submit nothing.")
     ] = False,
-    store: StoreFolder = None,
-    json: Json = False,
+    store: wishes.StoreFolder = None,
+    json: wishes.Json = False,
 ) -> None:
     """Hand a job to the engine that runs it; with --wait or --follow, ends with 12 if it fails."""
     from torchsmith.cli.output import print_json, print_requests
@@ -89,8 +88,8 @@ def submit(
 @app.command("list")
 def list_(
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 20,
-    store: StoreFolder = None,
-    json: Json = False,
+    store: wishes.StoreFolder = None,
+    json: wishes.Json = False,
 ) -> None:
     """List the jobs that were submitted from here, newest first."""
     from torchsmith.cli.output import print_json
@@ -108,7 +107,7 @@ def list_(
 
 
 @app.command()
-def status(job: Id, store: StoreFolder = None, json: Json = False) -> None:
+def status(job: Id, store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
     """Show where a job and each of its tasks is, and why it failed if it did."""
     from torchsmith.cli.output import print_json
     from torchsmith.jobs.watch import refreshed
@@ -130,9 +129,11 @@ def logs(
     ] = False,
     role: Annotated[str, typer.Option("--role", help="Only the tasks of this role.")] = "",
     task: Annotated[str, typer.Option("--task", help="Only this task, such as main-0.")] = "",
-    store: StoreFolder = None,
+    store: wishes.StoreFolder = None,
+    json: wishes.Json = False,
 ) -> None:
-    """Show what a job said."""
+    """Show the output of a job."""
+    from torchsmith.cli.output import print_json_line
     from torchsmith.errors import UsageError
     from torchsmith.jobs.watch import client_of, refreshed
     from torchsmith.redact import redacted_lines
@@ -140,23 +141,33 @@ def logs(
     with _submissions(store) as kept:
         found = refreshed(kept.get(job), kept)
         if not found.engine_id:
-            raise UsageError(f"{found.id} never reached {found.intent.engine}: it said nothing")
-        said = client_of(found).logs(found.submitted, role=role, task=task, follow=follow)
-        for line in redacted_lines(said):
-            print(line, flush=follow)
+            raise UsageError(f"{found.id} never reached {found.intent.engine}: it has no output")
+        written = client_of(found).logs(found.submitted, role=role, task=task, follow=follow)
+        for line in redacted_lines(written):
+            if json:
+                print_json_line({"job": found.id, "text": line})
+            else:
+                print(line, flush=follow)
 
 
 @app.command()
 def cancel(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of jobs.")],
-    store: StoreFolder = None,
+    jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="Ids of jobs.")],
+    store: wishes.StoreFolder = None,
+    json: wishes.Json = False,
 ) -> None:
     """Stop jobs and everything they started."""
+    from torchsmith.cli.output import print_json
     from torchsmith.jobs.watch import stopped
 
     with _submissions(store) as kept:
+        over = []
         for one in [kept.get(job) for job in jobs]:
-            print(_line(stopped(one, kept, patience=30)), flush=True)
+            over.append(stopped(one, kept, patience=30))
+            if not json:
+                print(_line(over[-1]), flush=True)
+        if json:
+            print_json({"jobs": [_table(one) for one in over]})
 
 
 @app.command()
@@ -166,8 +177,7 @@ def render(
         str,
         typer.Option(
             "--to",
-            help="local, podman, docker, slurm, kubernetes, kubeflow, kubeflow-trainer, openpai, "
-            "openpai-v1 or compose.",
+            help="Any engine of `job submit`, or compose.",
         ),
     ],
     name: Annotated[
@@ -178,9 +188,9 @@ def render(
         typer.Option("--set", help="Change a key: image=lab/torch, role.main.gpus=2; repeatable."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", help="Write the files into this folder.")
+        Path | None, typer.Option("--output", "-o", help="Write the files into this folder.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    json: wishes.Json = False,
 ) -> None:
     """Write a job as the native request of an engine; nothing is submitted."""
     from torchsmith.cli.output import print_json, show_files, write_tree
@@ -203,11 +213,13 @@ def render(
 def import_(
     file: Annotated[Path, typer.Argument(help="A job of OpenPAI: JSON (v1) or YAML (v2).")],
     output: Annotated[
-        Path | None, typer.Option("--output", help="Write the job file here; default: print it.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write the job file here; default: print it."),
     ] = None,
+    json: wishes.Json = False,
 ) -> None:
     """Turn a job of OpenPAI into a job file, from which it can be rendered for any engine."""
-    from torchsmith.cli.output import print_content
+    from torchsmith.cli.output import print_content, print_json
     from torchsmith.errors import OutputError
     from torchsmith.files import write_result
     from torchsmith.jobs.importing import import_job
@@ -215,15 +227,18 @@ def import_(
 
     made = import_job(file)
     text = job_file(made.job)
-    for note in made.notes:
+    for note in () if json else made.notes:
         _note(note)
-    if output is None:
+    if output is not None:
+        if output.exists():
+            raise OutputError(f"{output} already exists", "Name another file, or move it away.")
+        write_result(output, text.encode())
+    if json:
+        print_json({"job": text, "file": str(output or ""), "notes": list(made.notes)})
+    elif output is None:
         print_content(text)
-        return
-    if output.exists():
-        raise OutputError(f"{output} is there already", "Name another file, or move it away.")
-    write_result(output, text.encode())
-    print(output)
+    else:
+        print(output)
 
 
 def _submissions(store: Path | None) -> AbstractContextManager[Submissions]:
@@ -258,14 +273,14 @@ def _ends(made: list[Submission], kept: Submissions, *, json: bool) -> list[Subm
 
 
 def _all_well(made: list[Submission]) -> None:
+    from torchsmith.errors import JobFailed
     from torchsmith.jobs.states import State
-    from torchsmith.jobs.watch import JobFailed
 
     bad = [one for one in made if one.status.state is not State.SUCCEEDED]
     if bad:
         raise JobFailed(
             ", ".join(f"job {one.intent.name} ({one.id}): {one.status.state}" for one in bad),
-            f"`torchsmith job logs {bad[0].id}` shows all it said.",
+            f"`torchsmith job logs {bad[0].id}` shows all of its output.",
         )
 
 

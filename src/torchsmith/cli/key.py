@@ -1,4 +1,4 @@
-"""`torchsmith key`: what this machine signs with, and whose signatures it believes."""
+"""`torchsmith key`: what this machine signs with, and whose signatures it trusts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
+from torchsmith.cli import wishes
 from torchsmith.cli.help import App
 
 app = App("Keys that sign artifacts, and keys that are trusted.")
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
 @app.command()
-def show(json: Json = False) -> None:
-    """This machine's own key, by its number; the private half is never shown."""
+def show(json: wishes.Json = False) -> None:
+    """Show this machine's own key by its id, never its private half."""
     from torchsmith.cli.output import print_json
     from torchsmith.errors import UsageError
     from torchsmith.package.keys import own_key
@@ -39,17 +39,22 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write it to this file.")
     ] = None,
+    json: wishes.Json = False,
 ) -> None:
-    """The public half of this machine's key, for those who are to trust it."""
+    """Write the public half of this machine's key, for those who are to trust it."""
+    from torchsmith.cli.output import print_json
     from torchsmith.files import write_result
     from torchsmith.package.keys import own_key
 
     key = own_key(make=True)
     assert key is not None
-    if output is None:
+    if output is not None:
+        write_result(output, key.pem.encode())
+    if json:
+        print_json({"id": key.id, "public": key.pem, "file": str(output or "")})
+    elif output is None:
         sys.stdout.write(key.pem)
     else:
-        write_result(output, key.pem.encode())
         print(f"{key.id} -> {output}", file=sys.stderr)
 
 
@@ -59,40 +64,49 @@ def trust(
     until: Annotated[
         str, typer.Option("--until", metavar="DAY", help="The last day, such as 2027-12-31.")
     ] = "",
+    json: wishes.Json = False,
 ) -> None:
-    """Believe what this key signs."""
-    from torchsmith.package.keys import trust as believe
+    """Trust what this key signs."""
+    from torchsmith.cli.output import answer
+    from torchsmith.package.keys import trust as trusted
 
-    key = believe(file, until)
-    print(f"{key.id} is trusted now" + (f", until {key.until}" if key.until else ""))
+    key = trusted(file, until)
+    until = f", until {key.until}" if key.until else ""
+    answer({"id": key.id, "until": key.until}, f"{key.id} is trusted now{until}", json=json)
 
 
 @app.command()
 def revoke(
     keys: Annotated[
-        list[str], typer.Argument(metavar="KEY...", help="An id, a public key, or a list of ids.")
+        list[str], typer.Argument(metavar="KEY", help="An id, a public key, or a list of ids.")
     ],
+    json: wishes.Json = False,
 ) -> None:
-    """Believe keys no more, whenever they signed."""
-    from torchsmith.package.keys import revoke as disbelieve
+    """Trust keys no longer, whenever they signed."""
+    from torchsmith.cli.output import answer
+    from torchsmith.package.keys import revoke as revoked
 
-    for key in disbelieve(keys):
-        print(f"{key} is revoked")
+    gone = revoked(keys)
+    answer({"revoked": gone}, "\n".join(f"{key} is revoked" for key in gone), json=json)
 
 
 @app.command()
-def rotate() -> None:
-    """Sign with a new key from now on; what the old one signed is still believed here."""
+def rotate(json: wishes.Json = False) -> None:
+    """Sign with a new key from now on; signatures of the old one stay trusted here."""
+    from torchsmith.cli.output import answer
     from torchsmith.package.keys import rotate as renewed
 
     old, new = renewed()
-    print(f"{new.id} signs from now on; {old.id} is only believed")
-    print("`torchsmith key export` writes the new one for those who are to trust it")
+    text = (
+        f"{new.id} signs from now on; signatures of {old.id} stay trusted\n"
+        "`torchsmith key export` writes the new key for those who are to trust it"
+    )
+    answer({"id": new.id, "old": old.id}, text, json=json)
 
 
 @app.command("list")
-def list_(json: Json = False) -> None:
-    """The keys whose signatures are believed here."""
+def list_(json: wishes.Json = False) -> None:
+    """List the keys whose signatures are trusted here."""
     from torchsmith.cli.output import print_json
     from torchsmith.package.keys import trusted_keys
 

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from torchsmith.cli import wishes
+
 
 def libtorch(
     wheel: Annotated[Path, typer.Argument(help="A torch wheel.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder to write the archive into.")
     ] = Path(),
-    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    json: wishes.Json = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would hold; write nothing.")
     ] = False,

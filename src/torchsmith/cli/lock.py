@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli import wishes
-from torchsmith.cli.build import StoreFolder
 
 
 @wishes.takes_flags
@@ -19,8 +18,9 @@ def lock(
         typer.Option("--output", "-o", help="The file to write; default: beside the recipe."),
     ] = None,
     stay: wishes.Here = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only the result.")] = False,
-    store: StoreFolder = None,
+    quiet: wishes.Quiet = False,
+    json: wishes.Json = False,
+    store: wishes.StoreFolder = None,
     *,
     given: dict[str, object],
 ) -> None:
@@ -29,7 +29,7 @@ def lock(
     Sources and build environments are fetched now; `build` then takes these very files.
     """
     from torchsmith.cli import planning
-    from torchsmith.cli.output import counted
+    from torchsmith.cli.output import answer, counted
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build
     from torchsmith.engine.door import Wanted
@@ -39,15 +39,18 @@ def lock(
     from torchsmith.files import write_result
     from torchsmith.images.registry import digests
     from torchsmith.plan.lock import base_images
+    from torchsmith.recipe.presets import is_shipped
 
     loaded = wishes.loaded(recipe, None, given)
     path = Path(loaded.path)
-    if output is None and not path.is_file():
-        raise UsageError("a shipped recipe has no folder of yours", "Name a file: --output.")
+    if output is None and (is_shipped(path) or not path.is_file()):
+        raise UsageError(
+            "there is no recipe file to put the lock beside", "Name the lock: --output FILE."
+        )
     here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     place = Store(store)
     wanted = Wanted(here=stay, lock=False)
-    plan = planning.make(loaded, here, json=False, store=place, wanted=wanted)
+    plan = planning.make(loaded, here, json=json, store=place, wanted=wanted)
     compiled = {step.id for step in plan.steps if step.kind == "compile"}
     names = [
         step.id
@@ -59,9 +62,14 @@ def lock(
         # What an earlier day brought is not what there is today.
         if step.id in names:
             place.remove(step.key)
-    with display(plan, json=False, quiet=quiet) as shown:
+    with display(plan, json=False, quiet=quiet or json) as shown:
         done = build(
-            plan, place, project=path.parent, only=names, recipe=loaded.path, on_event=shown.event
+            plan,
+            place,
+            project=loaded.project,
+            only=names,
+            recipe=loaded.path,
+            on_event=shown.event,
         )
     taken = what_was_taken(plan, done.work, images)
     target = output or lock_file(path)
@@ -72,4 +80,5 @@ def lock(
         counted(len(taken.source), "source"),
         counted(len(taken.image), "base image"),
     )
-    print(f"{target}: {', '.join(counts)}")
+    what = {"packages": len(packages), "sources": len(taken.source), "images": len(taken.image)}
+    answer({"lock": str(target), **what}, f"{target}: {', '.join(counts)}", json=json)

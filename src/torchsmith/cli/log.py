@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchsmith.cli.build import StoreFolder
+from torchsmith.cli import wishes
 
 if TYPE_CHECKING:
     from torchsmith.engine.journal import StepRecord
@@ -21,8 +21,8 @@ def log(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until it is over; default: the last run.")
     ] = False,
-    store: StoreFolder = None,
-    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    store: wishes.StoreFolder = None,
+    json: wishes.Json = False,
 ) -> None:
     """Show past builds, the steps of one, or the log of a step."""
     from dataclasses import asdict

@@ -45,6 +45,14 @@ def print_json(value: Mapping[str, Any]) -> None:
     _write_json(msgspec.json.format(packed, indent=2).decode())
 
 
+def answer(value: Mapping[str, Any], text: str, *, json: bool) -> None:
+    """A command's one answer: for scripts, or for people."""
+    if json:
+        print_json(value)
+    else:
+        print(text)
+
+
 def print_json_line(value: Mapping[str, Any]) -> None:
     """One of several documents, each a line."""
     _write_json(json.dumps({"version": JSON_VERSION, **value}, ensure_ascii=False))
@@ -93,7 +101,7 @@ def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
     from torchsmith.files import write_result
 
     if folder.is_file():
-        raise OutputError(f"{folder} is a file, and a folder is to be written there")
+        raise OutputError(f"{folder} is a file, where a folder would be written")
     for name, content in files.items():
         write_result(folder / name, content, mode=0o755 if name.endswith(".sh") else 0o644)
 

@@ -49,8 +49,9 @@ def parity(
     """
     from json import loads
 
-    from torchsmith.bench.parity import ParityError, as_json, choose, read_parity
+    from torchsmith.bench.parity import as_json, choose, read_parity
     from torchsmith.cli.output import print_json
+    from torchsmith.errors import ParityError
     from torchsmith.files import write_result
 
     if operators:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 Index = Annotated[Path | None, typer.Option("--index", help="Folder of a pip index.")]
 Channel = Annotated[Path | None, typer.Option("--channel", help="Folder of a conda channel.")]
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 Say = Callable[[str], None]
 
@@ -22,6 +21,7 @@ _SAID = {
     "replaced": "replaced",
     "same": "already there",
     "yanked": "yanked",
+    "marked": "marked",
     "restored": "given again",
     "removed": "removed",
 }

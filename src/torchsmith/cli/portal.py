@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from torchsmith.cli import places
-from torchsmith.cli.build import StoreFolder
+from torchsmith.cli import places, wishes
 from torchsmith.cli.serve import Host, Port, Quiet, log_to_stderr
 
 
@@ -36,7 +35,7 @@ def portal(
         bool, typer.Option("--allow-actions", help="Let readers stop builds and launch jobs.")
     ] = False,
     open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
-    store: StoreFolder = None,
+    store: wishes.StoreFolder = None,
     quiet: Quiet = False,
 ) -> None:
     """Show builds, packages, recipes, jobs and this machine in a browser.

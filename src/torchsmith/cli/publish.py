@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from torchsmith.cli import places, wishes
-from torchsmith.cli.build import StoreFolder
 
 
 def publish(
@@ -34,10 +33,10 @@ def publish(
     force: Annotated[
         bool, typer.Option("--force", help="Replace packages that anaconda.org has already.")
     ] = False,
-    store: StoreFolder = None,
+    store: wishes.StoreFolder = None,
     work: Annotated[Path | None, typer.Option("--work", help="Where the recipe was built.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be added.")] = False,
-    json: places.Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """Add files to a pip index and a conda channel, which are plain folders.
 
@@ -84,20 +83,27 @@ def yank(
     channel: places.Channel = None,
     reason: Annotated[str, typer.Option("--reason", help="Told to those who pinned it.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Give it again.")] = False,
-    json: places.Json = False,
+    project: Annotated[
+        str,
+        typer.Option("--project", help="Mark the project NAME instead: archived, or deprecated."),
+    ] = "",
+    json: wishes.Json = False,
 ) -> None:
     """Take a release back; whoever pinned it still gets it."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import yank as take_back
 
-    places.show(take_back(what, Places(index, channel), reason=reason, undo=undo), json=json)
+    places.show(
+        take_back(what, Places(index, channel), reason=reason, undo=undo, project=project),
+        json=json,
+    )
 
 
 def remove(
     file: Annotated[str, typer.Argument(help="The name of one file.")],
     index: places.Index = None,
     channel: places.Channel = None,
-    json: places.Json = False,
+    json: wishes.Json = False,
 ) -> None:
     """Delete a published file; nobody gets it any more."""
     from torchsmith.ship.publish import Places

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from torchsmith.cli import wishes
-from torchsmith.cli.build import EngineName, StoreFolder
 
 if TYPE_CHECKING:
     from torchsmith.images.engine import Engine
@@ -18,7 +17,6 @@ Insecure = Annotated[
     bool,
     typer.Option("--insecure", help="Take plain HTTP, and any certificate."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
 def push(
@@ -33,10 +31,10 @@ def push(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the registry; push nothing.")
     ] = False,
-    engine: EngineName = "",
+    engine: wishes.EngineName = "",
     insecure: Insecure = False,
-    store: StoreFolder = None,
-    json: Json = False,
+    store: wishes.StoreFolder = None,
+    json: wishes.Json = False,
 ) -> None:
     """Push an image and check that it arrived; the journal keeps its digest.
 
@@ -76,10 +74,10 @@ def pull(
         Path | None,
         typer.Option("--verify", metavar="RECIPE", help="Prove inside it what this recipe asks."),
     ] = None,
-    engine: EngineName = "",
+    engine: wishes.EngineName = "",
     insecure: Insecure = False,
-    store: StoreFolder = None,
-    json: Json = False,
+    store: wishes.StoreFolder = None,
+    json: wishes.Json = False,
 ) -> None:
     """Pull an image by tag or digest; --verify compares it with a recipe."""
     from torchsmith.cli.output import print_json, tell

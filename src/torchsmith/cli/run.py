@@ -48,6 +48,9 @@ def run(
     ] = "",
     engine: Annotated[str, typer.Option("--engine", help="podman or docker.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command only.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: the command, for scripts.")
+    ] = False,
 ) -> None:
     """Run an image with what PyTorch needs: shared memory, GPUs, folders.
 
@@ -55,11 +58,15 @@ def run(
     """
     import shlex
 
+    from torchsmith.cli.output import answer
+    from torchsmith.errors import UsageError
     from torchsmith.images.attached import explained, run_attached
     from torchsmith.images.find import find_engine
     from torchsmith.images.names import one_image
     from torchsmith.images.starting import Wish, prepared
 
+    if json and not dry_run:
+        raise UsageError("--json needs --dry-run", "What runs in the image writes its own output.")
     recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
     if recipe is not None:
         # What the recipe lacks is said first: no engine on this machine would mend it.
@@ -90,7 +97,8 @@ def run(
     for note in ready.notes:
         print(f"note: {note}", file=sys.stderr)
     if dry_run:
-        print(shlex.join([found.name, *ready.words]))
+        words = [found.name, *ready.words]
+        answer({"dry_run": True, "command": words}, shlex.join(words), json=json)
         return
     ended = run_attached(found, ready.words, terminal=ready.terminal)
     for line in explained(ended, ready.shm):

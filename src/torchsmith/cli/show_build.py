@@ -30,6 +30,11 @@ _GIB = 1 << 30
 _ENGINE_STEP = re.compile(r"(\[\d+/\d+\] )?STEP \d+/\d+:|#\d+ \[(?!internal)")
 
 
+def _so_far(done: int, total: int) -> str:
+    share = f" ({done / total:.0%})" if total else ""
+    return f"{done}/{total} compiles{share}"
+
+
 class Display(Protocol):
     """Something that is told what happens."""
 
@@ -127,7 +132,7 @@ class Lines:
         self._counted = True
         if self._is_time() or event.done == event.total:
             left = f", {duration(event.seconds_left)} left" if event.seconds_left else ""
-            self.line(f"   {event.done}/{event.total} compiles{left}")
+            self.line(f"   {_so_far(event.done, event.total)}{left}")
 
     def _is_time(self) -> bool:
         now = time.monotonic()
@@ -158,7 +163,7 @@ class Lines:
         """How far setuptools is with the files that it compiles."""
         self._counted = True
         if self._is_time() or event.done == event.total:
-            self.line(f"   {event.done}/{event.total} compiles")
+            self.line(f"   {_so_far(event.done, event.total)}")
 
 
 class _Guarded(Lines):

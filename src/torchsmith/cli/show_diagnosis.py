@@ -35,7 +35,7 @@ def show(found: Diagnosis) -> None:
 def _show_ending(found: Diagnosis) -> None:
     """A log without a failure: how it ends, what came right on the way, and its warnings."""
     if found.well is None:
-        print(f"no failure is told of in {counted(found.lines, 'line')}")
+        print(f"no failure was found in {counted(found.lines, 'line')}")
     else:
         root = Branch("ok  this log ends well", "bold")
         root.add(f"line {found.well.number}: {found.well.text}", "dim")

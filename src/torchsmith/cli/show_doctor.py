@@ -12,8 +12,7 @@ from torchsmith.cli.output import console
 from torchsmith.cli.terminal import style, wrapped
 
 if TYPE_CHECKING:
-    from torchsmith.diagnose.environment.finding import Finding
-    from torchsmith.resolve.verdicts import Verdict
+    from torchsmith.findings import Finding
 
 _MARKS = {
     "ok": "[green]ok[/green]",
@@ -23,7 +22,7 @@ _MARKS = {
 }
 
 
-def show_verdicts(lines: Sequence[Verdict]) -> None:
+def show_verdicts(lines: Sequence[Finding]) -> None:
     """One line each: what is here, what is needed, and the command that mends it."""
     table = Table(box=None, pad_edge=False, show_edge=False)
     needed = any(line.needed for line in lines)

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from torchsmith.cli.build import StoreFolder
+from torchsmith.cli import wishes
 from torchsmith.cli.help import App
-from torchsmith.cli.output import counted
+from torchsmith.cli.output import answer, counted, moment, print_json
 
 app = App("Look at what was built, check it, and free its disk space.")
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
 def _size(count: int) -> str:
@@ -19,9 +18,8 @@ def _size(count: int) -> str:
 
 
 @app.command("list")
-def list_(store: StoreFolder = None, json: Json = False) -> None:
+def list_(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
     """Every result in the store, newest last."""
-    from torchsmith.cli.output import moment, print_json
     from torchsmith.engine.store import Store
 
     entries = sorted(Store(store).entries(), key=lambda entry: entry.created)
@@ -48,50 +46,64 @@ def list_(store: StoreFolder = None, json: Json = False) -> None:
 
 
 @app.command()
-def verify(store: StoreFolder = None) -> None:
-    """Hash every stored file again and say what is damaged."""
+def verify(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
+    """Hash every stored file again and name those that are damaged."""
     from torchsmith.engine.store import Store
     from torchsmith.errors import OutputError
 
     place = Store(store)
-    damaged = 0
-    for entry in list(place.entries()):
-        for problem in place.verify(entry.key):
-            damaged += 1
-            print(f"x {entry.key[:12]} {entry.title}: {problem}")
+    damaged = [
+        {"key": entry.key, "title": entry.title, "problem": problem}
+        for entry in list(place.entries())
+        for problem in place.verify(entry.key)
+    ]
+    if json:
+        print_json({"damaged": damaged})
+    for item in () if json else damaged:
+        print(f"x {item['key'][:12]} {item['title']}: {item['problem']}")
     if damaged:
         raise OutputError(
-            f"{counted(damaged, 'problem')} in the store",
+            f"{counted(len(damaged), 'problem')} in the store",
             "Damaged results are built again when needed.",
         )
-    print("every result is as it was stored")
+    if not json:
+        print("every result is as it was stored")
 
 
 @app.command()
-def share(store: StoreFolder = None) -> None:
-    """Have several hosts build into the store, which lies in a folder that all of them see."""
+def share(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
+    """Let several hosts build into the store, which lies in a folder that all of them see."""
     from torchsmith.engine.sharing import share as shared
     from torchsmith.engine.store import Store
 
-    print(f"several hosts may build into {shared(Store(store)).root}")
+    root = str(shared(Store(store)).root)
+    answer({"store": root}, f"several hosts may build into {root}", json=json)
 
 
 @app.command()
 def gc(
-    store: StoreFolder = None,
+    store: wishes.StoreFolder = None,
     days: Annotated[
         float, typer.Option("--days", min=0, help="Keep what was used within so many days.")
     ] = 30.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Name what would be removed; remove nothing.")
+    ] = False,
+    json: wishes.Json = False,
 ) -> None:
-    """Drop results that were not used for a while, and what crashes left behind."""
+    """Remove results that were not used for a while, and what crashes left behind."""
     from datetime import timedelta
 
     from torchsmith.engine.store import Store
 
     gone = Store(store).gc(older_than=timedelta(days=days), dry_run=dry_run)
+    if json:
+        results = [{"key": one.key, "title": one.title, "bytes": one.bytes} for one in gone.entries]
+        more = {"leftovers": gone.leftovers, "bytes": gone.bytes}
+        print_json({"dry_run": dry_run, "results": results, **more})
+        return
     for entry in gone.entries:
         print(f"{entry.key[:12]}  {_size(entry.bytes):>12}  {entry.title}")
-    verb = "would go" if dry_run else "went"
+    verb = "would be removed" if dry_run else "removed"
     what = f"{counted(len(gone.entries), 'result')} and {counted(gone.leftovers, 'leftover')}"
     print(f"{what} {verb}: {_size(gone.bytes)}")

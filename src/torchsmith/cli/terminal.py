@@ -94,6 +94,10 @@ def rich_console(stream: TextIO, **options: Any) -> Console:
     from rich.segment import Segment
 
     class PrintableConsole(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end the program, as a failure.
+            raise BrokenPipeError
+
         def render(
             self, renderable: RenderableType, options: ConsoleOptions | None = None
         ) -> Iterable[Segment]:

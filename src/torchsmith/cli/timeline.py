@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchsmith.cli.build import StoreFolder
+from torchsmith.cli import wishes
 
 if TYPE_CHECKING:
     from torchsmith.engine.journal import StepRecord
@@ -27,8 +27,8 @@ def timeline(
     slowest: Annotated[
         int, typer.Option("--slowest", min=0, help="So many lines for each list.")
     ] = 10,
-    store: StoreFolder = None,
-    json: Annotated[bool, typer.Option("--json", help="For scripts.")] = False,
+    store: wishes.StoreFolder = None,
+    json: wishes.Json = False,
 ) -> None:
     """Show where the time of a build went: cores, slowest files, headers."""
     from dataclasses import asdict

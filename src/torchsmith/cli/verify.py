@@ -112,7 +112,7 @@ def show_report(made: Report, *, json: bool) -> None:
 
     from torchsmith.cli.known import known_of_lines
     from torchsmith.cli.output import print_json
-    from torchsmith.verify.errors import VerificationError
+    from torchsmith.errors import VerificationError
     from torchsmith.verify.report import as_json, lines
 
     if json:

@@ -48,8 +48,60 @@ Online = Annotated[
     bool,
     typer.Option("--online", help="Let compile steps use the network; without it they have none."),
 ]
-NoLock = Annotated[
-    bool, typer.Option("--no-lock", help="Do not heed the lock that lies beside the recipe.")
+NoLock = Annotated[bool, typer.Option("--no-lock", help="Ignore the lock file beside the recipe.")]
+
+
+def _size(text: str | None) -> str | None:
+    """Refuse what is no size before anything else is done."""
+    from torchsmith.errors import UsageError
+    from torchsmith.recipe.values import size_bytes
+
+    try:
+        size_bytes(text or "1G")
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}", "Write a number and its unit.") from None
+    return text
+
+
+def _engine(name: str) -> str:
+    """Refuse a container tool that nobody knows before anything else is done."""
+    if name:
+        from torchsmith.images.find import check_name
+
+        check_name(name)
+    return name
+
+
+Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")]
+StoreFolder = Annotated[
+    Path | None,
+    typer.Option("--store", envvar="TORCHSMITH_STORE", help="Where results are kept."),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", "-j", min=1, envvar="TORCHSMITH_BUILD_JOBS", help="Compilers at once."),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        envvar="TORCHSMITH_BUILD_MEMORY",
+        callback=_size,
+        help="Their budget, e.g. 8G.",
+    ),
+]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        envvar="TORCHSMITH_ENGINE",
+        callback=_engine,
+        help="podman, docker or buildah; default: the first that works.",
+    ),
+]
+NetworkName = Annotated[
+    str, typer.Option("--network", help="The network that image builds see, e.g. host.")
 ]
 DEFAULT_RECIPE = Path("recipe.toml")
 DEFAULT_PRESET = "quickstart"
@@ -94,8 +146,10 @@ def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
     ]
     added: list[inspect.Parameter] = []
     for flag in FLAGS:
-        said = typer.Option(flag.name, help=flag.help)
-        kind = Annotated[list[str] | None, said] if flag.repeats else Annotated[str | None, said]
+        option = typer.Option(flag.name, help=flag.help)
+        kind = (
+            Annotated[list[str] | None, option] if flag.repeats else Annotated[str | None, option]
+        )
         added.append(
             inspect.Parameter(
                 flag.key, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind
@@ -141,7 +195,7 @@ def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) ->
             print(f"!  {path} with {flags} laid over it", file=sys.stderr)
     if path is not None:
         plain = load_recipe(path)
-        with _flags_named():
+        with flags_named():
             return overridden(plain, given) if given else plain
     if not given:
         print(
@@ -150,13 +204,13 @@ def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) ->
         return load_recipe(find_preset(DEFAULT_PRESET).path)
     if "torch" not in given:
         raise UsageError("--torch is missing", "Without a recipe file, --torch says which release.")
-    with _flags_named():
+    with flags_named():
         return parse_recipe(compose(given), COMMAND_LINE, None)
 
 
 @contextlib.contextmanager
-def _flags_named() -> Iterator[None]:
-    """Tell what is wrong with flags by their names: they have no lines."""
+def flags_named() -> Iterator[None]:
+    """Name flags, which have no lines, where something is wrong with them."""
     from torchsmith.errors import RecipeError, UsageError
     from torchsmith.recipe.compose import COMMAND_LINE
 
@@ -166,14 +220,15 @@ def _flags_named() -> Iterator[None]:
     except RecipeError as error:
         if error.path != COMMAND_LINE:
             raise
-        told = []
+        messages = []
         for problem in error.problems:
             key, _, rest = problem.key.partition(".")
+            key = key.partition("#")[0]
             flag = " ".join(part for part in (names.get(key, key), rest) if part)
             meant = f" (did you mean {problem.meant!r}?)" if problem.meant else ""
-            told.append(f"{flag}: {problem.message}{meant}")
+            messages.append(f"{flag}: {problem.message}{meant}")
         raise UsageError(
-            "\n  ".join(told), "`torchsmith plan --help` explains the flags."
+            "\n  ".join(messages), "`torchsmith plan --help` explains the flags."
         ) from None
 
 
@@ -183,7 +238,7 @@ def with_torches(host: Host, loaded: LoadedRecipe) -> Host:
 
     from torchsmith.recipe.matrix import expand
 
-    project = Path(loaded.path).parent
+    project = loaded.project
     wanted = [
         (str(project / torch.environment) if torch.environment else "", variant.python)
         for variant in expand(loaded.recipe)

@@ -11,7 +11,6 @@ from torchsmith.diagnose.knowledge import Knowledge, shipped
 from torchsmith.diagnose.models import Cause, Condition, Failure, Fix, Standing
 from torchsmith.diagnose.scan import Hit, Line, Seen, scan_lines
 from torchsmith.engine.failure import explain
-from torchsmith.errors import TorchsmithError
 from torchsmith.facts.cuda import driver_standing, find_arch, find_toolkit
 from torchsmith.facts.files import Facts
 from torchsmith.facts.files import shipped as shipped_facts
@@ -20,20 +19,13 @@ from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
 from torchsmith.redact import redacted
 
-
-class UnknownFailureError(TorchsmithError):
-    """Nothing known explains the log."""
-
-    exit_code = 10
-
-
 _STANDINGS = ("cause", "symptom", "warning")
 # A line that calls itself a warning is named after those that end a program.
 _MILD = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b(?!S)|^W: |\bwarning: |\[W\d* |^W\d{4} ")
 # But of what goes wrong with a GPU this one is the reason.
 _CUDA_INIT = "Warning: CUDA initialization"
 _LONGEST = 400
-_GAP = re.compile(r"\{(\w+)(?:\|([^}]*))?\}")
+_GAP = re.compile(r"\{(\w+)(?:\|([^{}]*))?\}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def shipped() -> Knowledge:
 # Looking for a hundred plain texts in a log of a gigabyte takes seconds; trying a hundred
 # expressions on each of its lines takes an hour.
 _SPECIAL = frozenset(".^$*+?{}[]\\|()")
-# `\.` is a dot; `\d` is no text.
+# `\.` is a dot; `\d` is not text.
 _CLASSES = frozenset("dDwWsSbBAZ0123456789")
 
 

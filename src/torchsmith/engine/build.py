@@ -32,7 +32,8 @@ from torchsmith.host.models import Host
 from torchsmith.plan.lock import RECORD
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.values import size_bytes
-from torchsmith.sources.bundle import Manifest, write_bundle
+from torchsmith.sources.bundle import Manifest, archive_name, write_bundle
+from torchsmith.sources.fetch import archive_of
 from torchsmith.sources.required import required
 from torchsmith.toolchain.accel import SWITCH, acceleration
 from torchsmith.toolchain.build_paths import Knows, names_from_within, understands
@@ -48,10 +49,7 @@ T = TypeVar("T")
 
 def memory_budget(text: str | None) -> int | None:
     """A size such as 8G in bytes; None where none is said."""
-    try:
-        return size_bytes(text) if text else None
-    except ValueError as error:
-        raise UsageError(f"--memory: {error}") from None
+    return size_bytes(text) if text else None
 
 
 def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str]:
@@ -83,14 +81,20 @@ def bundle(
         brought = build(sources, store, project=project, on_event=on_event)
         entries = {tree_name(step): brought.work / step.outputs[0] for step in fetches}
     more = [line for tree in entries.values() for line in required(tree)]
+    archives: dict[str, Path] = {}
+    for step in fetches:
+        if step.source is not None and (name := archive_name(step.source)):
+            # The archive itself, which its sha256 proves; the tree is unpacked from it there.
+            archives[name] = archive_of(step.source, store.root / "downloads", project)
+            del entries[tree_name(step)]
     with tempfile.TemporaryDirectory(dir=destination.parent, prefix=".wheels-") as place:
         if gather(plan, Path(place), more, elsewhere):
             entries[TREE] = Path(place)
-        if not entries:
+        if not (entries or archives):
             raise UsageError(
                 "this plan fetches no source", "There is nothing to put into a bundle."
             )
-        return write_bundle(entries, plan.files, destination, plan=plan.name)
+        return write_bundle(entries, {**plan.files, **archives}, destination, plan=plan.name)
 
 
 def _understood(plan: Plan) -> Knows:
@@ -190,6 +194,7 @@ def build(
     pip may take packages from; `jobs` and `memory` bound the compilers, by default every core
     and the memory there is. With its `command` kept, a stopped run can go on from the portal.
     """
+    store.ensure_ours()
     place = work or default_work(store, plan)
     journal = journal_of(store)
     cache = compiler_cache(store.root, place, shared=store.shared)

@@ -17,6 +17,7 @@ from torchsmith.engine.disk import room
 from torchsmith.engine.events import Event, RunStarted
 from torchsmith.engine.journal import Journal
 from torchsmith.errors import HostError, UsageError
+from torchsmith.foreign_json import decode
 from torchsmith.owners import read_plain, who_else_writes
 
 _FILE = "command.json"
@@ -68,7 +69,7 @@ def kept_command(logs: Path) -> Command | None:
     try:
         if who_else_writes(file):
             return None
-        command = msgspec.json.decode(read_plain(file, _LONGEST), type=Command)
+        command = decode(read_plain(file, _LONGEST), Command)
     except (OSError, msgspec.MsgspecError):
         return None
     here = command.node == platform.node() and Path(command.folder).is_dir()

@@ -14,6 +14,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from torchsmith.engine.events import Event, RunStarted
+from torchsmith.foreign_json import decode
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.governor_events import (
     Finished,
@@ -128,7 +129,7 @@ def read_compiles(logs: Path, run: str) -> list[CompileRecord]:
     found = []
     for line in lines:
         try:
-            found.append(msgspec.json.decode(line, type=CompileRecord))
+            found.append(decode(line, CompileRecord))
         except msgspec.DecodeError:
             continue
     return found

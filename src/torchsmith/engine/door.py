@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -28,18 +29,23 @@ from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.inputs import check_file
 from torchsmith.plan import subset
+from torchsmith.plan.attest import Attest, Origin
 from torchsmith.plan.build import make_plan, with_keys
 from torchsmith.plan.images import asked_of_engine
 from torchsmith.plan.in_place import in_place
-from torchsmith.plan.lock import LockError, with_lock
+from torchsmith.plan.lock import LockError, is_lock, with_lock
 from torchsmith.plan.models import Cost, Fetch, Plan, Step, Task, digest
+from torchsmith.plan.pip import reported
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand, named
-from torchsmith.resolve.models import Refusal, Resolution
+from torchsmith.resolve.models import Refusal, Resolution, SourceChoice
 from torchsmith.resolve.resolve import resolve
 from torchsmith.sources.reach import answers, with_reachable_source
 from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.accel import SAME, SWITCH
+
+if TYPE_CHECKING:
+    from torchsmith.sources.bundle import Manifest
 
 # How long an answer of a server, or its silence, holds.
 _FRESH_S = 3600.0
@@ -112,11 +118,13 @@ def plan_recipe(
     wanted = wanted or Wanted()
     if wanted.here and loaded.recipe.system is not None:
         loaded = with_fields(loaded, recipe=loaded.recipe.model_copy(update={"system": None}))
-    if wanted.bundle is None and not wanted.elsewhere:
-        recipe, note = with_reachable_source(loaded.recipe, shipped(), _remembering(store))
+    if not wanted.elsewhere:
+        reached = _remembering(store) if wanted.bundle is None else _holds_git(wanted.bundle)
+        recipe, note = with_reachable_source(loaded.recipe, shipped(), reached)
         if note:
-            say(note)
             loaded = with_fields(loaded, recipe=recipe)
+        if note and wanted.bundle is None:
+            say(note)
     resolved = resolutions(loaded, host, variant=wanted.variant, some=wanted.some)
     plan = make_plan(
         loaded.recipe, resolved, shipped(), __version__, name=wanted.variant, here=wanted.here
@@ -141,7 +149,7 @@ def plan_recipe(
             "another day pip may take other packages",
             "Run `torchsmith lock`, then the same command again; or accept that with --no-lock.",
         )
-    plan = keyed(plan, Path(loaded.path).parent, must=wanted.must)
+    plan = keyed(plan, loaded.project, must=wanted.must)
     if wanted.bundle is not None:
         plan = from_bundle(plan, wanted.bundle)
     if not store.is_new:
@@ -149,6 +157,18 @@ def plan_recipe(
 
         plan = measured(plan, store)
     return plan
+
+
+def _holds_git(bundle: Path) -> Callable[[str], bool]:
+    """Whether the torch in a bundle came from git: what was made without it is Debian's."""
+
+    def ask(_: str) -> bool:
+        from torchsmith.sources.bundle import read_manifest
+
+        check_file(bundle, "`torchsmith bundle` writes one.")
+        return any(name.startswith("torch-") for name in read_manifest(bundle).commits)
+
+    return ask
 
 
 def _remembering(store: Store) -> Callable[[str], bool]:
@@ -232,7 +252,8 @@ def keyed(plan: Plan, project: Path, *, must: bool = True) -> Plan:
             read[name] = hashlib.sha256(path.read_bytes()).hexdigest()
         elif must:
             raise UsageError(
-                f"{name} is not there", f"The recipe names it: it should lie in {project}."
+                f"{name} is not there",
+                f"The recipe names it: it should lie in {project.absolute()}.",
             )
     return in_place(plan, read) if read else plan
 
@@ -242,46 +263,67 @@ def tree_name(step: Step) -> str:
     return step.outputs[0].removeprefix("sources/").replace("/", "-")
 
 
-def _locked_tree(step: Step) -> str:
-    given = step.task.arguments if step.task else None
-    return given.tree if isinstance(given, Fetch) else ""
-
-
 def from_bundle(plan: Plan, bundle: Path) -> Plan:
     """The plan with every source taken out of a bundle.
 
-    Keys stay where the bundle proves that a source is the commit the recipe pins. Any other is
-    whatever somebody put into the file: what is made of it has keys of its own.
+    Keys stay where the bundle proves that a source is what the recipe pins, or the lock knows it.
+    Any other source, and what pip finds there, is whatever somebody put into the file: what is
+    made of it has keys of its own, and its provenance says that it came from a bundle.
     """
     # Reading one takes imports that no other plan needs.
-    from torchsmith.sources.bundle import bundled, content_key, read_manifest
+    from torchsmith.engine.wheels import TREE
+    from torchsmith.sources.bundle import read_manifest
 
     check_file(bundle, "`torchsmith bundle` writes one.")
     manifest = read_manifest(bundle)
     steps: list[Step] = []
     changed: dict[str, str] = {}
+    origins: dict[str, Origin] = {}
     for step in plan.steps:
         told = [changed[need] for need in step.needs if need in changed]
-        if step.source is not None:
-            name = tree_name(step)
-            if name not in manifest.trees:
-                raise UsageError(
-                    f"{bundle} does not hold {name}",
-                    f"It holds {', '.join(sorted(manifest.trees))}.",
-                )
-            locked = _locked_tree(step)
-            if locked and locked != manifest.trees[name]:
-                raise LockError(
-                    f"{name} in {bundle} is not what the lock names: expected the tree {locked}, "
-                    f"found {manifest.trees[name]}",
-                    "Make the bundle again beside this lock, or lock again what is in it.",
-                )
-            # What the lock names is known by it, wherever it comes from.
-            told += filter(None, [content_key(step.source, manifest, name) if not locked else ""])
-            source = bundled(step.source, bundle, manifest, name)
-            step = replace(step, task=Task("fetch", Fetch(source, step.outputs[0], tree=locked)))
+        given = step.task.arguments if step.task else None
+        if isinstance(given, Fetch):
+            fetch, known = _bundled(step, given, bundle, manifest)
+            step = replace(step, task=Task("fetch", fetch))
+            told += [] if known else [manifest.trees[tree_name(step)]]
+            origins[step.outputs[0]] = _origin(step, given.source, fetch.source, known=known)
+        elif isinstance(given, Attest):
+            came = tuple(origins.get(item.tree, item) for item in given.origins)
+            step = replace(step, task=Task("attest", replace(given, origins=came)))
+        elif not any(map(is_lock, step.inputs)) and (step.pip or any(map(reported, step.commands))):
+            told += filter(None, [manifest.trees.get(TREE)])
         if told:
             changed[step.id] = digest("\n".join([step.key, *sorted(told)]).encode())
             step = replace(step, key=changed[step.id])
         steps.append(step)
     return replace(plan, steps=tuple(steps))
+
+
+def _bundled(step: Step, given: Fetch, bundle: Path, manifest: Manifest) -> tuple[Fetch, bool]:
+    """What brings a source out of a bundle; and whether it is known to be what is asked for."""
+    from torchsmith.sources.bundle import archive_name, bundled
+
+    name, archive = tree_name(step), archive_name(given.source)
+    if archive and archive in manifest.files:
+        return replace(given, bundle=str(bundle.absolute())), True
+    if name not in manifest.trees or (archive and not given.tree):
+        raise UsageError(
+            f"{bundle} does not hold {'the archive of ' * bool(archive)}{name}",
+            f"It holds {', '.join(sorted(manifest.trees))}. `torchsmith bundle` writes one with "
+            "all that a recipe needs.",
+        )
+    if given.tree and given.tree != manifest.trees[name]:
+        raise LockError(
+            f"{name} in {bundle} is not what the lock names: expected the tree {given.tree}, "
+            f"found {manifest.trees[name]}",
+            "Make the bundle again beside this lock, or lock again what is in it.",
+        )
+    source = bundled(given.source, bundle, manifest, name, locked=bool(given.tree))
+    return replace(given, source=source), bool(given.tree or source.commit)
+
+
+def _origin(step: Step, asked: SourceChoice, taken: SourceChoice, *, known: bool) -> Origin:
+    if known:
+        proven = taken.commit if taken.kind == "bundle" else ""
+        return Origin(step.project, step.outputs[0], asked, commit=proven)
+    return Origin(step.project, step.outputs[0], SourceChoice("bundle", ref=taken.ref))

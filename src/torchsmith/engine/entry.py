@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from torchsmith.engine.trees import Item, copy_file
+from torchsmith.foreign_json import decode
 from torchsmith.owners import read_plain, who_else_writes
 from torchsmith.plan.models import Step
 
@@ -155,7 +156,7 @@ def read_items(folder: Path) -> list[Item]:
     if hashlib.sha256(content).hexdigest() != _table(folder).get("files_sha256"):
         raise DamagedEntryError("its list of files was changed")
     try:
-        items = msgspec.json.decode(content, type=list[Item])
+        items = decode(content, list[Item])
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise DamagedEntryError(f"its list of files: {error}") from error
     _check_items(items)

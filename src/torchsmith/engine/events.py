@@ -6,21 +6,20 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+
+import msgspec
 
 _NINJA = re.compile(r"\[(\d+)/(\d+)\]\s*(.*)")
 _CAMEL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened, and when (seconds since 1970)."""
 
-    at: float = field(default_factory=time.time)
+    at: float = msgspec.field(default_factory=time.time)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedStep:
+class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
     """A step of the plan: `needs` are those it waits for, `place` the system it is run in."""
 
     step: str
@@ -30,8 +29,7 @@ class PlannedStep:
     place: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunStarted(Event):
+class RunStarted(Event, frozen=True, kw_only=True):
     """A run begins: `total` steps are looked at, `to_run` of them will be run."""
 
     run: str
@@ -42,8 +40,7 @@ class RunStarted(Event):
     steps: tuple[PlannedStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepExpectation:
+class StepExpectation(msgspec.Struct, frozen=True, kw_only=True):
     """How long a step is expected to take, and what that rests on."""
 
     step: str
@@ -52,8 +49,7 @@ class StepExpectation:
     basis: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunExpected(Event):
+class RunExpected(Event, frozen=True, kw_only=True):
     """What will be done and how long that takes, told before the first step."""
 
     run: str
@@ -62,8 +58,7 @@ class RunExpected(Event):
     steps: tuple[StepExpectation, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting(Event):
+class Waiting(Event, frozen=True, kw_only=True):
     """Another torchsmith holds what is wanted: `step` is empty when it is the work folder."""
 
     step: str
@@ -71,8 +66,7 @@ class Waiting(Event):
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepStarted(Event):
+class StepStarted(Event, frozen=True, kw_only=True):
     """A step begins, or goes on where it was stopped."""
 
     step: str
@@ -84,16 +78,14 @@ class StepStarted(Event):
     network: str = "open"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine(Event):
+class StepLine(Event, frozen=True, kw_only=True):
     """A line its programs wrote, secrets taken out."""
 
     step: str
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepProgress(Event):
+class StepProgress(Event, frozen=True, kw_only=True):
     """How far a compilation is; `rate` is files a second, `seconds_left` unknown at first."""
 
     step: str
@@ -104,8 +96,7 @@ class StepProgress(Event):
     what: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFinished(Event):
+class StepFinished(Event, frozen=True, kw_only=True):
     """A step was run and what it made is in the store."""
 
     step: str
@@ -116,8 +107,7 @@ class StepFinished(Event):
     bytes_stored: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageBuilt(Event):
+class ImageBuilt(Event, frozen=True, kw_only=True):
     """A container engine has an image now; `digest` is its manifest's, where it is known."""
 
     step: str
@@ -127,8 +117,7 @@ class ImageBuilt(Event):
     engine: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImagePushed(Event):
+class ImagePushed(Event, frozen=True, kw_only=True):
     """A registry has an image now, which it calls by this digest."""
 
     step: str
@@ -136,24 +125,21 @@ class ImagePushed(Event):
     digest: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCached(Event):
+class StepCached(Event, frozen=True, kw_only=True):
     """What the step makes was in the store already."""
 
     step: str
     title: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSkipped(Event):
+class StepSkipped(Event, frozen=True, kw_only=True):
     """Not in the store, and nothing that has to be run reads it."""
 
     step: str
     title: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFailed(Event):
+class StepFailed(Event, frozen=True, kw_only=True):
     """A step ended badly."""
 
     step: str
@@ -163,23 +149,20 @@ class StepFailed(Event):
     log: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepInterrupted(Event):
+class StepInterrupted(Event, frozen=True, kw_only=True):
     """A step was stopped from outside; it goes on where it was when run again."""
 
     step: str
     title: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Warned(Event):
+class Warned(Event, frozen=True, kw_only=True):
     """Something a person should know that stops nothing."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompilerCacheUsed(Event):
+class CompilerCacheUsed(Event, frozen=True, kw_only=True):
     """Of a run's compiles so many were in the compiler cache, and so many were not.
 
     Of the latter, nvcc's are made of steps: so many of those were there, and so many were not.
@@ -191,8 +174,7 @@ class CompilerCacheUsed(Event):
     cuda_parts_compiled: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFinished(Event):
+class RunFinished(Event, frozen=True, kw_only=True):
     """The run is over: `status` is done, failed or interrupted."""
 
     run: str
@@ -205,14 +187,15 @@ class RunFinished(Event):
 OnEvent = Callable[[Event], None]
 
 
-def event_name(event: Event) -> str:
+def event_name(event: Event | type[Event]) -> str:
     """StepStarted -> step-started."""
-    return _CAMEL.sub("-", type(event).__name__).lower()
+    kind = event if isinstance(event, type) else type(event)
+    return _CAMEL.sub("-", kind.__name__).lower()
 
 
 def as_json(event: Event) -> dict[str, object]:
     """Plain data for one line of a JSON stream."""
-    return {"event": event_name(event), **asdict(event)}
+    return {"event": event_name(event), **msgspec.to_builtins(event)}
 
 
 class Progress:

@@ -14,7 +14,7 @@ _CONTEXT = 3
 _CAUSE = re.compile(
     r"""
       ^\S.*?(:\d+|\(\d+\))\s*:\s+(fatal\ |internal\ compiler\ )?error\b   # file:12:3: error: …
-    | \b(cc1plus|cc1|c\+\+|g\+\+|gcc|clang(\+\+)?(-\d+)?|nvcc|nvlink|ptxas|collect2)\S*\ *:?\ +
+    | \b(cc1plus|cc1|c\+\+|g\+\+|gcc|clang(\+\+)?|nvcc|nvlink|ptxas|collect2)\S*(?:\ *:)?\ +
       (fatal\ )?(error\ *:|fatal\ *:)
     | ^(nvcc\ fatal|ptxas\ fatal)\b
     | \bundefined\ reference\ to\b | \bmultiple\ definition\ of\b

@@ -69,6 +69,7 @@ def guard(
     Raises StepFailed, with the command's own exit code, if it ends badly.
     """
     _ensure_program(command)
+    store.ensure_ours()
     redactor = Redactor(value for name, value in os.environ.items() if is_secret_name(name))
     title = redactor.text(shlex.join(command))
     step = Step(id=_STEP, kind="compile", title=title)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.engine.compile_log import MEMORY, MemoryRecord
+from torchsmith.foreign_json import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class InFlight:
         self._offset += len(whole)
         for line in whole.splitlines():
             with contextlib.suppress(msgspec.MsgspecError):
-                self._heed(msgspec.json.decode(line, type=MemoryRecord))
+                self._heed(decode(line, MemoryRecord))
 
     def _heed(self, record: MemoryRecord) -> None:
         if record.kind == "limits":

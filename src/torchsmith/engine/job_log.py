@@ -19,6 +19,7 @@ import msgspec
 from torchsmith.engine import events
 from torchsmith.engine.compile_log import CompileRecord, read_compiles
 from torchsmith.engine.disk import write_whole
+from torchsmith.foreign_json import decode
 from torchsmith.toolchain.accel.accelerate import FILE, FOLDER
 from torchsmith.toolchain.ninja_log import Edge, read_dependencies, read_graph, read_log
 
@@ -116,7 +117,7 @@ def read_jobs(logs: Path, run: str) -> tuple[BuildFolder, ...]:
     """What was kept of a run; nothing if it was not gathered."""
     try:
         data = (logs / run / NAME).read_bytes()
-        return msgspec.json.decode(data, type=tuple[BuildFolder, ...])
+        return decode(data, tuple[BuildFolder, ...])
     except (OSError, msgspec.DecodeError):
         return ()
 

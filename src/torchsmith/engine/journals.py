@@ -56,6 +56,8 @@ def find_run(journal: Journal | None, name: str) -> RunRecord:
     ]
     if len(found) == 1:
         return found[0]
+    if not runs:
+        raise UsageError("nothing was built yet", "`torchsmith build` builds something.")
     if not found:
         raise UsageError(f"there is no run {name!r}", "`torchsmith log` lists them.")
     known = ", ".join(run.id for run in found[:5])

@@ -36,7 +36,7 @@ from torchsmith.package.patchelf import patchelf_program
 from torchsmith.package.programs import change
 
 # To be raised when a kit is laid out in another way.
-_FORM = 2
+_FORM = 3
 _DAYS_KEPT = 7
 _HINT = "Build on this machine itself instead: --here."
 # Of the standard library, what no program of ours imports.
@@ -176,13 +176,21 @@ def _assemble(draft: Path, final: Path) -> None:
     libraries.mkdir()
     loader = _copy_libraries([python, *modules], libraries)
     there = final / "lib" / "system"
-    words = [str(patchelf_program()), "--set-interpreter", str(there / loader)]
-    # DT_RPATH of the program holds for everything it loads, unless that has a path of its own.
-    change([*words, "--force-rpath", "--set-rpath", str(there)], python, _HINT)
+    tie(python, there / loader)
     dynload = draft / "lib" / version / "lib-dynload"
     for library in (*libraries.iterdir(), *dynload.glob("*.so")):
         if _search_path(library):
             change([str(patchelf_program()), "--remove-rpath"], library, _HINT)
+
+
+def tie(program: Path, loader: Path) -> None:
+    """Have a program started by this loader, and load the libraries that lie beside it."""
+    words = [str(patchelf_program())]
+    # DT_RPATH of the program holds for everything it loads, unless that has a path of its own.
+    change([*words, "--force-rpath", "--set-rpath", str(loader.parent)], program, _HINT)
+    # Last, and on its own: together, or before, they make patchelf 0.19 lay segments over each
+    # other in a program with fixed addresses, as Debian's Python is.
+    change([*words, "--set-interpreter", str(loader)], program, _HINT)
 
 
 def _search_path(library: Path) -> str:

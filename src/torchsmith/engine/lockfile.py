@@ -27,7 +27,7 @@ from torchsmith.plan.pip import reported
 _MOST_BYTES = 16 << 20
 # pip's own words for a file with other bytes than its requirement names.
 _MISMATCH = re.compile(
-    r"^\s*(?P<what>\S[^\n]*?)(?: from [^\n]*)?:\n\s+Expected sha256 (?P<wanted>[0-9a-f]{64})\n"
+    r"^[ \t]*(?P<what>\S[^\n]*):\n\s+Expected sha256 (?P<wanted>[0-9a-f]{64})\n"
     r"(?:\s+Expected[^\n]*\n)*\s+Got\s+(?P<found>[0-9a-f]{64})",
     re.MULTILINE,
 )
@@ -142,7 +142,8 @@ def changed_bytes(log: Path) -> str:
         return ""
     if found is None:
         return ""
+    what = found["what"].partition(" from ")[0]
     return (
-        f"{found['what'].strip()} is not the file the lock names: expected sha256 "
+        f"{what} is not the file the lock names: expected sha256 "
         f"{found['wanted']}, found {found['found']}"
     )

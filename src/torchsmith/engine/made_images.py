@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.engine.disk import room, write_whole
+from torchsmith.foreign_json import decode
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Step
 from torchsmith.plan.publish import Delivery
@@ -46,7 +47,7 @@ def made_image(step: Step, work: Path) -> MadeImage | None:
         return None
     record = work / step.task.arguments.record
     try:
-        return msgspec.json.decode(record.read_bytes(), type=MadeImage)
+        return decode(record.read_bytes(), MadeImage)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -57,6 +58,6 @@ def pushed_images(step: Step, work: Path) -> tuple[PushedImage, ...]:
         return ()
     try:
         noted = (work / step.task.arguments.record).read_bytes()
-        return msgspec.json.decode(noted, type=tuple[PushedImage, ...])
+        return decode(noted, tuple[PushedImage, ...])
     except (OSError, msgspec.MsgspecError):
         return ()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from torchsmith.engine.entry import inside
 from torchsmith.errors import TorchsmithError, UsageError
+from torchsmith.names import did_you_mean
 from torchsmith.plan.models import Plan, Step
 
 # They only exist for the steps that read them.
@@ -77,14 +77,20 @@ def choose(plan: Plan, only: Sequence[str] | None) -> list[Step]:
     steps = ordered(plan.steps)
     if only is None:
         return steps
-    known = {step.id for step in steps}
+    known = [step.id for step in steps]
+    chosen: set[str] = set()
     for name in only:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"Did you mean {near[0]}?" if near else "`torchsmith plan` names the steps."
-            raise UsageError(f"no step is named {name}", meant)
+        found = [one for one in known if one == name] or [
+            one for one in known if name and one.startswith(name)
+        ]
+        if not found:
+            raise UsageError(
+                f"no step is named {name}",
+                did_you_mean(name, known),
+            )
+        chosen.update(found)
     needs = closures(steps)
-    wanted = set(only).union(*(needs[name] for name in only))
+    wanted = chosen.union(*(needs[name] for name in chosen))
     return [step for step in steps if step.id in wanted]
 
 

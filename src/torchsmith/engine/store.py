@@ -50,7 +50,7 @@ from torchsmith.engine.leases import Lease, Pulse
 from torchsmith.engine.locks import Lock
 from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk, with_hash
 from torchsmith.errors import StoreError
-from torchsmith.owners import make_folder
+from torchsmith.owners import make_folder, who_else_writes
 from torchsmith.plan.models import Step
 
 # Up to here each file is brought to the disk by itself; beyond, the whole filesystem is.
@@ -127,6 +127,16 @@ class Store:
         """Whether what is kept for a key works only in the places it was made for."""
         found = self._named(key)
         return bool(found) and all(folder.name != key for folder in found)
+
+    def ensure_ours(self) -> None:
+        """Refuse to build where others could change what is being built.
+
+        A store that is shared is trusted with all who build into it.
+        """
+        if self.is_new:
+            return
+        if why := who_else_writes(self.root.resolve(), members=self.shared):
+            raise StoreError(self.root, why)
 
     def reporting(self, on_warning: Callable[[str], None]) -> Store:
         """The same store, its warnings sent elsewhere."""

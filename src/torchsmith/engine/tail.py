@@ -22,14 +22,22 @@ class Piece:
     size: int
 
 
-def piece_after(log: Path, start: int) -> Piece:
-    """The lines behind a place; nothing of one that is still being written."""
-    content, start, size = _bytes(log, start)
-    end = content.rfind(b"\n") + 1
-    if not end and len(content) == PIECE:
-        # A line without an end: as it is.
-        end = PIECE
-    return Piece(_text(content[:end]), start, start + end, size)
+def piece_between(log: Path, start: int, end: int) -> Piece:
+    """The first whole lines between two places, at most a piece of them; at its end half a line."""
+    content, start, size = _bytes(log, start, min(PIECE, end - start))
+    # A line longer than a piece: as it is.
+    count = len(content) if start + len(content) >= end else content.rfind(b"\n") + 1
+    count = count or len(content)
+    return Piece(_text(content[:count]), start, start + count, size)
+
+
+def last_line_end(log: Path) -> int:
+    """The place behind the last whole line; what follows is still being written."""
+    size = _bytes(log, 0, 0)[2]
+    content, start, _ = _bytes(log, max(0, size - PIECE))
+    found = content.rfind(b"\n") + 1
+    # A line longer than a piece: as it is.
+    return start + found if found or len(content) < PIECE else start + len(content)
 
 
 def piece_before(log: Path, end: int) -> Piece:

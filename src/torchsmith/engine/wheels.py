@@ -143,7 +143,7 @@ def _run(words: list[str | Path]) -> None:
         said = done.stderr.strip().splitlines()
         why = next((line for line in reversed(said) if "ERROR" in line), said[-1] if said else "")
         raise HostError(
-            f"the Python packages for the bundle cannot be had: {why or 'pip gives no reason'}",
+            f"the Python packages for the bundle cannot be fetched: {why or 'pip gives no reason'}",
             "Check the network and pip's configuration on this machine.",
         )
 

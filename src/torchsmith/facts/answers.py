@@ -57,7 +57,10 @@ class Answer:
 
 
 def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
-    close = difflib.get_close_matches(name.lower(), list(names), n=3, cutoff=0.5)
+    known, words = list(names), name.lower().replace("-", " ").split()
+    # Part of a name is closer than a misspelt one: orin, jetson orin.
+    close = [item for item in known if words and all(word in item.lower() for word in words)][:4]
+    close = close or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     hint = (
         f"Did you mean {' or '.join(close)}?" if close else f"`torchsmith facts {what}` lists them."
     )
@@ -383,7 +386,10 @@ def about_board(facts: Facts, name: str | None) -> Answer:
             for item in board.jetpack
         ],
     }
-    return Answer(board.title, tuple(lines), data=data)
+    packs = [f"{item.version} with CUDA {item.cuda}" for item in board.jetpack]
+    short = f"compute capability {board.arch}"
+    short += f"; JetPack {' to '.join(dict.fromkeys((packs[0], packs[-1])))}" if packs else ""
+    return Answer(board.title, tuple(lines), short, data)
 
 
 def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
@@ -427,7 +433,9 @@ def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
             {"version": item.version, "torch": str(version_range(item.torch))} for item in chosen
         ],
     }
-    return Answer(project.package, tuple(lines), data=data)
+    newest = chosen[-1]
+    short = f"{newest.version} goes with torch {version_range(newest.torch)}"
+    return Answer(project.package, tuple(lines), short, data)
 
 
 def about_stack(facts: Facts, name: str | None) -> Answer:
@@ -480,7 +488,8 @@ def about_stack(facts: Facts, name: str | None) -> Answer:
             for item in mine
         ],
     }
-    return Answer(package.name, tuple(lines), data=data)
+    short = f"{mine[-1].version} takes {lines[0].value}" if mine else ""
+    return Answer(package.name, tuple(lines), short, data)
 
 
 def about_features(facts: Facts, torch: str | None) -> Answer:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import zstandard
+from packaging.version import Version
 
 from torchsmith.facts.files import DATA
 
@@ -27,7 +28,7 @@ _TORCH = re.compile(
 )
 # Lambdas and what is in a file of its own: whoever uses them has them compiled in, and their
 # names change with the compiler.
-_PASSING = re.compile(r"U[lt][A-Za-z0-9_]*E[0-9]*_|__nv_|_GLOBAL__N_")
+_PASSING = re.compile(r"U[lt](?:(?!U[lt])[A-Za-z0-9_])*?E[0-9]*_|__nv_|_GLOBAL__N_")
 _C_FUNCTION = re.compile(r"(?:aoti_)?torch_[a-z0-9_]+$")
 
 
@@ -57,39 +58,63 @@ def is_stable(symbol: str) -> bool:
 
 
 class Exports:
-    """What each of several builds exports."""
+    """What each of several builds exports.
+
+    `marks` are hashes of names, each with a bit for every build that has it.
+    """
 
     def __init__(self, builds: Sequence[Build], known: Mapping[int, int]) -> None:
         self.builds = tuple(builds)
-        self._known = known
+        self.marks = known
+
+    def and_of(self, exported: Mapping[Build, Iterable[str]]) -> Exports:
+        """The same with further builds, by release; one that both know is joined."""
+        at = {(item.torch, item.platform): item for item in self.builds}
+        symbols = {_place(item): _marks(names) for item, names in exported.items()}
+        for item in exported:
+            old = at.get(_place(item))
+            libraries = {*item.libraries, *(old.libraries if old else ())}
+            at[_place(item)] = Build(item.torch, item.platform, tuple(sorted(libraries)))
+        builds = tuple(sorted(at.values(), key=lambda item: (Version(item.torch), item.platform)))
+        moved = {1 << self.builds.index(old): _place(old) for old in self.builds}
+        known: dict[int, int] = {}
+        for number, build in enumerate(builds):
+            for mark in symbols.get(_place(build), ()):
+                known[mark] = known.get(mark, 0) | 1 << number
+        places = {_place(build): 1 << number for number, build in enumerate(builds)}
+        for mark, bits in self.marks.items():
+            for bit, place in moved.items():
+                if bits & bit:
+                    known[mark] = known.get(mark, 0) | places[place]
+        return Exports(builds, known)
 
     def missing(self, symbols: Iterable[str], build: Build) -> tuple[str, ...]:
         """Those of torch's symbols that this build does not export, sorted."""
         bit = 1 << self.builds.index(build)
-        return tuple(sorted(name for name in symbols if not self._known.get(_mark(name), 0) & bit))
+        return tuple(sorted(name for name in symbols if not self.marks.get(_mark(name), 0) & bit))
 
 
 def _mark(symbol: str) -> int:
     return int.from_bytes(blake2b(symbol.encode(), digest_size=_HASH_BYTES).digest(), "big")
 
 
-def _bits(exported: Mapping[Build, Iterable[str]]) -> dict[int, int]:
-    known: dict[int, int] = {}
-    for place, symbols in enumerate(exported.values()):
-        for mark in map(_mark, filter(is_torchs, symbols)):
-            known[mark] = known.get(mark, 0) | 1 << place
-    return known
+def _marks(symbols: Iterable[str]) -> set[int]:
+    return set(map(_mark, filter(is_torchs, symbols)))
+
+
+def _place(build: Build) -> tuple[str, str]:
+    return build.torch, build.platform
 
 
 def exports_of(exported: Mapping[Build, Iterable[str]]) -> Exports:
     """A table of builds whose symbols are at hand."""
-    return Exports(tuple(exported), _bits(exported))
+    return Exports((), {}).and_of(exported)
 
 
-def pack(exported: Mapping[Build, Iterable[str]]) -> bytes:
+def pack(table: Exports) -> bytes:
     """Write a table down; `exports_in` reads it."""
     groups: dict[int, list[int]] = {}
-    for mark, builds in _bits(exported).items():
+    for mark, builds in table.marks.items():
         groups.setdefault(builds, []).append(mark)
     body = bytearray()
     for _, group in sorted(groups.items()):
@@ -98,7 +123,7 @@ def pack(exported: Mapping[Build, Iterable[str]]) -> bytes:
             body += _number(mark - before)
             before = mark
     counts = tuple((f"{builds:x}", len(group)) for builds, group in sorted(groups.items()))
-    head = msgspec.json.encode(_Head(tuple(exported), counts))
+    head = msgspec.json.encode(_Head(table.builds, counts))
     return zstandard.compress(len(head).to_bytes(4, "big") + head + bytes(body), 19)
 
 

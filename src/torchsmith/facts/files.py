@@ -24,7 +24,11 @@ class Facts:
         self.folder = folder
 
     def _read(self, name: str, model: type[_File]) -> _File:
-        return msgspec.convert(load_table(self.folder / f"{name}.toml"), model)
+        path = self.folder / f"{name}.toml"
+        try:
+            return msgspec.convert(load_table(path), model)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{path}: {error}") from None
 
     @cached_property
     def releases(self) -> models.ReleasesFile:

@@ -25,7 +25,7 @@ _BRANDS = {
 # Words around a name that tell no two cards apart.
 _AROUND = re.compile(
     r"nvidia|corporation|gpu|graphics|card|generation|developer|devkit|kit|module|mig"
-    r"|pcie?|fhhl|dgxs|sxm\d*|nvl\d*|hbm\d+e?|\d+(?:g|gb|gib)"
+    r"|pcie?|fhhl|dgxs|sxm\d*|nvl\d*|hbm\d+e?|gddr\d+x?|embedded|\d+(?:g|gb|gib)"
 )
 # What card makers put around NVIDIA's name. "Super", "Ti" and "Ada" are NVIDIA's own words.
 _MAKERS = re.compile(
@@ -35,13 +35,15 @@ _MAKERS = re.compile(
     r"|ghost|panther|pny|verto|xlr8|uprising|inno3d|ichill|galax|kfa2|sg|ex|colorful|igame"
     r"|battle|ax|leadtek|winfast|manli|maxsun|founders|edition|fe|oc|oc\d|x\d?|black|white|lhr"
     r"|matrix|master|extreme|elite|slim|advanced|limited|ltd|prime|shadow|expert|mini|itx|silent|[23]x"
+    r"|lite|hash|rate"
 )
 # A share of a card, as a virtual machine sees it: "GRID A100D-80C", "NVIDIA A40-1-6Q". The letters
 # after the card's name are its form and memory.
 _SHARE = re.compile(
-    r"(?:grid |nvidia )*(?P<card>[a-z0-9 ]*?\d+)[a-z]{0,2}(?:-\d)?-\d{1,3}[abcq](?:me)?"
+    r"(?:grid |nvidia ){0,4}(?P<card>[a-z0-9 ]{0,60}?\d{1,9})[a-z]{0,2}"
+    r"(?:-\d)?-\d{1,3}[abcq](?:me)?"
 )
-_PORTABLE = re.compile(r"laptop|notebook|mobile|maxq|max|q|with|design")
+_PORTABLE = re.compile(r"refresh|laptop|notebook|mobile|maxq|max|q|with|design")
 # From Pascal on a portable card has the architecture of the one it is named after.
 _SAME_NAME_SAME_CHIP = (6, 0)
 _WORD = re.compile(r"[a-z0-9]+")

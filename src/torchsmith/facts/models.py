@@ -69,6 +69,8 @@ class TorchRelease(Fact, frozen=True, kw_only=True):
     # The CUDA of the wheel on PyPI itself, and where that wheel has it.
     pypi_cuda: Version | None = None
     pypi_cuda_on: list[Platform] = []
+    # Its version on PyTorch's own index, where that is not this release with a label such as +cu92.
+    on_index: str | None = None
 
 
 class ReleasesFile(_Model, frozen=True, kw_only=True):
@@ -233,6 +235,8 @@ class CompanionRelease(LibraryRelease, frozen=True, kw_only=True):
 
     name: Companion
     version: Version
+    # The newest Python it was published for, where its torch came out for newer ones.
+    newest_python: Version | None = None
 
 
 class CompanionFormat(Fact, frozen=True, kw_only=True):
@@ -549,6 +553,8 @@ class Feature(Fact, frozen=True, kw_only=True):
     # Features, or 'cuda', that cannot be in the same build.
     excludes: list[str] = []
     default: dict[Profile, Mode]
+    # Releases the default is for; off in others.
+    default_in: Range = ":"
     # Platforms where upstream has it unless told otherwise; empty: wherever it can be.
     usual_on: list[Platform] = []
     # What upstream does untold, where that is not what profile release wants.
@@ -646,16 +652,21 @@ class VendoredFile(_Model, frozen=True, kw_only=True):
 
     # Where the build looks for it.
     path: str
-    # Who lends it: a source package of this suite; with none, a wheel of PyPI's.
+    # Who lends it: a source package of this suite, or one file of Debian's pool; with neither, a
+    # wheel of PyPI's.
     suite: str = ""
+    pool: str = ""
     package: str
     version: Version
-    # Where it lies there, not through a link. Out of a wheel it may be a folder.
+    # Where it lies there, not through a link. Out of a wheel or the pool's file it may be a
+    # folder, or "." for all of it.
     file: str
-    # The file's; for a wheel, the wheel's.
+    # The file's; for a wheel or the pool's file, that one's.
     sha256: Sha256
     # Toolkits whose builds need it; empty: every build.
     cuda: Range | None = None
+    # The feature whose builds need it; empty: every build.
+    feature: str = ""
 
 
 class DebianBuild(Fact, frozen=True, kw_only=True):
@@ -669,6 +680,8 @@ class DebianBuild(Fact, frozen=True, kw_only=True):
     upstream_alone: bool = False
     # What no package brings.
     vendored: list[VendoredFile] = []
+    # Features that cannot be had from it, with the reason.
+    lacks: dict[str, str] = {}
 
 
 class CPython(Fact, frozen=True, kw_only=True):

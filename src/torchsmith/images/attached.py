@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from torchsmith.diagnose.diagnose import diagnose
 from torchsmith.engine.process import Stop
+from torchsmith.errors import NoContainerToolError
 from torchsmith.images.engine import Engine
-from torchsmith.images.errors import NoEngineError
 from torchsmith.images.shared_memory import shown
 
 # Lines of a program that failed: enough to know its failure again.
@@ -89,7 +89,7 @@ def _start(
             start_new_session=not terminal,
         )
     except OSError as error:
-        raise NoEngineError(
+        raise NoContainerToolError(
             f"{engine.name} cannot be started: {error.strerror}", "Is it installed?"
         ) from None
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from torchsmith.engine.disk import room
 from torchsmith.engine.made_images import MadeImage, note
 from torchsmith.engine.reach import certificates, pip_conf
-from torchsmith.errors import UsageError
+from torchsmith.errors import ContainerToolError, UsageError
 from torchsmith.images.caller import numbers_here
 from torchsmith.images.engine import Build, Engine, ImageInfo, Secret
-from torchsmith.images.errors import EngineError
 from torchsmith.images.find import find_engine
 from torchsmith.images.process import OnLine
 from torchsmith.images.refusal import explained
@@ -85,7 +84,7 @@ def _built(
     )
     try:
         identity = engine.build(wanted, say)
-    except EngineError as error:
+    except ContainerToolError as error:
         raise explained(error, engine, wanted) from None
     return _noted(task, engine, engine.inspect(identity))
 

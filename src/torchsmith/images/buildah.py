@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from torchsmith.errors import ContainerToolError
 from torchsmith.images.engine import (
     Build,
     Engine,
@@ -17,7 +18,6 @@ from torchsmith.images.engine import (
     push_with_digest_file,
     variables,
 )
-from torchsmith.images.errors import EngineError
 from torchsmith.images.process import OnLine, Said
 
 
@@ -60,7 +60,7 @@ class Buildah(Engine):
 
     def run(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
         """Refuse: its `run` is one step of a build."""
-        raise EngineError(
+        raise ContainerToolError(
             "buildah builds images and starts none", "Install podman: it has the same images."
         )
 
@@ -81,7 +81,7 @@ class Buildah(Engine):
             try:
                 source = root / path.strip("/").removesuffix("/.")
                 if not source.exists():
-                    raise EngineError(f"{image} has no {path}")
+                    raise ContainerToolError(f"{image} has no {path}")
                 if source.is_dir():
                     inner = "" if path.endswith("/.") else source.name
                     shutil.copytree(source, into / inner, symlinks=True, dirs_exist_ok=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from torchsmith.images.errors import EngineError, NoEngineError, NoImageError
+from torchsmith.errors import ContainerToolError, NoContainerToolError, NoImageError
 from torchsmith.images.process import (
     Ending,
     OnLine,
@@ -27,6 +27,7 @@ from torchsmith.images.process import (
 )
 from torchsmith.temporary import temporary_folder
 
+CACHE_OF_ALL = Path("/var/tmp/buildah-cache")
 # What podman and buildah say of a container they could not remove after a build.
 _LEFT = re.compile(r'deleting build container "([0-9a-f]+)"')
 
@@ -118,11 +119,11 @@ class Engine(ABC):
             raise self.refused(words[0], said)
         return said.out.strip()
 
-    def refused(self, what: str | Path, said: Said) -> EngineError:
+    def refused(self, what: str | Path, said: Said) -> ContainerToolError:
         """The error for a command that failed."""
         complaint = said.complaint
         last = complaint[-1] if complaint else f"exit code {said.code}"
-        return EngineError(f"{self.name} {what}: {last}", said=complaint)
+        return ContainerToolError(f"{self.name} {what}: {last}", said=complaint)
 
     # Building
 
@@ -142,7 +143,13 @@ class Engine(ABC):
             return bare_id(note.read_text().strip())
 
     def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
-        return self.try_(*words, on_line=on_line)
+        given = os.environ if self.environ is None else self.environ
+        environ = self.build_environment(given)
+        return follow(self.command(*words), on_line, self.ending, environ)
+
+    def build_environment(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """The environment a build is run in."""
+        return with_own_cache(given, os.geteuid(), CACHE_OF_ALL)
 
     def build_options(self, wanted: Build) -> list[str]:
         """The options of `build` that every engine has."""
@@ -259,6 +266,24 @@ class Engine(ABC):
             self.ask("cp", f"{name}:{path}", into)
 
 
+def with_own_cache(given: Mapping[str, str], user: int, of_all: Path) -> Mapping[str, str]:
+    """An environment whose builds keep what they cache where this user may write.
+
+    podman 4 and buildah 1 keep it for all users of a machine in one folder, which is that of
+    whoever built first.
+    """
+    try:
+        # Root may write anywhere.
+        taken = user not in (0, of_all.stat().st_uid)
+    except OSError:
+        taken = False
+    if not taken or given.get("TMPDIR") or not given.get("HOME"):
+        return given
+    folder = Path(given.get("XDG_CACHE_HOME") or Path(given["HOME"], ".cache")) / "torchsmith"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {**given, "TMPDIR": str(folder)}
+
+
 def bare_id(identity: str) -> str:
     """An id without the name of its hash."""
     return identity.removeprefix("sha256:")
@@ -318,13 +343,14 @@ class Docker(Engine):
         """The options of `build`; plain progress, because lines are read, not redrawn."""
         return [*super().build_options(wanted), "--progress", "plain"]
 
+    def build_environment(self, given: Mapping[str, str]) -> Mapping[str, str]:
+        """The environment a build is run in; clients of before 23.0 use BuildKit only if told."""
+        return {**given, "DOCKER_BUILDKIT": "1"}
+
     def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
-        # Clients of before 23.0 use BuildKit only if told to.
-        given = os.environ if self.environ is None else self.environ
-        environ = {**given, "DOCKER_BUILDKIT": "1"}
-        said = follow(self.command(*words), on_line, self.ending, environ)
+        said = super()._build(words, on_line)
         if said.code != 0 and _NO_BUILDKIT.search(said.out):
-            raise NoEngineError(
+            raise NoContainerToolError(
                 "this docker has no BuildKit, which cache and secret mounts need",
                 "Install its buildx plugin (docker-buildx, docker-buildx-plugin), or use podman.",
             )
@@ -339,5 +365,5 @@ class Docker(Engine):
         said = self.ask("push", name, on_line=on_line)
         found = _DIGEST.findall(said)
         if not found:
-            raise EngineError(f"docker push: no digest was told for {name}")
+            raise ContainerToolError(f"docker push reported no digest for {name}")
         return str(found[-1])

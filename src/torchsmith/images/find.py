@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from torchsmith.errors import NoContainerToolError, UsageError
 from torchsmith.host.containers import read_buildah, read_docker, read_podman
 from torchsmith.host.models import Engine as Found
 from torchsmith.host.probe import Programs
 from torchsmith.images.buildah import Buildah
 from torchsmith.images.engine import Docker, Engine, Podman
-from torchsmith.images.errors import NoEngineError
+from torchsmith.names import did_you_mean
 
 # In the order they are tried. podman first: it needs nothing to be running.
 ENGINES: Mapping[str, type[Engine]] = {"podman": Podman, "docker": Docker, "buildah": Buildah}
@@ -42,25 +43,31 @@ def find_engine(
         silent += [found] if found is not None else []
     if silent:
         raise _not_running(silent[0])
-    raise NoEngineError("no container engine is installed here", _INSTALL)
+    raise NoContainerToolError("no container engine is installed here", _INSTALL)
+
+
+def check_name(name: str, origin: str = "--engine") -> None:
+    """Refuse a container tool that torchsmith does not know."""
+    if name not in ENGINES:
+        raise UsageError(
+            f"{origin}: {name!r} is not a container tool that torchsmith knows",
+            did_you_mean(name, ENGINES),
+        )
 
 
 def _named(
     name: str, origin: str, programs: Programs, environ: Mapping[str, str] | None, *, runs: bool
 ) -> Engine:
-    if name not in ENGINES:
-        raise NoEngineError(
-            f"{origin}: {name} is no engine torchsmith knows", f"It knows {', '.join(ENGINES)}."
-        )
+    check_name(name, origin)
     if runs and not ENGINES[name].runs:
-        raise NoEngineError(
+        raise NoContainerToolError(
             f"{origin}: {name} builds images and starts none", "Use podman or docker."
         )
     found = _READERS[name](programs)
     if found is None:
         there = [other for other in ENGINES if other != name and programs.find(other)]
         instead = f" Or use {there[0]}, which is here." if there else ""
-        raise NoEngineError(
+        raise NoContainerToolError(
             f"{name} is not installed, or does not answer",
             f"apt-get install {'docker.io' if name == 'docker' else name}.{instead}",
         )
@@ -69,10 +76,10 @@ def _named(
     return ENGINES[name](found.path, found.version, environ)
 
 
-def _not_running(found: Found) -> NoEngineError:
+def _not_running(found: Found) -> NoContainerToolError:
     said = f": {found.detail}" if found.detail else ""
     denied = "permission denied" in found.detail.lower()
-    return NoEngineError(
+    return NoContainerToolError(
         f"{found.name} is installed but not running{said}"
         if not denied
         else f"this user may not talk to {found.name}{said}",

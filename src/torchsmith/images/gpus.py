@@ -53,7 +53,9 @@ def chosen_gpus(engine: str, asked: str | None, root: Path = Path("/")) -> tuple
             "nvidia-smi must work here first; or run without, --gpus none.",
         )
     if gpus and not described:
-        raise HostError(f"{engine} does not know this machine's GPUs", f"Tell it once: {_CDI}.")
+        raise HostError(
+            f"{engine} does not know this machine's GPUs", f"Register them once: {_CDI}."
+        )
     return gpus
 
 

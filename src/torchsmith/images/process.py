@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsmith.images.errors import NoEngineError
+from torchsmith.errors import NoContainerToolError
 
 OnLine = Callable[[str], None]
 # How a program that builds is ended: told, or through what it runs in containers.
@@ -95,8 +95,8 @@ def follow(
             raise
 
 
-def _not_started(program: str, error: OSError) -> NoEngineError:
-    return NoEngineError(
+def _not_started(program: str, error: OSError) -> NoContainerToolError:
+    return NoContainerToolError(
         f"{program} cannot be started: {error.strerror}", "Is it installed, and executable?"
     )
 

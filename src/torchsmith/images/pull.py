@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsmith.errors import TorchsmithError
+from torchsmith.errors import ContainerToolError, RegistryError, TorchsmithError
 from torchsmith.images.engine import Engine, ImageInfo
-from torchsmith.images.errors import EngineError
 from torchsmith.images.logins import find_login
 from torchsmith.images.process import OnLine
 from torchsmith.images.record import recorded
 from torchsmith.images.reference import Reference, is_loopback
-from torchsmith.images.registry import Registry, RegistryError
+from torchsmith.images.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def pull(
         info = engine.pull(
             str(name.at(found.digest)), on_line, insecure=insecure or is_loopback(name.registry)
         )
-    except EngineError as error:
+    except ContainerToolError as error:
         raise _not_brought(error, name) from None
     if name.tag:
         # By its digest an image comes without a name.
@@ -62,8 +61,10 @@ def pull_recorded(
     return done
 
 
-def _not_brought(error: EngineError, name: Reference) -> TorchsmithError:
+def _not_brought(error: ContainerToolError, name: Reference) -> TorchsmithError:
     said = "\n".join((error.message, *error.said)).lower()
     if "no space left" in said:
-        return RegistryError(f"there is no room for {name} in the engine's store", "Make some.")
+        return RegistryError(
+            f"there is no room for {name} in the engine's store", "Free some disk space."
+        )
     return RegistryError(f"{error.message}; {name} was not pulled", "Try again later.")

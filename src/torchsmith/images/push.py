@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torchsmith.errors import OutputError, TorchsmithError, UsageError
+from torchsmith.errors import (
+    ContainerToolError,
+    OutputError,
+    RegistryError,
+    TorchsmithError,
+    UsageError,
+)
 from torchsmith.images.engine import Engine, ImageInfo
-from torchsmith.images.errors import EngineError
 from torchsmith.images.logins import find_login
 from torchsmith.images.names import at_recipes_registry, made_images
 from torchsmith.images.process import OnLine
 from torchsmith.images.record import recorded
 from torchsmith.images.reference import Reference, at_registry, is_loopback, reference
-from torchsmith.images.registry import Manifest, Registry, RegistryError, refused
+from torchsmith.images.registry import Manifest, Registry, refused
 from torchsmith.recipe.models import Recipe
 
 Action = Literal["pushed", "same", "would push"]
@@ -75,7 +80,7 @@ def push(
 ) -> Pushed:
     """Push an image; a tag that means something else already is left alone unless told."""
     if to.digest:
-        raise UsageError(f"{to} names a digest, which nobody can choose", "Name a tag instead.")
+        raise UsageError(f"{to} names a digest, which cannot be chosen", "Name a tag instead.")
     info = engine.inspect(image)
     login = find_login(engine.name, to.registry, to.repository)
     registry = Registry(to.registry, login, insecure=insecure)
@@ -85,7 +90,7 @@ def push(
             return Pushed(image, str(to), "same", there.digest)
         if not replace:
             raise OutputError(
-                f"{to} is there already, and is another image ({there.digest[:19]}…)",
+                f"{to} already exists, and is another image ({there.digest[:19]}…)",
                 "Take another tag; or push with `torchsmith image push … --replace`, and whoever "
                 "pulls that tag gets this one.",
             )
@@ -94,7 +99,7 @@ def push(
     engine.tag(image, str(to))
     try:
         told = engine.push(str(to), on_line, insecure=insecure or is_loopback(to.registry))
-    except EngineError as error:
+    except ContainerToolError as error:
         raise _explained(error, to, logged_in=login is not None) from None
     found = registry.manifest(to)
     if found is None or found.digest != told:
@@ -142,7 +147,7 @@ def is_same(info: ImageInfo, there: Manifest) -> bool:
     return there.config in mine or there.digest in mine
 
 
-def _explained(error: EngineError, to: Reference, *, logged_in: bool) -> TorchsmithError:
+def _explained(error: ContainerToolError, to: Reference, *, logged_in: bool) -> TorchsmithError:
     said = "\n".join((error.message, *error.said)).lower()
     if any(words in said for words in _DENIED):
         return refused(to.registry, to.repository, logged_in=logged_in)

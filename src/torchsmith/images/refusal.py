@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from torchsmith.errors import TorchsmithError
+from torchsmith.errors import ContainerToolError, TorchsmithError
 from torchsmith.images.engine import Build, Engine
-from torchsmith.images.errors import EngineError
 
 _FROM = re.compile(r"^FROM\s+(?:--platform=\S+\s+)?(\S+)(?:\s+AS\s+(\S+))?", re.MULTILINE | re.I)
 # What engines say of an image they have not and cannot bring.
@@ -37,32 +36,32 @@ def bases(file: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def explained(error: EngineError, engine: Engine, wanted: Build) -> TorchsmithError:
+def explained(error: ContainerToolError, engine: Engine, wanted: Build) -> TorchsmithError:
     """The error a person is shown for a build that failed."""
     said = "\n".join(error.said[-40:])
     if _NO_ROOM.search(said):
         # As the C library says it, by which a full disk is known.
-        return EngineError(
+        return ContainerToolError(
             f"No space left on device, where {engine.name} keeps its images",
             f"`{engine.name} system df` says what takes it; `{engine.name} system prune` frees it.",
             error.said,
         )
     absent = [name for name in bases(wanted.file) if not _has(engine, name)]
     if absent and _NOT_BROUGHT.search(said):
-        return EngineError(
+        return ContainerToolError(
             f"the base image {absent[0]} is not here and could not be brought: {error.said[-1]}",
             f"Is the name right? `{engine.name} pull {absent[0]}` tries it alone; "
             "image.base in the recipe names another.",
             error.said,
         )
     if (lost := next(filter(_NO_NETWORK.search, error.said[-40:]), "")) and not absent:
-        return EngineError(
+        return ContainerToolError(
             f"a server could not be reached from inside the build of {wanted.tag}: {lost.strip()}",
             "If this machine reaches it, --network host lends the build its network; behind a "
             "proxy, HTTPS_PROXY and HTTP_PROXY name it. Layers that are done are kept.",
             error.said,
         )
-    return EngineError(
+    return ContainerToolError(
         f"{engine.name} could not build {wanted.tag}",
         "The lines before this one say why; layers that are done are kept for the next try.",
         error.said,
@@ -72,5 +71,5 @@ def explained(error: EngineError, engine: Engine, wanted: Build) -> TorchsmithEr
 def _has(engine: Engine, image: str) -> bool:
     try:
         return engine.find(image) is not None
-    except EngineError:
+    except ContainerToolError:
         return False

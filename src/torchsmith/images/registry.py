@@ -20,7 +20,7 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 
-from torchsmith.errors import OutputError
+from torchsmith.errors import RegistryError, UnreachableRegistryError
 from torchsmith.images.logins import Login, find_login
 from torchsmith.images.reference import Reference, is_loopback, reference
 from torchsmith.plan.lock import Image
@@ -37,16 +37,6 @@ _KINDS = (
 _CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
 # Docker Hub answers under another name than the one it is known by.
 _HUB = {"docker.io": "registry-1.docker.io"}
-
-
-class RegistryError(OutputError):
-    """A registry refuses, or cannot be reached."""
-
-
-class UnreachableRegistryError(RegistryError):
-    """Nobody answers there."""
-
-    exit_code = 8
 
 
 class Manifest(Struct, frozen=True):

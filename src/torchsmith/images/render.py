@@ -39,7 +39,7 @@ def render(
     if runtime == "dockerfile":
         return dockerfile_context(plan, recipe, torchsmith)
     raise UsageError(
-        f"--as: {runtime!r} is no runtime torchsmith writes for",
+        f"--as: {runtime!r} is not a runtime torchsmith writes for",
         f"It writes for {', '.join(get_args(Runtime))}.",
     )
 

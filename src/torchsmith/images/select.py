@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import NoContainerToolError, UsageError
 from torchsmith.images.caller import numbers_here
 from torchsmith.images.engine import Engine
-from torchsmith.images.errors import NoEngineError
 from torchsmith.images.find import find_engine
 from torchsmith.images.names import no_image
+from torchsmith.names import did_you_mean
 from torchsmith.plan.images import task_of
 from torchsmith.plan.models import Plan, Step
 
@@ -23,14 +22,17 @@ def image_steps(plan: Plan, variant: str = "", only: Sequence[str] = ()) -> list
     if variant:
         variants = [item.variant for item in plan.variants]
         if variant not in variants:
-            raise UsageError(f"there is no variant {variant}", _meant(variant, variants))
+            raise UsageError(f"there is no variant {variant}", did_you_mean(variant, variants))
         steps = [step for step in steps if step.variant == variant]
     if not only:
         return steps
     for wanted in only:
         if not any(wanted in _names(step) for step in steps):
             known = [task_of(step).name for step in steps]
-            raise UsageError(f"no image is named {wanted}", _meant(wanted, known))
+            raise UsageError(
+                f"no image is named {wanted}",
+                did_you_mean(wanted, known),
+            )
     return [step for step in steps if _names(step) & set(only)]
 
 
@@ -41,19 +43,14 @@ def _names(step: Step) -> set[str]:
     return {step.id, task.name, tag, task.stage, task.stage.removeprefix("train-")} - {""}
 
 
-def _meant(wanted: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(wanted, known, 1)
-    return f"Did you mean {near[0]}?" if near else f"There are {', '.join(known)}."
-
-
 def ensure_containers(steps: Sequence[Step], waiting: Collection[str], tool: str) -> None:
     """Have what starts containers before anything long is begun that runs in one."""
     if not any(step.place.inside and step.id in waiting for step in steps):
         return
     try:
         find_engine(tool, runs=True)
-    except NoEngineError as error:
-        raise NoEngineError(
+    except NoContainerToolError as error:
+        raise NoContainerToolError(
             error.message, f"{error.hint} Or build on this machine itself: --here."
         ) from None
 

@@ -136,7 +136,7 @@ def _zone(name: str) -> tuple[str, ...]:
         TypeAdapter(TimeZone).validate_python(name)
     except ValidationError:
         raise UsageError(
-            f"--timezone: {name!r} is no time zone", "Write an IANA name, such as Asia/Seoul."
+            f"--timezone: {name!r} is not a time zone", "Write an IANA name, such as Asia/Seoul."
         ) from None
     return (f"TZ={name}",)
 
@@ -252,7 +252,7 @@ def user_words(engine: str, user: str) -> list[str]:
     if user != "caller":
         if not _USER.fullmatch(user):
             raise UsageError(
-                f"--user: {user!r} is no user",
+                f"--user: {user!r} is not a user",
                 "Write caller, a name the image knows, or numbers as in 1000:1000.",
             )
         return ["--user", user]

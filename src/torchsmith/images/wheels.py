@@ -7,9 +7,8 @@ import tempfile
 from pathlib import Path
 
 from torchsmith.engine.disk import room
-from torchsmith.errors import OutputError, UsageError
+from torchsmith.errors import ContainerToolError, OutputError, UsageError
 from torchsmith.images.engine import Engine
-from torchsmith.images.errors import EngineError
 from torchsmith.plan.render.dockerfile import WHEELS_IMAGE_LABEL, WHEELS_LABEL
 
 
@@ -21,12 +20,12 @@ def _holder(engine: Engine, image: str) -> tuple[str, str]:
     sibling = labels.get(WHEELS_IMAGE_LABEL, "")
     if not sibling:
         raise UsageError(
-            f"{image} was made of no wheels of torchsmith's",
+            f"{image} holds no wheels that torchsmith built",
             "Images of a recipe that builds something are; this one has what was published.",
         )
     found = engine.find(sibling)
     if found is None:
-        raise EngineError(
+        raise ContainerToolError(
             f"{image} has its wheels installed; the image that keeps them, {sibling}, is not here",
             f"Pull {sibling}, or run `torchsmith image build --only wheels` with the recipe.",
         )
@@ -50,5 +49,5 @@ def extract_wheels(engine: Engine, image: str, output: Path) -> list[Path]:
         found = sorted(Path(folder).rglob("*.whl"))
         made = [wheel.replace(output / wheel.name) for wheel in found]
     if not made:
-        raise EngineError(f"{holder} holds no wheels at {place}")
+        raise ContainerToolError(f"{holder} holds no wheels at {place}")
     return made

@@ -7,26 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType, Protocol
 
-from torchsmith.errors import TorchsmithError
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
 
 # What the engine itself calls a job: a number of Slurm, a name of Kubernetes.
 EngineId = NewType("EngineId", str)
-
-
-class EngineError(TorchsmithError):
-    """An engine refused what it was asked, or cannot be asked at all: nothing was submitted."""
-
-    exit_code = 11
-
-
-class UnansweredError(EngineError):
-    """An engine was asked and no answer came: it may have heard.
-
-    The intent stays in the journal, and is looked up by its token before anything is submitted
-    again.
-    """
 
 
 @dataclass(frozen=True)
@@ -115,13 +100,13 @@ class Client(Protocol):
     def submit(self, request: Request, token: str) -> EngineId:
         """Hand the job over.
 
-        Raises `EngineError` where it surely was not taken, `UnansweredError` where it may have
+        Raises `ClusterError` where it surely was not taken, `UnansweredError` where it may have
         been. Handing the same token over twice makes one job at most, as far as the engine can
         tell.
         """
 
     def find(self, token: str, kept: Path) -> EngineId | None:
-        """The job of this token, if the engine has it; raises `EngineError` if it cannot say."""
+        """The job of this token, if the engine has it; raises `ClusterError` if it cannot say."""
 
     def status(self, job: Submitted) -> Status | None:
         """Where a job is; `None` if the engine knows it no more and its end was not seen."""

@@ -138,7 +138,7 @@ def _with_role(roles: list[Any], parts: list[str], value: Any, change: str) -> l
             f"Write role.{names[0]}.{'.'.join(keys) or 'key'}=...",
         )
     mine = names.index(parts[0]) if named else 0
-    # Reading it says what is wrong with a role that is no table.
+    # Reading it says what is wrong with a role that is not a table.
     return [
         _with(role, keys, value, change) if index == mine and isinstance(role, dict) else role
         for index, role in enumerate(roles)

@@ -241,7 +241,7 @@ def _protocol_1(document: Table) -> Imported:
     if job["name"] != document["jobName"]:
         kept["jobName"] = document["jobName"]
     if not _fits(ImageName, image):
-        raise ValueError(f"names the image {image!r}, which is no image's name")
+        raise ValueError(f"names the image {image!r}, which is not the name of an image")
     job["image"] = image
     queue = document.get("virtualCluster")
     if queue != _NO_QUEUE and _fits(Name, queue):
@@ -257,7 +257,7 @@ def _protocol_1(document: Table) -> Imported:
     names: Table = {}
     for item in roles:
         if not isinstance(item, dict):
-            raise ValueError("has a task role that is no table")
+            raise ValueError("has a task role that is not a table")
         role = _role_1(item, notes)
         if role["name"] != item["name"]:
             names[str(role["name"])] = {"name": item["name"]}
@@ -302,7 +302,7 @@ def _role_1(item: Table, notes: list[str]) -> Table:
     ports = item.get("portList")
     if ports is not None:
         if not isinstance(ports, list):
-            raise ValueError("has a portList that is no list")
+            raise ValueError("has a portList that is not a list")
         role["port"] = [_port_1(one) for one in ports]
     return role
 

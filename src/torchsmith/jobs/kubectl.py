@@ -19,8 +19,7 @@ from urllib.parse import urlencode
 
 from pydantic import JsonValue
 
-from torchsmith.errors import HostError
-from torchsmith.jobs.client import EngineError
+from torchsmith.errors import ClusterError, HostError
 from torchsmith.jobs.patience import NoAnswerError
 from torchsmith.redact import redacted
 
@@ -46,7 +45,7 @@ _UNHEARD = re.compile(r"was refused|connection refused|no such host")
 _LASTING = re.compile(r"certificate|x509|gave HTTP response to HTTPS client")
 
 
-class ServerRefusedError(EngineError):
+class ServerRefusedError(ClusterError):
     """The API server said no; `reason` is its own word for why."""
 
     def __init__(self, reason: str, message: str, hint: str = "") -> None:
@@ -93,7 +92,7 @@ class Kubectl:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
-    def complaint(self, said: IO[bytes] | None) -> EngineError:
+    def complaint(self, said: IO[bytes] | None) -> ClusterError:
         """Why a process of `opened` ended badly."""
         text = said.read().decode(errors="replace") if said else ""
         return self._error(text)
@@ -130,13 +129,13 @@ class Kubectl:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise EngineError(
+            raise ClusterError(
                 f"the server of {self.context} does not answer as Kubernetes does",
                 "Check the server of this context: kubectl config view",
             )
         return value
 
-    def _error(self, said: str) -> EngineError:
+    def _error(self, said: str) -> ClusterError:
         # Warnings of kubectl itself stand before what counts.
         text = redacted(said.strip())
         found = _ANSWERED.search(text)
@@ -167,10 +166,10 @@ class Kubectl:
     def _current(self) -> str:
         try:
             return self._config("current-context").strip()
-        except EngineError:
+        except ClusterError:
             if "KUBERNETES_SERVICE_HOST" in os.environ:
                 return _IN_CLUSTER
-            raise EngineError(
+            raise ClusterError(
                 "kubectl has no cluster set up",
                 "Set KUBECONFIG, or choose one: kubectl config use-context NAME",
             ) from None
@@ -184,7 +183,7 @@ class Kubectl:
             check=False,
         )
         if ended.returncode != 0:
-            raise EngineError(f"kubectl: {redacted(_last(ended.stderr))}", "kubectl config view")
+            raise ClusterError(f"kubectl: {redacted(_last(ended.stderr))}", "kubectl config view")
         return ended.stdout
 
 

@@ -16,7 +16,7 @@ from torchsmith.jobs.openpai_rules import commands_of
 _PARAMETER = re.compile(r"<%\s*\$parameters\.(\w+)\s*%>")
 # What OpenPAI fills in of a role's own prerequisites: <% $data.uri[0] %>.
 _BESIDE = re.compile(r"<%\s*\$(data|output|script)\.(\w+)(?:\[(\d+)\])?\s*%>")
-_FILLED_IN = re.compile(r"<%.*?%>", re.DOTALL)
+_FILLED_IN = re.compile(r"<%(?:(?!<%).)*?%>", re.DOTALL)
 _LAUNCHES = re.compile(
     r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|--multiprocessing-distributed\b"
 )
@@ -189,7 +189,7 @@ def pullable(job: Job, engine: str) -> None:
 
 
 def only_folders(job: Job, engine: str) -> None:
-    """Refuse a mount that is no folder on an engine that has only those."""
+    """Refuse a mount that is not a folder on an engine that has only those."""
     for mount in job.mounts:
         if ":" in mount.source:
             raise UsageError(

@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from torchsmith.engine.disk import room, write_whole
 from torchsmith.errors import TorchsmithError
+from torchsmith.findings import Finding
+from torchsmith.foreign_json import decode
 from torchsmith.jobs.engines.slurm import Slurm
 from torchsmith.owners import read_plain
-from torchsmith.resolve.verdicts import Verdict
 
 _FOLDER = "machines"
 _LONGEST = 4 << 20
@@ -30,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 class Report(Struct, frozen=True):
     """What the doctor said on a machine."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Finding, ...]
     verdict: str
 
 
@@ -68,7 +69,7 @@ def _node(root: Path, name: str, state: str, has: str) -> Node:
     except (OSError, ValueError):
         return Node(name, state, has)
     try:
-        return Node(name, state, has, at, msgspec.json.decode(content, type=Report))
+        return Node(name, state, has, at, decode(content, Report))
     except msgspec.MsgspecError:
         return Node(name, state, has, at, problem=f"{path.name} is no report of the doctor")
 
@@ -76,7 +77,7 @@ def _node(root: Path, name: str, state: str, has: str) -> Node:
 def examine(root: Path, name: str) -> None:
     """Have the doctor look at a node, and keep what it says."""
     if not _NAME.fullmatch(name):
-        raise TorchsmithError(f"{name!r} is no node's name")
+        raise TorchsmithError(f"{name!r} is not the name of a node")
     said = Slurm().run_on(name, [sys.executable, "-m", "torchsmith", "doctor", "--json"])
     with room(root):
         write_whole(root / _FOLDER / f"{name}.json", said)

@@ -253,7 +253,7 @@ def document_v1(job: Job) -> Table:
     needs_image(job, "OpenPAI")
     if job.secrets:
         raise UsageError(
-            f"job {job.name}: OpenPAI's protocol 1 knows no secrets, and {job.secrets[0].variable} "
+            f"job {job.name}: OpenPAI's protocol 1 has no secrets, and {job.secrets[0].variable} "
             "is one",
             "Render it for openpai, which is protocol 2.",
         )
@@ -266,7 +266,7 @@ def document_v1(job: Job) -> Table:
     images = list(dict.fromkeys(role.image for role in job.roles))
     if len(images) > 1:
         raise UsageError(
-            f"job {job.name}: OpenPAI's protocol 1 knows one image for all roles, not "
+            f"job {job.name}: OpenPAI's protocol 1 has one image for all roles, not "
             f"{' and '.join(images)}",
             "Render it for openpai, which is protocol 2.",
         )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from torchsmith.jobs.client import EngineError, UnansweredError
+from torchsmith.errors import ClusterError, UnansweredError
 
 T = TypeVar("T")
 _ATTEMPTS = 4
@@ -69,7 +69,7 @@ def handed_over(do: Callable[[], T]) -> T:
 
     try:
         return patiently(attempt)
-    except EngineError as error:
+    except ClusterError as error:
         if isinstance(error, UnansweredError) == heard:
             raise
-        raise (UnansweredError if heard else EngineError)(error.message, error.hint) from None
+        raise (UnansweredError if heard else ClusterError)(error.message, error.hint) from None

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 import torchsmith
 from torchsmith.engine.secrets import Redactor
-from torchsmith.jobs.client import EngineError
+from torchsmith.errors import ClusterError
 from torchsmith.jobs.patience import NoAnswerError, patiently
 
 _MOST_BYTES = 64 << 20
@@ -30,7 +30,7 @@ _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TOLD = 600
 
 
-class RefusedError(EngineError):
+class RefusedError(ClusterError):
     """The server said no; `code` is its own word for why."""
 
     def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
@@ -41,7 +41,7 @@ class RefusedError(EngineError):
         self.size: int | None = None
 
 
-class ShrunkError(EngineError):
+class ShrunkError(ClusterError):
     """A file is smaller than it was: it has begun anew."""
 
 
@@ -58,7 +58,7 @@ class Answer:
         try:
             value: JsonValue = json.loads(self.body)
         except ValueError:
-            raise EngineError(
+            raise ClusterError(
                 f"{self.where} answers with something that is not JSON",
                 "Check the address: another service may be there.",
             ) from None
@@ -106,7 +106,7 @@ class Server:
         with self._answer(request, where) as answer:
             body = b"".join(_pieces(answer, self._broken(where), _MOST_BYTES))
             if _is_page(answer.headers.get("Content-Type", ""), body):
-                raise EngineError(
+                raise ClusterError(
                     self._clean(f"{where} answers with a web page{_title(body)}"),
                     f"Check the address of {self.name}: a portal or a proxy answered instead.",
                 )
@@ -121,13 +121,13 @@ class Server:
         where = url.partition("?")[0]
         if not where.startswith(("http://", "https://")):
             # A server does not decide which file of this machine is read.
-            raise EngineError(f"{self.name} names a log that is on no server: {where}")
+            raise ClusterError(f"{self.name} names a log that is on no server: {where}")
         request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"})
         try:
             with self._answer(request, where) as answer:
                 first = next(pieces := _pieces(answer, self._broken(where), None), b"")
                 if _is_page(answer.headers.get("Content-Type", ""), first):
-                    raise EngineError(
+                    raise ClusterError(
                         f"{where} is a page for browsers", "Open it in one: it needs a login."
                     )
                 skip = 0 if answer.status == 206 else start
@@ -170,7 +170,7 @@ class Server:
 
         return error_of
 
-    def _refusal(self, error: urllib.error.HTTPError, where: str) -> EngineError:
+    def _refusal(self, error: urllib.error.HTTPError, where: str) -> ClusterError:
         try:
             body = error.read(_MOST_BYTES)
         except (OSError, http.client.HTTPException):

@@ -23,6 +23,7 @@ from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.journal import born
 from torchsmith.engine.store import default_root, is_shared
 from torchsmith.errors import UsageError
+from torchsmith.foreign_json import decode
 from torchsmith.jobs.client import EngineId, Status, Submitted
 from torchsmith.jobs.states import State
 
@@ -201,7 +202,7 @@ def _state(text: str) -> State:
 
 def _roles(text: str) -> dict[str, int]:
     try:
-        return msgspec.json.decode(text, type=dict[str, int])
+        return decode(text, dict[str, int])
     except msgspec.MsgspecError:
         return {}
 
@@ -209,6 +210,6 @@ def _roles(text: str) -> dict[str, int]:
 def _status(text: str) -> Status:
     """What was last known; nothing where that is half a record, or of another version."""
     try:
-        return msgspec.json.decode(text, type=Status)
+        return decode(text, Status)
     except msgspec.MsgspecError:
         return Status(State.UNSENT)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torchsmith.errors import UsageError
-from torchsmith.jobs.client import Client, EngineError, EngineId, Request, UnansweredError
+from torchsmith.errors import ClusterError, UnansweredError, UsageError
+from torchsmith.jobs.client import Client, EngineId, Request
 from torchsmith.jobs.launch import unfit_images
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.render import render
@@ -90,7 +90,7 @@ def _submit(
     except UnansweredError:
         submissions.unanswered(mine.id)
         raise
-    except EngineError:
+    except ClusterError:
         submissions.withdraw(mine.id)
         raise
     return submissions.accepted(mine.id, answer)

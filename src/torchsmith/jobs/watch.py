@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from torchsmith.errors import TorchsmithError
-from torchsmith.jobs.client import Client, EngineError, TaskStatus
+from torchsmith.errors import ClusterError, TorchsmithError
+from torchsmith.jobs.client import Client, TaskStatus
 from torchsmith.jobs.clients import client_for
 from torchsmith.jobs.record import last_of_script
 from torchsmith.jobs.states import State
@@ -18,12 +18,6 @@ _FIRST_S = 0.2
 _SLOWEST_S = 5.0
 _SHOWN_TASKS = 3
 _SHOWN_LINES = 20
-
-
-class JobFailed(TorchsmithError):  # noqa: N818 - the event, said as one
-    """A job that was waited for did not end well."""
-
-    exit_code = 12
 
 
 def client_of(submission: Submission) -> Client:
@@ -40,7 +34,7 @@ def look_up(submission: Submission, client: Client, submissions: Submissions) ->
 
 
 def refreshed(submission: Submission, submissions: Submissions) -> Submission:
-    """A job as its engine knows it now; raises `EngineError` if the engine cannot be asked."""
+    """A job as its engine knows it now; raises `ClusterError` if the engine cannot be asked."""
     if submission.status.state.over:
         return submission
     client = client_of(submission)
@@ -89,7 +83,7 @@ def waited(submission: Submission, submissions: Submissions) -> Submission:
         if submission.status.state.over:
             return submission
         if not submission.engine_id and not submission.under_way:
-            raise EngineError(
+            raise ClusterError(
                 f"{submission.id} never reached {submission.intent.engine}",
                 "Submit it again: it is not submitted twice.",
             )

@@ -25,7 +25,7 @@ _OWN = re.compile(r'(find_library\(\S+ \S+ PATHS "\$\{TORCH_INSTALL_PREFIX\}/lib
 # Inside libtorch_cpu.so, and looked for beside it all the same.
 _KINETO = re.compile(r"(?<=^if\()(?:ON|1|TRUE)(?=\)\n  append_torchlib_if_found\(kineto\))", re.M)
 _LOOKED_FOR = re.compile(
-    r'^if ?\((?:ON|1|TRUE)\)\n(?:(?:[ \t]+.*)?\n)*?[ \t]+include\("\$\{CMAKE_CURRENT_LIST_DIR\}'
+    r'^if ?\((?:ON|1|TRUE)\)\n(?:(?:[ \t].*)?\n)*?[ \t]+include\("\$\{CMAKE_CURRENT_LIST_DIR\}'
     r'/public/(gflags|glog|cuda|LoadHIP|xpu)\.cmake"\)',
     re.MULTILINE,
 )

@@ -24,10 +24,12 @@ import zstandard
 from msgspec import Struct
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from torchsmith.errors import UsageError, VerificationError
 from torchsmith.inputs import check_file
 from torchsmith.sources.tree import file_hash
 from torchsmith.sources.unfolding import (
     BombError,
+    Member,
     Metered,
     check_member,
     check_zip,
@@ -35,7 +37,6 @@ from torchsmith.sources.unfolding import (
     most_bytes,
 )
 from torchsmith.verify.binary import MAGIC, Library, read_bytes
-from torchsmith.verify.errors import VerificationError
 
 Kind = Literal["wheel", "conda package", "libtorch archive"]
 
@@ -86,10 +87,10 @@ def kind_of(path: Path) -> Kind:
     for end, kind in _ENDS.items():
         if path.name.endswith(end):
             return kind
-    raise VerificationError(
-        f"{path.name} is no artifact that can be looked into",
-        "Wheels (.whl), conda packages (.conda, .tar.bz2) and libtorch archives (.tar.gz, .zip) "
-        "can.",
+    raise UsageError(
+        f"{path.name} is not an artifact",
+        "Name a wheel (.whl), a conda package (.conda, .tar.bz2) or a libtorch archive (.tar.gz, "
+        ".zip).",
     )
 
 
@@ -210,7 +211,7 @@ def _zipped(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
 
 def _tarred(plain: IO[bytes], path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
     metered = Metered(plain, 2 * most_bytes(path.stat().st_size), BombError())
-    with tarfile.open(fileobj=cast("IO[bytes]", metered), mode="r|") as archive:
+    with tarfile.open(fileobj=cast("IO[bytes]", metered), mode="r|", tarinfo=Member) as archive:
         for item in archive:
             check_member(item)
             stream = archive.extractfile(item) if item.isreg() else None

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import UsageError, VerificationError
+from torchsmith.foreign_json import decode
 from torchsmith.package.keys import PublicKey
 from torchsmith.plan.attest import attestations
 from torchsmith.sources.tree import file_hash
-from torchsmith.verify.errors import VerificationError
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
@@ -127,13 +127,13 @@ def _read(envelope: Envelope, path: Path) -> Claim:
     try:
         if envelope.payload_type != PAYLOAD_TYPE:
             raise ValueError
-        said = msgspec.json.decode(envelope.payload, type=_Statement)
+        said = decode(envelope.payload, _Statement)
         if said.type != STATEMENT:
             raise ValueError
     except (ValueError, msgspec.MsgspecError):
         raise SignatureError(
             "broken",
-            f"what is signed in {path.name} is no in-toto statement",
+            f"what is signed in {path.name} is not an in-toto statement",
             "Get it again from whoever built the artifact.",
         ) from None
     subjects = tuple((item.name, item.digest.get("sha256", "")) for item in said.subject)
@@ -229,7 +229,7 @@ def _signed_by(envelope: Envelope, keys: Sequence[PublicKey], path: Path) -> Pub
             raise SignatureError(
                 f"{key.problem} key",
                 f"{path.name} is signed by {key.id[:16]}, whose key is {key.problem}",
-                "`torchsmith key list` shows what is believed here; ask for a newer build.",
+                "`torchsmith key list` shows what is trusted here; ask for a newer build.",
             )
         return key
     raise SignatureError(

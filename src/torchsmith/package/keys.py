@@ -9,7 +9,6 @@ The private key is never printed, logged or copied. What another user can write 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import stat
@@ -193,7 +192,14 @@ def _public(path: Path, content: bytes) -> PublicKey:
             f"{path} is not an ed25519 public key", "`torchsmith key export` writes one."
         )
     known = SSlibKey.from_crypto(key)
-    return PublicKey(known.keyid, known.keyval["public"], path)
+    until = re.search(rb"^until: (\S{1,32})$", content, re.MULTILINE)
+    return PublicKey(
+        known.keyid,
+        known.keyval["public"],
+        path,
+        until=_day(until[1].decode("ascii", "replace")) if until else "",
+        revoked=known.keyid in revoked_keys(),
+    )
 
 
 def _day(text: str) -> str:
@@ -206,11 +212,11 @@ def _day(text: str) -> str:
 def trust(path: Path, until: str = "") -> PublicKey:
     """Believe what a key signed from now on, to the end of a day if one is named."""
     key = read_public(path)
-    if key.id in revoked_keys():
+    if key.revoked:
         raise UsageError(
             f"{key.id} was revoked here", f"If that was a mistake, take it out of {_revoked()}."
         )
-    return _keep(key, _day(until) if until else "")
+    return _keep(key, _day(until) if until else key.until)
 
 
 def _keep(key: PublicKey, until: str = "") -> PublicKey:
@@ -236,7 +242,6 @@ def trusted_keys() -> tuple[PublicKey, ...]:
 def _others(folder: Path) -> list[PublicKey]:
     if not folder.is_dir():
         return []
-    revoked = revoked_keys()
     found: list[PublicKey] = []
     for path in sorted(folder.glob("*.pem")):
         try:
@@ -252,15 +257,7 @@ def _others(folder: Path) -> list[PublicKey]:
                 f"Look through {folder}, remove what you did not put there, and make it yours "
                 "alone: chown, chmod -R go-w.",
             )
-        key = _public(path, content)
-        until = re.search(rb"^until: (\S{1,32})$", content, re.MULTILINE)
-        found.append(
-            dataclasses.replace(
-                key,
-                until=_day(until[1].decode("ascii", "replace")) if until else "",
-                revoked=key.id in revoked,
-            )
-        )
+        found.append(_public(path, content))
     return found
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
+from torchsmith.foreign_json import decode
 from torchsmith.plan.attest import Origin
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.dates import source_date
@@ -138,11 +139,13 @@ def read_tree(origin: Origin) -> Tree:
     source = origin.source
     # The history beside somebody's own folder says nothing about what was changed since.
     ours = source is not None and source.kind != "folder" and (tree / ".git").exists()
-    commit = answer("rev-parse", "HEAD", folder=tree) if ours else ""
-    package, version = _debian(tree) if not ours else ("", "")
+    commit = answer("rev-parse", "HEAD", folder=tree) if ours else origin.commit
+    # Anybody may put a changelog of Debian's into an archive: only what came from there is heeded.
+    debian = source is not None and bool(source.suite) and not commit
+    package, version = _debian(tree) if debian else ("", "")
     if source is not None and source.kind == "debian" and source.files:
         package, version = source.package, source.ref
-    known = tuple(_submodules(tree, commit, shown(source.url))) if source and commit else ()
+    known = tuple(_submodules(tree, commit, shown(source.url))) if source and ours else ()
     return Tree(
         origin=origin,
         sha256=tree_hash(tree),
@@ -257,7 +260,7 @@ class _Report(Struct, frozen=True):
 def read_report(file: Path) -> tuple[Taken, ...]:
     """What pip reports to have installed, by name; nothing where it has left no such file."""
     try:
-        found = msgspec.json.decode(file.read_bytes(), type=_Report).install
+        found = decode(file.read_bytes(), _Report).install
     except (OSError, msgspec.MsgspecError):
         return ()
     taken: list[Taken] = []

@@ -93,7 +93,7 @@ def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> S
     if not entries:
         raise SignatureError(
             "not allowed",
-            f"the policy names nobody who may sign {artifact.name}",
+            f"the policy names no signer for {artifact.name}",
             "Add an [[allow]] entry for it if you know whose it is.",
         )
     digest = file_hash(artifact) if artifact.is_file() else ""

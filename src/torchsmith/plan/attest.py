@@ -29,13 +29,15 @@ _UNSAID = ("choices", "cautions", "installed", "patches", "vendored")
 class Origin(Struct, frozen=True, omit_defaults=True):
     """A source something was built from: what was asked for, and the tree that was brought.
 
-    `folder` is one of the recipe's own folder, which no `source` describes.
+    `folder` is one of the recipe's own folder, which no `source` describes. `commit` is the one
+    that the tree is held against while it is brought, where git's own folder does not come along.
     """
 
     project: str
     tree: str
     source: SourceChoice | None = None
     folder: str = ""
+    commit: str = ""
 
 
 class Change(Struct, frozen=True, omit_defaults=True):

@@ -50,13 +50,15 @@ class Cost(Struct, frozen=True):
 class Fetch(Struct, frozen=True, omit_defaults=True):
     """A source to bring: into which folder, and the version its tree is named by.
 
-    `tree` is the hash that a lock holds the tree to.
+    `tree` is the hash that a lock holds the tree to; `bundle` is a file that has the source's
+    archive.
     """
 
     source: SourceChoice
     into: str
     version: str = ""
     tree: str = ""
+    bundle: str = ""
 
 
 class Work(NamedTuple):

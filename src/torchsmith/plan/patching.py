@@ -41,8 +41,8 @@ def _vendor(item: VendoredChoice, folder: str) -> list[str]:
     lent, target = f"{lender_folder(item.lender)}/{item.file}", f"{folder}/{item.path}"
     lender = f"{item.lender.package} {item.lender.ref}"
     copy = f"if ! [ -e {sh(target)} ]; then {sh('cp', '-R', lent, target)}; fi"
-    if item.lender.kind == "wheel":
-        # The wheel was brought by its hash.
+    if item.lender.sha256:
+        # The whole it came in was brought by its hash.
         return [sh("mkdir", "-p", target.rpartition("/")[0]), copy]
     return [
         unless(
@@ -82,20 +82,23 @@ def patch_source(
         commands += _vendor(item, folder)
     for patch, name in zip(patches, named, strict=True):
         commands += _apply(patch, name, folder, fetch.outputs[0])
-    changes = [*(patch.name for patch in patches), *(item.path for item in vendored)]
-    lent = [
-        f"Debian took {item.path} out; {item.lender.package} {item.lender.ref} lends it."
+    changes = [(patch.name, patch.why) for patch in patches]
+    changes += [
+        (item.path, f"Debian took it out; {item.lender.package} {item.lender.ref} lends it")
         for item in vendored
     ]
+    parts = [(len(patches), "patch", "patches"), (len(vendored), "part lent", "parts lent")]
+    told = [f"{count} {one if count == 1 else many}" for count, one, many in parts if count]
     return Step(
         id=f"{fetch.id.replace('fetch', 'patch', 1)}-{mark}",
         kind="patch",
-        title=f"Patch {fetch.project}: {', '.join(changes)}",
-        why=" ".join(dict.fromkeys([*(patch.why for patch in patches), *lent])),
+        title=f"Patch {fetch.project}: {', '.join(told)}",
+        why="a copy of the source, which stays as it came",
         project=fetch.project,
         needs=(fetch.id, *(step.id for step in lenders)),
         inputs=tuple(named),
         commands=tuple(commands),
         outputs=(folder,),
         cost=Cost(core_seconds=10, disk_mb=3000, basis="a copy of the tree"),
+        details=tuple(changes),
     )

@@ -82,7 +82,7 @@ def publish_steps(
             f"Add the wheels to the pip index {index}",
             Task("ship", Shipment(files, index=index)),
             (*(step.id for step in (*wheels, *archives)), *attested),
-            why="any web server can serve it: pip install --index-url",
+            why=f"any web server can serve it: pip install --index-url ADDRESS/{index}/simple",
             outputs=(f"$PROJECT/{index}",),
         )
     if (channel := publish.channel) is not None and conda:
@@ -91,7 +91,7 @@ def publish_steps(
             f"Add the packages to the conda channel {channel}",
             Task("ship", Shipment(packages, channel=channel)),
             (*packed, *attested),
-            why="conda install --channel",
+            why=f"conda install --channel {channel} pytorch",
             outputs=(f"$PROJECT/{channel}",),
         )
     if (bucket := publish.bucket) is not None and steps:

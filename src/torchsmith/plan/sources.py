@@ -131,13 +131,16 @@ def lender_folder(lender: SourceChoice) -> str:
 def fetch_lender(lender: SourceChoice) -> Step:
     """Bring a package for the few files of it that torch's own source lacks."""
     folder = lender_folder(lender)
+    named = f"{lender.package} {lender.ref}"
+    files = "" if lender.files == (".",) else ", ".join(lender.files)
     return Step(
         id=f"fetch-lent-{plain_name(lender.package)}-{lender.ref}",
         kind="fetch",
-        title=f"Fetch {', '.join(lender.files)} of {lender.package} {lender.ref}",
+        title=f"Fetch {files} of {named}" if files else f"Fetch {named}",
         why="torch's source comes without; "
-        f"{f'Debian {lender.suite}' if lender.suite else 'PyPI'} has it in "
-        f"{lender.package} {lender.ref}: {', '.join(lender.files)}",
+        + {"debian": f"Debian {lender.suite}", "pool": "Debian"}.get(lender.kind, "PyPI")
+        + f" has it in {named}"
+        + (f": {files}" if files else ""),
         project="torch",
         task=fetching(lender, folder, lender.ref),
         outputs=(folder,),

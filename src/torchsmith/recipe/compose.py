@@ -157,7 +157,9 @@ def with_training(
                 raise UsageError(
                     f"--timezone: {timezone!r} is not a time zone", "Such as Asia/Seoul or Etc/UTC."
                 ) from None
-            raise UsageError(f"--tag: {tag!r} is no name of an image", "Such as train_1") from None
+            raise UsageError(
+                f"--tag: {tag!r} is not the name of an image", "Such as train_1"
+            ) from None
     if len({item.name for item in train}) < len(train):
         raise UsageError(f"--tag: {tag} is another image of this recipe", "Choose another name.")
     recipe = loaded.recipe.model_copy(update={"image": image.model_copy(update={"train": train})})

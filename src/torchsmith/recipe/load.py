@@ -19,6 +19,7 @@ from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.names import unknown_names
 from torchsmith.recipe.positions import Path as KeyPath
 from torchsmith.recipe.positions import key_lines, line_of
+from torchsmith.recipe.presets import folder as shipped_recipes
 from torchsmith.recipe.problems import problems_of, without_problems
 from torchsmith.recipe.reading import read_file, read_inside
 from torchsmith.recipe.shown import Written, dotted, shortened
@@ -37,6 +38,12 @@ class LoadedRecipe:
     recipe: Recipe
     path: str
     files: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def project(self) -> Path:
+        """Where the files it names lie and results go: beside it, or here for a shipped one."""
+        beside = Path(self.path).parent
+        return Path() if beside == shipped_recipes() else beside
 
 
 def load_recipe(path: Path, facts: Facts | None = None) -> LoadedRecipe:
@@ -133,7 +140,7 @@ def text_of(data: bytes) -> str:
     return text
 
 
-_AT_LINE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
+_AT_LINE = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)")
 # tomllib takes time by the square of a dotted key's length: a megabyte of `a.a.a…` is hours.
 _LONG_KEY = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]{1,99}+|"[^"\n]{0,99}"|'[^'\n]{0,99}')[ \t]*+\.[ \t]*+)"""

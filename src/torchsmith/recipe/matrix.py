@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import re
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchsmith.errors import UsageError
+from torchsmith.names import did_you_mean
 from torchsmith.recipe.models import Cuda, MatrixCell, Recipe, Torch
 
 MAX_VARIANTS = 10_000
@@ -143,9 +143,10 @@ def named(recipe: Recipe, name: str) -> Variant:
         if variant.name == name:
             return variant
         known.append(variant.name)
-    near = difflib.get_close_matches(name, known, 1)
-    meant = f"Did you mean {near[0]}?" if near else f"It has {', '.join(known[:10])}."
-    raise UsageError(f"the recipe has no variant {name!r}", meant)
+    raise UsageError(
+        f"the recipe has no variant {name!r}",
+        did_you_mean(name, known),
+    )
 
 
 def _free_name(name: str, taken: dict[str, int]) -> str:

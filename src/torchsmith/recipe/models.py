@@ -16,11 +16,13 @@ from pydantic import (
 from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.job import Job
 from torchsmith.recipe.outcome import Image, Packages, Publish
-from torchsmith.recipe.section import Section, unique_names
+from torchsmith.recipe.section import Section, WhenThere, unique_names
 from torchsmith.recipe.values import (
+    BRANCH,
     PACKAGE_VERSION,
     VERSION,
     AptPackage,
+    BranchText,
     BuildVariables,
     Commit,
     CpuText,
@@ -111,7 +113,7 @@ class Cuda(Section):
         description="NCCL release, e.g. 2.4; makes `features.nccl` 'system' unless it is given.",
     )
     nvcc_flags: list[Line] = Field(
-        default_factory=list, description='TORCH_NVCC_FLAGS, e.g. ["-Xfatbin", "-compress-all"].'
+        default_factory=list, description="TORCH_NVCC_FLAGS, one argument each."
     )
 
 
@@ -194,13 +196,17 @@ def _companion(value: Any) -> Any:
 
 
 CompanionWish = Annotated[
-    VersionText | Literal["match", "none"],
+    VersionText | Literal["match", "none"] | BranchText,
     BeforeValidator(_companion),
     WithJsonSchema(
         {
-            "anyOf": [{"enum": ["match", "none", True, False]}, VERSION.json_schema()],
-            "description": "'match' for the release that goes with this torch, a release, or "
-            "'none'.",
+            "anyOf": [
+                {"enum": ["match", "none", True, False]},
+                VERSION.json_schema(),
+                BRANCH.json_schema(),
+            ],
+            "description": "'match' for the release that goes with this torch, a release, a "
+            "branch or commit of its repository, or 'none'.",
         }
     ),
 ]
@@ -362,7 +368,8 @@ class Recipe(Section):
     )
     cuda: CudaWish = Field(
         default_factory=lambda: Cuda(version="none"),
-        description="Which CUDA: a toolkit release, 'none', 'host', or a table.",
+        description="Which CUDA: a toolkit release, 'none', 'host', or a table. Left out, it "
+        "follows from `gpus` or `board`, if one is named.",
     )
     gpus: Gpus = Field(
         ["published"],
@@ -376,13 +383,17 @@ class Recipe(Section):
         default_factory=dict,
         description="What to build with or without; `torchsmith facts features`.",
     )
-    source: Source = Field(default_factory=Source, description="Where torch's source comes from.")
+    source: Source = Field(
+        default_factory=Source.model_construct, description="Where torch's source comes from."
+    )
     patches: list[PatchWish] = Field(
         default_factory=list, max_length=200, description="Patch files beside the recipe, in order."
     )
-    build: Build = Field(default_factory=Build, description="How the build itself runs.")
-    companions: Companions = Field(
-        default_factory=Companions,
+    build: Annotated[Build, WhenThere()] = Field(
+        default_factory=Build.model_construct, description="How the build itself runs."
+    )
+    companions: Annotated[Companions, WhenThere()] = Field(
+        default_factory=Companions.model_construct,
         description="Libraries that only work with their matching torch.",
     )
     stack: Annotated[dict[Name, StackWish], Field(max_length=64)] = Field(
@@ -390,16 +401,19 @@ class Recipe(Section):
         description="Packages of PyPI that are compiled against this torch and locked with it: "
         "`torchsmith facts stack` lists those that are known.",
     )
-    packages: Packages = Field(
-        default_factory=Packages, description="What the build is packed into."
+    packages: Annotated[Packages, WhenThere()] = Field(
+        default_factory=Packages.model_construct, description="What the build is packed into."
     )
-    image: Image | None = Field(
+    image: Annotated[Image, WhenThere()] | None = Field(
         None, description="A container image; none unless this table is there."
     )
-    publish: Publish = Field(default_factory=Publish, description="Where results are shipped.")
-    job: Annotated[list[Job], Field(max_length=200), AfterValidator(unique_names)] = Field(
-        default_factory=list, description="Workloads to run with the result."
+    publish: Annotated[Publish, WhenThere()] = Field(
+        default_factory=Publish.model_construct, description="Where results are shipped."
     )
-    matrix: Matrix = Field(
-        default_factory=Matrix, description="Several at once: every combination becomes a variant."
+    job: Annotated[
+        list[Annotated[Job, WhenThere()]], Field(max_length=200), AfterValidator(unique_names)
+    ] = Field(default_factory=list, description="Workloads to run with the result.")
+    matrix: Annotated[Matrix, WhenThere()] = Field(
+        default_factory=Matrix.model_construct,
+        description="Several at once: every combination becomes a variant.",
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchsmith.facts.files import Facts
 from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
+from torchsmith.names import nearest
 from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.shown import dotted, shortened
@@ -27,12 +27,6 @@ class UnknownName:
     def key(self) -> str:
         """The dotted key it was written under."""
         return dotted(self.path)
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the closest name, or nothing if none is close."""
-    close = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
-    return close[0] if close else ""
 
 
 def _unknown_gpus(facts: Facts, path: Path, texts: Iterable[str]) -> Iterator[UnknownName]:
@@ -68,7 +62,7 @@ def _unknown_packages(facts: Facts, names: Iterable[str]) -> Iterator[UnknownNam
         if name not in known:
             yield UnknownName(
                 ("stack", name),
-                "is no package whose build is known; companions.extension builds any other",
+                "is not a package whose build is known; companions.extension builds any other",
                 nearest(name, known),
             )
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from torchsmith.errors import UsageError
-from torchsmith.recipe.names import nearest
+from torchsmith.names import nearest
 
 # Inside the installed package, or at the top of a checkout.
 _PLACES = (Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes")
@@ -36,6 +36,11 @@ def folder() -> Path:
 def presets() -> list[Preset]:
     """Every preset, by name."""
     return [Preset(path.stem, path) for path in sorted(folder().glob("*.toml"))]
+
+
+def is_shipped(path: Path) -> bool:
+    """Whether a recipe is one of the presets, whose folder is not for anybody to write to."""
+    return path.parent == folder()
 
 
 def find_preset(name: str) -> Preset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import typing
 from collections.abc import Iterable, Mapping
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from torchsmith.errors import RecipeProblem
+from torchsmith.names import nearest
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.positions import Path, line_of
 from torchsmith.recipe.shown import Written, dotted, shortened
@@ -106,7 +106,7 @@ def _problem(
         siblings = _keys_at(path[:-1])
         # A key that is right elsewhere is in the wrong place, unless it is nearly right here.
         elsewhere = homes.get(name, [])
-        meant = _nearest(name, siblings, 0.8 if elsewhere else 0.6)
+        meant = nearest(name, siblings, 0.8 if elsewhere else 0.6)
         message = "is not a key of a recipe"
         if elsewhere and not meant:
             message = f"does not belong here; it is a key of {' or '.join(elsewhere[:3])}"
@@ -123,7 +123,7 @@ def _problem(
         if item["type"] == "literal_error"
         for option in _literals(item["ctx"]["expected"])
     ]
-    meant = _nearest(value, allowed) if isinstance(value, str) else ""
+    meant = nearest(value, allowed, 0.6) if isinstance(value, str) else ""
     plain = value is not _MISSING and not isinstance(value, dict | list)
     if isinstance(value, str) and (holds_secret(value) or is_secret_name(str(path[-1]))):
         # A secret is not repeated in messages, which end up in logs.
@@ -179,12 +179,6 @@ def _kind_of(value: Any) -> str:
 
 def _literals(expected: str) -> list[str]:
     return [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
-
-
-def _nearest(word: str, words: Iterable[str], cutoff: float = 0.6) -> str:
-    by_lower = {option.lower(): option for option in words}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
-    return by_lower[close[0]] if close else ""
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

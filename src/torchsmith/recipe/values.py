@@ -147,6 +147,12 @@ Ref = Annotated[
         "a git tag, branch or commit",
     ),
 ]
+# Of a library whose release follows from torch's. Not any word: a slip of the pen is no branch.
+BRANCH = Form(
+    r"main|master|nightly|release/\d{1,4}(?:\.\d{1,4}){0,2}|[0-9a-f]{12,40}",
+    "a branch such as main or release/0.10, or a commit",
+)
+BranchText = Annotated[str, BRANCH]
 # RFC 3986 allows more; what a shell reads as a command ($, `, (, ;, ') is written %24 and so on.
 # No password or token: a recipe is committed, and becomes part of the provenance.
 Url = Annotated[

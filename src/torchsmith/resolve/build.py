@@ -75,22 +75,26 @@ def debian_build(
     return found
 
 
-def vendored_files(debian: DebianBuild | None, cuda: str) -> tuple[VendoredChoice, ...]:
+def vendored_files(
+    debian: DebianBuild | None, cuda: str, features: Mapping[str, str]
+) -> tuple[VendoredChoice, ...]:
     """What other packages lend, each lender asked once for all of it."""
     wanted = [
         item
         for item in (debian.vendored if debian is not None else ())
-        if item.cuda is None or (cuda and cuda in version_range(item.cuda))
+        if (item.cuda is None or (cuda and cuda in version_range(item.cuda)))
+        and (not item.feature or features.get(item.feature, "off") != "off")
     ]
     lent: dict[tuple[str, str, str], list[VendoredFile]] = {}
     for item in wanted:
         lent.setdefault((item.suite, item.package, item.version), []).append(item)
     lenders = {
         key: SourceChoice(
-            "debian" if key[0] else "wheel",
+            "debian" if key[0] else "pool" if items[0].pool else "wheel",
             suite=key[0],
             package=key[1],
             ref=key[2],
+            url=items[0].pool,
             sha256="" if key[0] else items[0].sha256,
             files=tuple(sorted(item.file for item in items)),
         )

@@ -156,14 +156,19 @@ def _compiler_cuda(facts: Facts, cuda: str, kind: str, version: str) -> tuple[Cl
     limit = host_compiler(facts, cuda, kind)
     if limit is None or newest_patch(version) in version_range(f":{limit.newest}"):
         return ()
+    # It looks at the first number alone: a later release of that one is taken, and then fails.
+    taken = release(version)[0] == release(limit.newest)[0]
     conflict = Conflict(
         "compiler-cuda",
-        f"nvcc of CUDA {cuda} refuses {kind} {version} as host compiler",
+        f"nvcc of CUDA {cuda} fails on the headers of {kind} {version}"
+        if taken
+        else f"nvcc of CUDA {cuda} refuses {kind} {version} as host compiler",
         Evidence(f"compiler: {kind} {version}"),
         Evidence(
             f"CUDA {cuda} accepts {kind} up to {limit.newest}",
             addresses(facts.cuda.sources, limit),
         ),
+        standing="fails" if taken else "impossible",
     )
     return (Clash(conflict, ("compiler", "cuda")),)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from torchsmith.facts.cuda import archs_of, compiles
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
-from torchsmith.facts.models import CompanionFormat, LibraryRelease, MagmaRelease
-from torchsmith.facts.ranges import version_range
+from torchsmith.facts.models import CompanionFormat, CompanionRelease, LibraryRelease, MagmaRelease
+from torchsmith.facts.ranges import release, version_range
 from torchsmith.facts.torch import companion_for, companion_releases
 from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.models import Recipe
+from torchsmith.recipe.values import BRANCH
 from torchsmith.resolve.models import (
     Arch,
     Caution,
@@ -30,20 +33,34 @@ from torchsmith.resolve.toolchain import Decided
 
 def asked_companions(facts: Facts, recipe: Recipe, torch: str) -> tuple[tuple[str, str], ...]:
     """The companions with the release asked for; 0.18 is the newest 0.18 that goes with torch."""
-    wishes = (
-        ("vision", recipe.companions.vision),
-        ("audio", recipe.companions.audio),
-        ("text", recipe.companions.text),
-        ("codec", recipe.companions.codec),
-    )
+    branches = _branches(recipe)
     every = {
         **asked_stack(facts, recipe),
-        **{name: wish for name, wish in wishes if wish != "none"},
+        **{
+            name: "match" if name in branches else wish
+            for name, wish in _wishes(recipe)
+            if wish != "none"
+        },
     }
     return tuple(
         (name, wish if wish == "match" else _in_full(facts, name, wish, torch))
         for name, wish in every.items()
     )
+
+
+def _wishes(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    wanted = recipe.companions
+    return (
+        ("vision", wanted.vision),
+        ("audio", wanted.audio),
+        ("text", wanted.text),
+        ("codec", wanted.codec),
+    )
+
+
+def _branches(recipe: Recipe) -> dict[str, str]:
+    """The branches and commits asked for, by companion: built as the release that matches."""
+    return {name: wish for name, wish in _wishes(recipe) if re.fullmatch(BRANCH.pattern, wish)}
 
 
 def _in_full(facts: Facts, name: str, wish: str, torch: str) -> str:
@@ -60,10 +77,12 @@ def decide_companions(
     recipe: Recipe,
     asked: tuple[tuple[str, str], ...],
     torch: str,
+    python: str,
     decided: Decided,
 ) -> tuple[CompanionChoice, ...]:
     """The companions in full, once it is known that they go with torch."""
     chosen: list[CompanionChoice] = []
+    branches = _branches(recipe)
     for name, wish in asked:
         project = next((item for item in facts.companions.project if item.name == name), None)
         if project is None:
@@ -76,6 +95,17 @@ def decide_companions(
         assert entry is not None, name
         if torch not in version_range(entry.torch):
             decided.cautions.append(_unmatched(facts, project.package, entry, torch))
+        newest = entry.newest_python if isinstance(entry, CompanionRelease) else None
+        if newest and release(python.rstrip("t")) > release(newest):
+            decided.cautions.append(
+                Caution(
+                    f"{project.package} {entry.version} was published for nothing newer than "
+                    f"Python {newest}: it may not compile, or not work",
+                    f"python = '{newest}'",
+                    "unknown",
+                    addresses(facts.companions.sources, entry),
+                )
+            )
         decided.choices.append(
             Choice(
                 project.package,
@@ -85,15 +115,24 @@ def decide_companions(
                 addresses(facts.companions.sources, entry),
             )
         )
+        branch = branches.get(name, "")
+        if branch:
+            decided.cautions.append(
+                Caution(
+                    f"{branch} of {project.package} is built as {entry.version}, the release for "
+                    f"torch {torch}: what is on it may need another torch",
+                    f"companions.{name} = 'match'",
+                )
+            )
         formats, switches = _formats(facts, recipe, name, entry.version, decided)
         chosen.append(
             CompanionChoice(
                 name,
                 project.package,
                 entry.version,
-                entry.tag,
+                branch or entry.tag,
                 project.repository,
-                entry.commit or "",
+                "" if branch else entry.commit or "",
                 formats,
                 (*project.env.items(), *switches),
             )

@@ -34,7 +34,7 @@ from torchsmith.resolve.models import (
     RepositoryChoice,
 )
 from torchsmith.resolve.rules import builds_with
-from torchsmith.resolve.target import Target
+from torchsmith.resolve.target import Target, asked_cuda
 from torchsmith.resolve.toolchain import Decided, decide_toolkit, image_tag
 
 # What the project's own builds compile with; see pytorch/builder, manywheel/build_cuda.sh.
@@ -68,6 +68,8 @@ def _for_gpus(
     native = any(text.lower().startswith("native") for text in recipe.gpus)
     here = [arch_of_installed(facts, gpu) for gpu in host.gpus] if native else []
     archs = [*named_archs(facts, recipe.gpus), *filter(None, here)]
+    if not archs and target.board is not None:
+        archs = [target.board.arch]
     driver = host.driver if native else None
     span = entry_for(facts.torch.cuda, torch)
     known = find_system(facts, target.system) if target.system else None
@@ -107,7 +109,7 @@ def decide_cuda(
     facts: Facts, recipe: Recipe, torch: str, target: Target, host: Host, decided: Decided
 ) -> str:
     """The toolkit as major.minor; empty for none."""
-    asked = recipe.cuda.version
+    asked = asked_cuda(recipe)
     if asked == "none":
         # Left out is not the same as 'none'.
         if recipe.gpus != ["published"] and "cuda" not in recipe.model_fields_set:
@@ -152,6 +154,8 @@ def _hosts_cuda(
         version = dotted(release(target.jetpack.cuda)[:2])
         decided.choices.append(Choice("CUDA", version, f"JetPack {target.jetpack.version}'s"))
         return version
+    if target.board is not None and recipe.cuda.version != "host":
+        return _for_gpus(facts, recipe, torch, target, host, decided)
     span = entry_for(facts.torch.cuda, torch)
     here = {dotted(release(item.version)[:2]): item for item in reversed(host.cuda)}
     fitting = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import Board, Feature, Mode, Switch
+from torchsmith.facts.models import Board, DebianBuild, Feature, Mode, Switch
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.recipe.models import Recipe
@@ -56,6 +56,7 @@ class _Place(Struct, frozen=True):
     board: Board | None
     cuda: str
     asked: Mapping[str, Mode]
+    lacks: Mapping[str, str]
 
 
 def decide_features(
@@ -67,10 +68,14 @@ def decide_features(
     cuda: str,
     profile: str,
     asked: Mapping[str, Mode],
+    lacks: Mapping[str, str],
 ) -> FeatureDecisions:
-    """Decide every feature this release knows; asking for the impossible is a conflict."""
+    """Decide every feature this release knows; asking for the impossible is a conflict.
+
+    `lacks` are the features that the source cannot bring, with the reason.
+    """
     made = FeatureDecisions()
-    place = _Place(torch, platform, board, cuda, asked)
+    place = _Place(torch, platform, board, cuda, asked, lacks)
     known = {item.name: item for item in facts.features.feature}
     wrong = {conflict.first.statement for conflict in _wrong_wishes(facts, known, place, made)}
     for name, feature in known.items():
@@ -79,6 +84,8 @@ def decide_features(
             continue
         default: Mode = feature.default[profile]  # type: ignore[index]
         if feature.usual_on and platform not in feature.usual_on:
+            default = "off"
+        if torch not in version_range(feature.default_in):
             default = "off"
         mode = wanted or _needed_default(feature, default, place, known, profile)
         if mode != "off":
@@ -140,6 +147,8 @@ def _account(
         made.choices.append(Choice(subject, mode, version))
     elif wanted is not None:
         made.choices.append(Choice(subject, mode, "the recipe says so"))
+    elif mode == default == "static":
+        made.choices.append(Choice(subject, mode, feature.title))
     elif mode not in (default, "off"):
         partners = ", ".join(item.feature for item in feature.required_by)
         made.choices.append(Choice(subject, mode, f"{partners} does not work without it"))
@@ -166,13 +175,24 @@ def _obstacle(
         instead = f". {lack.instead.rstrip('.')}" if lack.instead else ""
         conflict = Conflict(
             "feature-board",
-            f"{name} cannot be had on the {board.title}",
+            f"{name} is not available on the {board.title}",
             wish,
             Evidence(f"{board.title}: {reason}", addresses(facts.boards.sources, board)),
             f"features.{name} = 'off'{instead}",
             off,
         )
         return conflict, f"{board.title}: {reason}"
+    if name in place.lacks and place.asked.get(name) != "system":
+        reason = place.lacks[name]
+        conflict = Conflict(
+            "feature-source",
+            f"Debian's source of torch {place.torch} cannot bring {name}",
+            wish,
+            Evidence(f"{name}: {reason}", addresses(facts.systems.sources, _debian(facts, place))),
+            f"source.kind = 'git'; or features.{name} = 'off'",
+            (Change("source.kind", "git"),),
+        )
+        return conflict, reason
     where = [need for need in feature.needs if need in PLATFORMS]
     if where and place.platform not in where:
         conflict = Conflict(
@@ -209,6 +229,12 @@ def _obstacle(
             )
             return conflict, f"excludes {other}"
     return None
+
+
+def _debian(facts: Facts, place: _Place) -> DebianBuild:
+    found = entry_for(facts.systems.debian_build, place.torch)
+    assert found is not None
+    return found
 
 
 def _needs(feature: Feature, torch: str) -> list[str]:
@@ -276,8 +302,10 @@ def _switch(
     feature: Feature, mode: Mode, place: _Place, made: FeatureDecisions, *, explicit: bool
 ) -> None:
     switch: Switch | None = entry_for(feature.switch, place.torch)
-    # What upstream does by itself needs no switch, and a short environment is a readable one.
-    told = explicit or mode != _upstream(feature, place.platform)
+    # What upstream does by itself needs no switch, and a short environment is a readable one. With
+    # the system's libraries it silently goes without what it does not find.
+    unsure = bool(place.lacks) and "cuda" not in feature.needs
+    told = explicit or mode != _upstream(feature, place.platform) or unsure
     if switch is not None and told:
         made.env.update(getattr(switch, mode))
     # What no variable decides is not looked for: CUPTI goes with kineto, whatever its option says.

@@ -19,7 +19,7 @@ from torchsmith.resolve.models import (
 from torchsmith.resolve.toolchain import Decided
 
 _NVIDIAS = re.compile(
-    r"(?:docker\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+)[\d.]*(?:-cudnn(?P<cudnn>\d+))?"
+    r"(?:docker\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+)(?:\.\d+)*(?:-cudnn(?P<cudnn>\d+))?"
     r"(?:-(?P<flavour>[a-z]+))?-(?P<system>[a-z]+\d[\d.]*)"
 )
 

@@ -318,9 +318,17 @@ class _Attempt:
 
     def _decide_features(self) -> FeatureDecisions:
         wishes: dict[str, Mode] = dict(self.recipe.features)
+        if self.recipe.torch.use != "source" or "BLAS" in self.recipe.build.env:
+            # Nothing is linked with it here; or the recipe has a BLAS of its own.
+            wishes.setdefault("mkl", "off")
         check_cuda_feature(self.facts, wishes, self.cuda, self.decided)
         settle_parts(
             self.facts, self.recipe, wishes, self.cuda, self.asked, self.host, self.decided
+        )
+        debian = (
+            entry_for(self.facts.systems.debian_build, self.release.version)
+            if self.recipe.source.kind == "debian"
+            else None
         )
         made = decide_features(
             self.facts,
@@ -330,6 +338,7 @@ class _Attempt:
             cuda=self.cuda,
             profile=self.recipe.profile,
             asked={**wishes, "cuda": "on" if self.cuda else "off"},
+            lacks=debian.lacks if debian is not None else {},
         )
         self.decided.choices += made.choices
         self.decided.cautions += made.cautions
@@ -353,7 +362,9 @@ class _Attempt:
             decided,
             with_cudnn=self.features.modes.get("cudnn") not in (None, "off"),
         )
-        companions = decide_companions(facts, recipe, self.asked.companions, torch, decided)
+        companions = decide_companions(
+            facts, recipe, self.asked.companions, torch, self.python, decided
+        )
         stack = decide_stack(facts, recipe, self.asked.companions, torch, chosen, decided)
         magma = decide_magma(facts, recipe, chosen, self.source, decided)
         if decided.conflicts:
@@ -435,7 +446,7 @@ class _Attempt:
             cmake_only=frontend.cmake_only if frontend else False,
             source=self.source,
             patches=patches,
-            vendored=vendored_files(debian, self.cuda),
+            vendored=vendored_files(debian, self.cuda, self.features.modes),
             companions=companions,
             extensions=(*stack, *extension_choices(recipe)),
             stack=bool(recipe.stack),
@@ -483,10 +494,12 @@ class _Attempt:
         )
         if self.installed is not None:
             return self.installed.version
+        torch = self.release.version
         if recipe.torch.use == "wheel":
             # PyPI's carries no label; the others' tells the CUDA.
             label = f"cu{self.cuda.replace('.', '')}" if self._wheel_index() else ""
-        torch = self.release.version
+            if label and self.release.on_index:
+                torch, label = self.release.on_index, ""
         return recipe.torch.version or (f"{torch}+{label}" if label else torch)
 
 

@@ -88,9 +88,9 @@ def decide_source(
         )
     ref = torch.ref or release.tag
     commit = torch.commit or ("" if torch.ref else release.commit or "")
-    fallback = (
-        debian_source(facts, release.version, source.suite) if source.kind == "auto" else None
-    )
+    # Who names a commit wants that one and no package of the same release.
+    free = source.kind == "auto" and not torch.commit
+    fallback = debian_source(facts, release.version, source.suite) if free else None
     reason = "the release's tag" if not torch.ref else "the recipe names the ref"
     if commit:
         reason += f", which must point to {commit[:12]}"

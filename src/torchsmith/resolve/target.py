@@ -86,7 +86,8 @@ def settle_system(
     if not cuda or target.system or recipe.image is None:
         return
     wanted = "" if python == "host" else python
-    target.system = default_system(facts, cuda, torch, place, wanted)
+    compiler = recipe.build.compiler or ""
+    target.system = default_system(facts, cuda, torch, place, wanted, compiler)
     target.container = True
     decided.choices.append(
         Choice(
@@ -157,6 +158,13 @@ def _libc(facts: Facts, host: Host, torch: str, decided: Decided) -> None:
     )
 
 
+def asked_cuda(recipe: Recipe) -> str:
+    """What the recipe says of CUDA; a board of which it says nothing has its own."""
+    if recipe.board and "cuda" not in recipe.model_fields_set and recipe.torch.use == "source":
+        return "none" if recipe.features.get("cuda") == "off" else "host"
+    return recipe.cuda.version
+
+
 def _jetpack(
     facts: Facts, recipe: Recipe, board: Board | None, torch: str, decided: Decided
 ) -> Jetpack | None:
@@ -170,7 +178,8 @@ def _jetpack(
         if not offered:
             decided.conflicts.append(_jetpack_unknown(facts, recipe.jetpack, board))
             return None
-    wanted = "" if recipe.cuda.version in ("none", "host") else recipe.cuda.version
+    said = asked_cuda(recipe)
+    wanted = "" if said in ("none", "host") else said
     asked = Combination(
         torch,
         cuda=wanted,
@@ -179,7 +188,7 @@ def _jetpack(
         system=recipe.system or "",
     )
     fitting = [item for item in fitting_jetpacks(facts, board, asked) if item in offered]
-    if recipe.cuda.version == "host":
+    if said == "host":
         fitting = [
             item
             for item in fitting
@@ -208,6 +217,13 @@ def _jetpack(
         decided.choices.append(
             Choice("JetPack", item.version, reason, addresses(facts.boards.sources, item))
         )
+        if recipe.cuda.version == "none" and recipe.torch.use == "source":
+            decided.cautions.append(
+                Caution(
+                    f"the recipe asks for no CUDA: this torch does not use the {board.title}'s GPU",
+                    "cuda = 'host' takes the newest JetPack's that this torch builds with",
+                )
+            )
     return chosen[0] if chosen else None
 
 

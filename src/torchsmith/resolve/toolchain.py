@@ -125,7 +125,7 @@ def _asked_compiler(
     if kind not in ("gcc", "clang"):
         decided.cautions.append(
             Caution(
-                f"{asked} is no compiler we know: whether torch and CUDA take it is not checked",
+                f"{asked} is not a compiler we know: whether torch and CUDA take it is not checked",
                 "build.compiler = 'gcc-…' or 'clang-…'",
             )
         )
@@ -163,9 +163,15 @@ def image_tag(toolkit: Toolkit, distribution: str, cudnn: str) -> str:
 
 
 def default_system(
-    facts: Facts, cuda: str, torch: str, place: Place = ANYWHERE, python: str = ""
+    facts: Facts,
+    cuda: str,
+    torch: str,
+    place: Place = ANYWHERE,
+    python: str = "",
+    compiler: str = "",
 ) -> str:
     """The distribution to build an image on when the recipe names none."""
+    kind, wanted = written_compiler(compiler)
     toolkit = find_toolkit(facts, cuda) if cuda else None
     names = (
         [image.replace("ubuntu", "ubuntu-") for image in reversed(toolkit.images)]
@@ -179,6 +185,8 @@ def default_system(
         "debian-10",
         "ubuntu-18.04",
         "ubuntu-16.04",
+        "ubuntu-24.04",
+        "debian-13",
     ]
     platform = place.platform or "linux-x86_64"
     for name in names:
@@ -188,10 +196,17 @@ def default_system(
         if system is None or not (python == "" or from_uv(python) or python in pythons_of(system)):
             continue
         there = on_system(place, system)
+        packaged = [
+            item
+            for item in gccs_of(system)
+            if kind != "gcc" or not wanted or release(item)[0] == release(wanted)[0]
+        ]
         if fails_anyway(facts, torch, cuda, there) is None and any(
-            allows_compiler(facts, torch, cuda, "gcc", item, there) for item in gccs_of(system)
+            allows_compiler(facts, torch, cuda, "gcc", item, there) for item in packaged
         ):
             return name
+    if compiler:
+        return default_system(facts, cuda, torch, place, python)
     return default_system(facts, cuda, torch, place) if python else (*names, "ubuntu-20.04")[0]
 
 
@@ -241,11 +256,17 @@ def decide_toolkit(
             )
         )
         return "debian"
-    # That it is not installed here is the doctor's to say: whether it can exist was the question.
     why = "it is not on PyPI, and has to be installed"
     if system is None:
         where = default_system(facts, cuda, torch)
-        why += f" (https://developer.nvidia.com/cuda-toolkit-archive); or system = '{where}'"
+        found = ", ".join(item.version for item in host.cuda) or "none"
+        decided.cautions.append(
+            Caution(
+                f"this machine has no CUDA {cuda} (here: {found})",
+                "install it from https://developer.nvidia.com/cuda-toolkit-archive, or build in an "
+                f"image: system = '{where}'",
+            )
+        )
     decided.choices.append(Choice("CUDA toolkit", "system", why))
     return "system"
 

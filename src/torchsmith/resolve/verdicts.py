@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 from msgspec import Struct
 
 from torchsmith.facts.cuda import driver_standing, find_toolkit, runs_on
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import release, version_range
+from torchsmith.findings import Finding, Rating
 from torchsmith.host.limits import HUGE_PAGES
 from torchsmith.host.models import Host
 from torchsmith.resolve.archs import arch_of_installed
 from torchsmith.resolve.build_rules import from_uv
 from torchsmith.resolve.models import CompilerChoice, Resolution
 
-Rating = Literal["ok", "warn", "fail", "info"]
 GIB = 1 << 30
 SHM_WANTED = 8 * GIB
 _FROM_PYPI = "taken from PyPI"
@@ -30,16 +29,6 @@ _USEFUL = (
 )
 
 
-class Verdict(Struct, frozen=True):
-    """One line of the doctor's table."""
-
-    subject: str
-    found: str
-    needed: str
-    rating: Rating
-    cure: str = ""
-
-
 class Needs(Struct, frozen=True):
     """What a plan needs of a machine, beyond what its resolutions say."""
 
@@ -48,16 +37,20 @@ class Needs(Struct, frozen=True):
     images: bool = False
 
 
+def _line(subject: str, found: str, needed: str, rating: Rating, cure: str = "") -> Finding:
+    return Finding(subject, found, rating, cure=cure, needed=needed)
+
+
 def _gib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / GIB:.1f} GiB"
 
 
-def examine(host: Host, facts: Facts, wanted: Resolution | None, needs: Needs) -> list[Verdict]:
+def examine(host: Host, facts: Facts, wanted: Resolution | None, needs: Needs) -> list[Finding]:
     """Every line of the table. Without a resolution: what is here, and what is odd about it."""
     # In a container nothing of the host's toolchain is used.
     inside = wanted is not None and wanted.container
     lines = [
-        Verdict("platform", f"{host.platform} {host.system}".strip(), "", "info"),
+        _line("platform", f"{host.platform} {host.system}".strip(), "", "info"),
         _libc(host, wanted),
         _python(host, wanted),
     ]
@@ -76,15 +69,15 @@ def _inside(wanted: Resolution | None) -> bool:
     return wanted is not None and wanted.container
 
 
-def _libc(host: Host, wanted: Resolution | None) -> Verdict:
+def _libc(host: Host, wanted: Resolution | None) -> Finding:
     if host.libc is None:
-        return Verdict("libc", "unknown", "", "info" if _inside(wanted) else "warn")
+        return _line("libc", "unknown", "", "info" if _inside(wanted) else "warn")
     found = f"{host.libc.kind} {host.libc.version}"
     if host.libc.kind != "musl" or _inside(wanted):
-        return Verdict("libc", found, "in the image" if _inside(wanted) else "", "info")
+        return _line("libc", found, "in the image" if _inside(wanted) else "", "info")
     rating: Rating = "fail" if wanted is not None else "warn"
     cure = "build in an image: system = 'debian-12' in the recipe"
-    return Verdict("libc", found, "glibc", rating, cure)
+    return _line("libc", found, "glibc", rating, cure)
 
 
 def _sudo(host: Host) -> str:
@@ -99,10 +92,10 @@ def _apt(host: Host, *packages: str) -> str:
     )
 
 
-def _python(host: Host, wanted: Resolution | None) -> Verdict:
+def _python(host: Host, wanted: Resolution | None) -> Finding:
     found = ", ".join(dict.fromkeys(item.version for item in host.pythons)) or "none"
     if wanted is None or wanted.container:
-        return Verdict("Python", found, "in the image" if _inside(wanted) else "", "info")
+        return _line("Python", found, "in the image" if _inside(wanted) else "", "info")
     needed = f"{wanted.python} with headers"
     fits = any(item.name == wanted.python and item.headers for item in host.pythons)
     if not fits and not from_uv(wanted.python):
@@ -110,21 +103,21 @@ def _python(host: Host, wanted: Resolution | None) -> Verdict:
             f"install python{wanted.python} with its headers: uv has none that old; or build where "
             "it is at home: `system` in the recipe"
         )
-        return Verdict("Python", found, needed, "fail", cure)
+        return _line("Python", found, needed, "fail", cure)
     if fits or "uv" in host.tools:
-        return Verdict("Python", found, needed, "ok")
+        return _line("Python", found, needed, "ok")
     cure = "pip install uv: the plan takes this Python from uv"
-    return Verdict("Python", found, needed, "warn", cure)
+    return _line("Python", found, needed, "warn", cure)
 
 
-def _compiler(host: Host, wanted: Resolution | None) -> Iterator[Verdict]:
+def _compiler(host: Host, wanted: Resolution | None) -> Iterator[Finding]:
     found = (
         ", ".join(dict.fromkeys(f"{item.kind} {item.version}" for item in host.compilers)) or "none"
     )
     if wanted is None and not host.compilers:
-        yield Verdict("compiler", found, "any", "fail", _apt(host, "build-essential"))
+        yield _line("compiler", found, "any", "fail", _apt(host, "build-essential"))
     elif wanted is None or wanted.container:
-        yield Verdict("compiler", found, "in the image" if _inside(wanted) else "", "info")
+        yield _line("compiler", found, "in the image" if _inside(wanted) else "", "info")
     elif wanted.use == "source" or wanted.companions or wanted.extensions:
         choice = wanted.compiler
         here = any(
@@ -136,7 +129,7 @@ def _compiler(host: Host, wanted: Resolution | None) -> Iterator[Verdict]:
         if wanted.cuda is not None:
             needed += f" (one that nvcc {wanted.cuda.version} takes)"
         cure = "" if here else _compiler_cure(host, choice)
-        yield Verdict("compiler", found, needed, "ok" if here else "fail", cure)
+        yield _line("compiler", found, needed, "ok" if here else "fail", cure)
 
 
 def _compiler_cure(host: Host, choice: CompilerChoice) -> str:
@@ -146,35 +139,35 @@ def _compiler_cure(host: Host, choice: CompilerChoice) -> str:
     return f"{_apt(host, *names)}; or build in an image: `system` in the recipe"
 
 
-def _tools(host: Host, *, inside: bool) -> Iterator[Verdict]:
+def _tools(host: Host, *, inside: bool) -> Iterator[Finding]:
     for name, package in _ESSENTIAL:
         tool = host.tools.get(name)
         if inside:
-            yield Verdict(name, tool.version if tool else "none", "in the image", "info")
+            yield _line(name, tool.version if tool else "none", "in the image", "info")
         elif tool is None:
-            yield Verdict(name, "none", "any", "fail", _apt(host, package))
+            yield _line(name, "none", "any", "fail", _apt(host, package))
         else:
-            yield Verdict(name, tool.version, "", "ok")
+            yield _line(name, tool.version, "", "ok")
     for name, needed in _USEFUL:
         tool = host.tools.get(name)
         if tool is not None:
-            yield Verdict(name, tool.version, "", "info")
+            yield _line(name, tool.version, "", "info")
         elif not inside:
             cure = "" if needed == _FROM_PYPI else _apt(host, name)
-            yield Verdict(name, "none", needed, "info", cure)
+            yield _line(name, "none", needed, "info", cure)
 
 
-def _toolkit(host: Host, wanted: Resolution | None) -> Verdict:
+def _toolkit(host: Host, wanted: Resolution | None) -> Finding:
     found = ", ".join(item.version for item in host.cuda) or "none"
     cuda = wanted.cuda if wanted is not None else None
     if cuda is None or _inside(wanted):
-        return Verdict("CUDA toolkit", found, "in the image" if cuda else "", "info")
+        return _line("CUDA toolkit", found, "in the image" if cuda else "", "info")
     if cuda.toolkit in ("wheels", "none"):
         needed = f"{cuda.version}, from PyPI"
-        return Verdict("CUDA toolkit", found, needed, "ok")
+        return _line("CUDA toolkit", found, needed, "ok")
     if any(release(item.version)[:2] == release(cuda.version) for item in host.cuda):
-        return Verdict("CUDA toolkit", found, cuda.version, "ok")
-    return Verdict(
+        return _line("CUDA toolkit", found, cuda.version, "ok")
+    return _line(
         "CUDA toolkit",
         found,
         cuda.version,
@@ -186,7 +179,7 @@ def _toolkit(host: Host, wanted: Resolution | None) -> Verdict:
     )
 
 
-def _libraries(host: Host, wanted: Resolution | None) -> Iterator[Verdict]:
+def _libraries(host: Host, wanted: Resolution | None) -> Iterator[Finding]:
     cuda = wanted.cuda if wanted is not None else None
     elsewhere = (
         cuda is None
@@ -201,12 +194,12 @@ def _libraries(host: Host, wanted: Resolution | None) -> Iterator[Verdict]:
         must = mode in ("system", "static") or (name == "cudnn" and mode not in (None, "off"))
         if elsewhere or not must:
             if library is not None:
-                yield Verdict(name, library.version, "", "info")
+                yield _line(name, library.version, "", "info")
             continue
         asked = getattr(cuda, name, "")
         fits = library is not None and (not asked or library.version in version_range(asked))
         cure = f"install {name} {asked}".rstrip() + f", or features.{name} = 'off'"
-        yield Verdict(
+        yield _line(
             name,
             library.version if library else "none",
             asked or "any",
@@ -215,14 +208,14 @@ def _libraries(host: Host, wanted: Resolution | None) -> Iterator[Verdict]:
         )
 
 
-def _gpus(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Verdict]:
+def _gpus(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Finding]:
     archs = {gpu.name: arch_of_installed(facts, gpu) for gpu in host.gpus}
     found = ", ".join(f"{gpu.name} ({archs[gpu.name] or '?'})" for gpu in host.gpus) or "none"
     cuda = wanted.cuda if wanted is not None else None
     if cuda is None or not cuda.archs:
-        yield Verdict("GPU", found, "", "info")
+        yield _line("GPU", found, "", "info")
     elif not host.gpus:
-        yield Verdict("GPU", found, cuda.arch_list, "info", "it builds here and runs elsewhere")
+        yield _line("GPU", found, cuda.arch_list, "info", "it builds here and runs elsewhere")
     else:
         strange = [
             name
@@ -233,24 +226,24 @@ def _gpus(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Verdi
             f'the {", ".join(strange)} is not covered: torch stops there with "no kernel image is '
             "available for execution on the device\"; add 'native' to gpus"
         )
-        yield Verdict(
+        yield _line(
             "GPU", found, cuda.arch_list, "warn" if strange else "ok", cure if strange else ""
         )
 
 
-def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Verdict]:
+def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Finding]:
     cuda = wanted.cuda if wanted is not None else None
     toolkit = find_toolkit(facts, cuda.version) if cuda is not None else None
     if toolkit is None or host.driver is None:
         if host.driver or toolkit:
             needed = f"{toolkit.driver} or newer where it runs" if toolkit else ""
-            yield Verdict("driver", host.driver or "none", needed, "info")
+            yield _line("driver", host.driver or "none", needed, "info")
         return
     standing = driver_standing(toolkit, host.driver)
     if standing == "enough":
-        yield Verdict("driver", host.driver, f"{toolkit.driver} or newer", "ok")
+        yield _line("driver", host.driver, f"{toolkit.driver} or newer", "ok")
     elif standing == "minor":
-        yield Verdict(
+        yield _line(
             "driver",
             host.driver,
             f"{toolkit.driver} or newer",
@@ -258,7 +251,7 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Ver
             f"runs by minor-version compatibility; PTX needs {toolkit.driver} or newer",
         )
     else:
-        yield Verdict(
+        yield _line(
             "driver",
             host.driver,
             f"{toolkit.driver_compat or toolkit.driver} or newer for the CUDA {toolkit.version} "
@@ -270,16 +263,16 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Ver
         )
 
 
-def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdict]:
-    yield Verdict("cores", str(host.cores), "", "info")
+def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Finding]:
+    yield _line("cores", str(host.cores), "", "info")
     memory = host.memory_bytes
     if wanted is None or not needs.memory_mb:
-        yield Verdict("memory", _gib(memory), "", "info")
+        yield _line("memory", _gib(memory), "", "info")
     else:
         one = needs.memory_mb << 20
         short = memory is not None and memory < one
         tight = memory is not None and memory < one * host.cores
-        yield Verdict(
+        yield _line(
             "memory",
             _gib(memory),
             f"{_gib(one)} for the hungriest file",
@@ -293,10 +286,10 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
     free = host.disk_free_bytes
     required = needs.disk_mb << 20
     if not required:
-        yield Verdict("disk", f"{_gib(free)} free", "", "info")
+        yield _line("disk", f"{_gib(free)} free", "", "info")
     else:
         enough = free is None or free >= required
-        yield Verdict(
+        yield _line(
             "disk",
             f"{_gib(free)} free",
             f"{_gib(required)}",
@@ -307,12 +300,12 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
         )
     if host.huge_pages == "never":
         cure = f"echo madvise | {_sudo(host)}tee /{HUGE_PAGES}/enabled"
-        yield Verdict("huge pages", host.huge_pages, _FASTER, "info", cure)
+        yield _line("huge pages", host.huge_pages, _FASTER, "info", cure)
     elif host.huge_pages:
-        yield Verdict("huge pages", host.huge_pages, "", "info")
+        yield _line("huge pages", host.huge_pages, "", "info")
     shm = host.shm_bytes
     small = shm is not None and shm < SHM_WANTED
-    yield Verdict(
+    yield _line(
         "/dev/shm",
         _gib(shm),
         "8 GiB for DataLoader workers",
@@ -321,7 +314,7 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Verdi
     )
 
 
-def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Verdict]:
+def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Finding]:
     running = [engine for engine in host.engines if engine.running]
     found = (
         ", ".join(
@@ -331,7 +324,7 @@ def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Verdict]:
         or "none"
     )
     if not (needs.images or inside):
-        yield Verdict("container engine", found, "", "info")
+        yield _line("container engine", found, "", "info")
         return
     builders = [engine for engine in running if engine.name != "apptainer"]
     stopped = [
@@ -341,18 +334,10 @@ def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Verdict]:
     if stopped:
         said = f" ({stopped[0].detail})" if stopped[0].detail else ""
         cure = f"start {stopped[0].name}{said}; or {cure}"
-    yield Verdict(
+    yield _line(
         "container engine",
         found,
         "podman, docker or buildah",
         "ok" if builders else "fail",
         "" if builders else cure,
     )
-
-
-def worst(lines: list[Verdict]) -> Rating:
-    """The rating that decides the exit code."""
-    for rating in ("fail", "warn"):
-        if any(line.rating == rating for line in lines):
-            return rating
-    return "ok"

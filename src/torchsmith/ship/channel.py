@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import OutputError, UsageError
+from torchsmith.foreign_json import decode
 from torchsmith.ship.conda_package import Record, read_record, stem
 from torchsmith.ship.folder import (
     Action,
@@ -75,7 +76,7 @@ def published_packages(root: Path) -> Subdirs:
     found = {"noarch": Subdir({}, set())}
     for page in sorted(root.glob(f"*/{_REPODATA}")):
         try:
-            table = msgspec.json.decode(page.read_bytes(), type=_Repodata)
+            table = decode(page.read_bytes(), _Repodata)
             listed = table.packages | table.packages_conda
             for file, record in listed.items():
                 stem(file)

@@ -19,10 +19,17 @@ from typing import IO, Annotated, cast
 import msgspec
 from msgspec import Meta, Struct
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import UsageError, VerificationError
+from torchsmith.foreign_json import decode
 from torchsmith.ship.archives import CHUNK, escapes
-from torchsmith.sources.unfolding import BombError, Metered, check_member, exhaust, most_bytes
-from torchsmith.verify.errors import VerificationError
+from torchsmith.sources.unfolding import (
+    BombError,
+    Member,
+    Metered,
+    check_member,
+    exhaust,
+    most_bytes,
+)
 
 ENDINGS = (".conda", ".tar.bz2")
 
@@ -87,8 +94,8 @@ def read_record(path: Path) -> Record:
 
     try:
         found = _read_through(path)
-        index = msgspec.json.decode(found["info/index.json"], type=_Index)
-        exports = msgspec.json.decode(found.get("info/run_exports.json", b"{}"), type=_Exports)
+        index = decode(found["info/index.json"], _Index)
+        exports = decode(found.get("info/run_exports.json", b"{}"), _Exports)
     except KeyError:
         raise _bad(path, "it has no info/index.json") from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, ZstdError, EOFError) as error:
@@ -155,12 +162,12 @@ def _read_through(path: Path) -> dict[str, bytes]:
 
 def _wanted(path: Path, packed: IO[bytes]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    links: set[str] = set()
+    seen: dict[str, tarfile.TarInfo] = {}
     most = most_bytes(path.stat().st_size)
     stream = cast("IO[bytes]", Metered(packed, most, BombError()))
-    with tarfile.open(fileobj=stream, mode="r|") as tar:
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=Member) as tar:
         for member in tar:
-            _check_member(path, member, links)
+            _check_member(path, member, seen)
             content = tar.extractfile(member) if member.isreg() else None
             if content is not None and member.name in _WANTED:
                 if member.size > _LONGEST:
@@ -172,24 +179,28 @@ def _wanted(path: Path, packed: IO[bytes]) -> dict[str, bytes]:
     return found
 
 
-def _check_member(path: Path, member: tarfile.TarInfo, links: set[str]) -> None:
+def _check_member(path: Path, member: tarfile.TarInfo, seen: dict[str, tarfile.TarInfo]) -> None:
     """Refuse what an installer could be led out of its folder with, or stopped by."""
     name = posixpath.normpath(member.name)
-    if escapes(member.name) or any(_above(name, link) for link in links):
-        raise _bad(path, f"{member.name} leaves the folder it is unpacked in")
+    above = [name[: found.start()] for found in re.finditer("/", name)]
+    if escapes(member.name) or any(item in seen and seen[item].issym() for item in above):
+        raise _bad(path, f"{member.name!r} leaves the folder it is unpacked in")
+    if name in seen and not (member.isdir() and seen[name].isdir()):
+        # Which of the two counts depends on who unpacks it.
+        raise _bad(path, f"it has {member.name!r} twice")
+    seen[name] = member
     if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
         raise _bad(path, f"{member.name!r} is a device or another special file")
     check_member(member)
-    if member.islnk() and escapes(member.linkname):
-        raise _bad(path, f"the link {member.name!r} leaves the folder it is unpacked in")
+    if member.islnk():
+        # A second name of a symbolic link would lead elsewhere than the first.
+        target = seen.get(posixpath.normpath(member.linkname))
+        if target is None or not target.isreg():
+            raise _bad(path, f"the link {member.name!r} is of no file in it")
+        seen[name] = target
     if member.issym():
         up = len(re.match(r"(?:\.\.(?:/|$))*", member.linkname)[0]) // 3  # type: ignore[index]
         down = re.sub(r"^(?:\.\.(?:/|$))*", "", member.linkname)
         # Up first, then down: a way up behind another link may lead anywhere.
         if escapes(down) or up > name.count("/"):
             raise _bad(path, f"the link {member.name!r} leaves the folder it is unpacked in")
-        links.add(name)
-
-
-def _above(name: str, folder: str) -> bool:
-    return name.startswith(f"{folder}/")

@@ -46,7 +46,7 @@ def deliver(
             if not given.packages:
                 raise UsageError("there is no conda package to upload", "Name some.")
             if not accounts.anaconda_user:
-                raise UsageError("no user of anaconda.org was named", "Say --user NAME.")
+                raise UsageError("no user of anaconda.org was named", "Add --user NAME.")
             made += upload_packages(
                 given.packages,
                 accounts.anaconda_user,
@@ -64,11 +64,11 @@ def _to_bucket(
     index: Path | None, channel: Path | None, bucket: str, say: Say, *, dry_run: bool
 ) -> list[Change]:
     if not bucket:
-        raise UsageError("no bucket was named", "Say --bucket s3://BUCKET/FOLDER.")
+        raise UsageError("no bucket was named", "Add --bucket s3://BUCKET/FOLDER.")
     if index is None and channel is None:
         raise UsageError(
             "a bucket holds a copy of an index or a channel, and neither was named",
-            "Say --index DIR or --channel DIR.",
+            "Add --index DIR or --channel DIR.",
         )
     made: list[Change] = []
     if index is not None:

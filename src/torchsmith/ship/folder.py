@@ -27,7 +27,7 @@ from torchsmith.plan.attest import attestations
 
 FolderKind = Literal["index", "channel"]
 Say = Callable[[str], None]
-Action = Literal["added", "same", "replaced", "yanked", "restored", "removed"]
+Action = Literal["added", "same", "replaced", "yanked", "marked", "restored", "removed"]
 
 _FORMAT = "1\n"
 _LOCK = ".lock"

@@ -10,7 +10,7 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from torchsmith.errors import OutputError, UsageError
+from torchsmith.errors import OutputError, UsageError, VerificationError
 from torchsmith.ship.folder import (
     Action,
     Change,
@@ -32,15 +32,17 @@ from torchsmith.ship.folder import (
     refuse_other_bytes,
 )
 from torchsmith.ship.index_pages import (
+    Digest,
     IndexFile,
+    ProjectStatus,
     link,
     project_html,
     project_json,
     read_project,
+    read_status,
     root_html,
     root_json,
 )
-from torchsmith.verify.errors import VerificationError
 from torchsmith.verify.wheelfile import read_wheel
 
 SIMPLE = "simple"
@@ -76,6 +78,11 @@ def published_files(root: Path) -> Projects:
                 "Put back the one that was there, or begin a new index.",
             ) from None
     return found
+
+
+def _statuses(root: Path) -> dict[str, ProjectStatus]:
+    pages = root.glob(f"{SIMPLE}/*/{_PAGE}")
+    return {page.parent.name: read_status(page.read_bytes()) for page in pages}
 
 
 def publish_wheels(
@@ -125,6 +132,7 @@ def _sorted_out(
     root: Path, wheels: Iterable[_Wheel], projects: Projects
 ) -> list[tuple[Change, _Wheel]]:
     """Which wheels are new; one that is new must be a good one."""
+    statuses = _statuses(root)
     decided: list[tuple[Change, _Wheel]] = []
     taken: dict[str, str] = {}
     for wheel in wheels:
@@ -140,6 +148,13 @@ def _sorted_out(
         same = wheel.target in taken or (name in known and there.exists())
         taken[wheel.target] = wheel.sha256
         if not same:
+            status = statuses.get(wheel.project, ProjectStatus())
+            if status.status == "archived":
+                raise UsageError(
+                    f"{wheel.project} is archived in {root}"
+                    + (f": {status.reason}" if status.reason else ""),
+                    f"`torchsmith yank {wheel.project} --project archived --undo` opens it again.",
+                )
             check_wheel(wheel.source)
         action: Action = "same" if same else "added"
         decided.append((Change(action, wheel.target, wheel.sha256), wheel))
@@ -169,14 +184,13 @@ def _metadata(path: Path) -> bytes:
 
 def _entry(wheel: _Wheel, metadata: bytes) -> IndexFile:
     said = HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
-    digest = {"sha256": hashlib.sha256(metadata).hexdigest()}
     return IndexFile(
         filename=wheel.source.name,
         url=link(wheel.source.name),
-        hashes={"sha256": wheel.sha256},
+        hashes=Digest(wheel.sha256),
         size=wheel.source.stat().st_size,
         upload_time=_now(),
-        core_metadata=digest,
+        core_metadata=Digest(hashlib.sha256(metadata).hexdigest()),
         requires_python=said.get("Requires-Python"),
     )
 
@@ -188,12 +202,18 @@ def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
-def _write_pages(root: Path, changes: Changes, projects: Projects) -> None:
+def _write_pages(
+    root: Path,
+    changes: Changes,
+    projects: Projects,
+    marked: Mapping[str, ProjectStatus] | None = None,
+) -> None:
     """Every page of the index, so that one a killed publication left behind is mended too."""
+    statuses = {**_statuses(root), **(marked or {})}
     kept = {name: files for name, files in projects.items() if files}
     for name, files in projects.items():
         folder = f"{SIMPLE}/{name}"
-        json = project_json(name, files)
+        json = project_json(name, files, statuses.get(name))
         if files:
             changes.write(f"{folder}/{_PAGE}", json)
             changes.write(f"{folder}/index.html", project_html(name, json))
@@ -202,7 +222,7 @@ def _write_pages(root: Path, changes: Changes, projects: Projects) -> None:
             changes.drop(f"{folder}/index.html")
     changes.write(f"{SIMPLE}/{_PAGE}", root_json(kept))
     changes.write(f"{SIMPLE}/index.html", root_html(kept))
-    pages = dict(_label_pages(kept))
+    pages = dict(_label_pages(kept, statuses))
     for name, content in pages.items():
         changes.write(name, content)
     # A project's page before its label's, whose folder is empty only then.
@@ -211,7 +231,9 @@ def _write_pages(root: Path, changes: Changes, projects: Projects) -> None:
         changes.drop(name)
 
 
-def _label_pages(projects: Projects) -> Iterator[tuple[str, bytes]]:
+def _label_pages(
+    projects: Projects, statuses: Mapping[str, ProjectStatus]
+) -> Iterator[tuple[str, bytes]]:
     """The pages of every label: what has it, and what has none and runs anywhere."""
     labels = {label for files in projects.values() for file in files if (label := _label(file))}
     for label in labels:
@@ -225,7 +247,7 @@ def _label_pages(projects: Projects) -> Iterator[tuple[str, bytes]]:
             ]
             if mine:
                 shown.append(name)
-                page = project_html(name, project_json(name, mine))
+                page = project_html(name, project_json(name, mine, statuses.get(name)))
                 yield f"{LABELS}/{label}/{name}/index.html", page
         yield f"{LABELS}/{label}/index.html", root_html(shown)
 
@@ -280,6 +302,30 @@ def yank_wheels(root: Path, what: str, *, reason: str = "", undo: bool = False) 
         )
         for owner, file in found
     ]
+
+
+def mark_project(
+    root: Path, name: str, status: ProjectStatus, *, undo: bool = False
+) -> list[Change]:
+    """Have installers tell that a project is archived or deprecated (PEP 792)."""
+    if status.status not in ("archived", "deprecated"):
+        raise UsageError(
+            f"{status.status} is no status of a project", "Say --project archived, or deprecated."
+        )
+    check_folder(root, "index", exists=True)
+    project = canonicalize_name(name)
+    with changing(root, "index") as changes:
+        projects = published_files(root)
+        if project not in projects:
+            raise UsageError(
+                f"{name} is not a project of {root}",
+                f"It has {', '.join(sorted(projects)) or 'nothing'}.",
+            )
+        wanted = ProjectStatus() if undo else status
+        same = _statuses(root).get(project) == wanted
+        _write_pages(root, changes, projects, {project: wanted})
+    action: Action = "same" if same else "restored" if undo else "marked"
+    return [Change(action, f"{SIMPLE}/{project}", "")]
 
 
 def remove_wheel(root: Path, name: str) -> list[Change]:

@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import IO, cast
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import UsageError, VerificationError
 from torchsmith.ship.archives import escapes
 from torchsmith.ship.folder import (
     Action,
@@ -26,13 +26,13 @@ from torchsmith.ship.folder import (
 from torchsmith.ship.index_pages import link, page_html
 from torchsmith.sources.unfolding import (
     BombError,
+    Member,
     Metered,
     check_member,
     check_zip,
     exhaust,
     most_bytes,
 )
-from torchsmith.verify.errors import VerificationError
 
 FOLDER = "libtorch"
 _ENDINGS = (".tar.gz", ".zip")
@@ -131,7 +131,7 @@ def _names(path: Path) -> Iterator[str]:
     with gzip.open(path) as packed:
         most = 2 * most_bytes(path.stat().st_size)
         stream = cast("IO[bytes]", Metered(cast("IO[bytes]", packed), most, BombError()))
-        with tarfile.open(fileobj=stream, mode="r|") as tar:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=Member) as tar:
             for member in tar:
                 check_member(member)
                 yield member.name

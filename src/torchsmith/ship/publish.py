@@ -17,7 +17,8 @@ from torchsmith.ship.channel import (
 )
 from torchsmith.ship.conda_package import ENDINGS
 from torchsmith.ship.folder import Change, FolderKind, Say, check_folder
-from torchsmith.ship.index import publish_wheels, remove_wheel, yank_wheels
+from torchsmith.ship.index import mark_project, publish_wheels, remove_wheel, yank_wheels
+from torchsmith.ship.index_pages import ProjectStatus
 from torchsmith.ship.libtorch import is_libtorch, publish_archives, remove_archive
 
 
@@ -37,7 +38,7 @@ class Places(Struct, frozen=True):
         if self.index is None and self.channel is None:
             raise UsageError(
                 "neither an index nor a channel was named",
-                "Say --index DIR or --channel DIR, or put them under [publish] in the recipe.",
+                "Add --index DIR or --channel DIR, or put them under [publish] in the recipe.",
             )
 
     def check(self) -> None:
@@ -64,8 +65,8 @@ def sort_files(files: Sequence[Path]) -> Sorted:
     for path in files:
         if path not in (*wheels, *archives, *packages):
             raise UsageError(
-                f"{path.name} is nothing that can be published",
-                "Wheels (.whl), conda packages (.conda, .tar.bz2) and libtorch-* archives can.",
+                f"{path.name} cannot be published",
+                "Wheels (.whl), conda packages (.conda, .tar.bz2) and libtorch-* archives can be.",
             )
     return Sorted(wheels, packages, archives)
 
@@ -88,7 +89,7 @@ def publish(
     for publisher, kind, root, paths in kinds:
         if paths and root is None:
             names = ", ".join(path.name for path in paths)
-            raise UsageError(f"no {kind} was named for {names}", f"Say --{kind} DIR.")
+            raise UsageError(f"no {kind} was named for {names}", f"Add --{kind} DIR.")
         if paths and root is not None:
             wanted.append((publisher, root, paths))
     for path in files:
@@ -118,8 +119,17 @@ def built_files(work: Path) -> list[Path]:
     return found
 
 
-def yank(what: str, places: Places, *, reason: str = "", undo: bool = False) -> list[Change]:
-    """Take a release back, or give it again; whoever names it exactly can still have it."""
+def yank(
+    what: str, places: Places, *, reason: str = "", undo: bool = False, project: str = ""
+) -> list[Change]:
+    """Take a release back, or give it again; whoever names it exactly can still have it.
+
+    With `project` the whole project is marked so, and stays installable.
+    """
+    if project:
+        if places.index is None or places.channel is not None:
+            raise UsageError("only projects of a pip index have a status", "Say --index alone.")
+        return mark_project(places.index, what, ProjectStatus(project, reason), undo=undo)
     if places.channel is not None and reason:
         raise UsageError("a conda channel has no place for a reason", "Leave --reason out.")
     made: list[Change] = []
@@ -136,10 +146,10 @@ def remove(name: str, places: Places) -> list[Change]:
         raise UsageError(f"{name} is a path, and a file's name is needed", "Leave the folder out.")
     if name.endswith(ENDINGS) and not is_libtorch(name):
         if places.channel is None:
-            raise UsageError(f"no channel was named for {name}", "Say --channel DIR.")
+            raise UsageError(f"no channel was named for {name}", "Add --channel DIR.")
         return remove_package(places.channel, name)
     if places.index is None:
-        raise UsageError(f"no index was named for {name}", "Say --index DIR.")
+        raise UsageError(f"no index was named for {name}", "Add --index DIR.")
     if is_libtorch(name):
         return remove_archive(places.index, name)
     return remove_wheel(places.index, name)

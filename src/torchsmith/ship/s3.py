@@ -28,7 +28,7 @@ _PAGES = re.compile(
     r"|(?:current_)?(?:repodata|run_exports)\.json(?:\.zst)?"
 )
 _NAMED = (".metadata", ".sha256")
-_BUCKET = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*?))?/*")
+_BUCKET = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 
 
 def copy_folder(
@@ -36,7 +36,7 @@ def copy_folder(
 ) -> list[Change]:
     """Bring a bucket up to date with an index or a channel."""
     check_folder(root, kind, exists=True)
-    match = _BUCKET.fullmatch(bucket)
+    match = _BUCKET.fullmatch(bucket.rstrip("/"))
     if match is None:
         raise UsageError(f"{bucket} is not a bucket's address", "Say s3://BUCKET/FOLDER.")
     name, start = match[1], f"{match[2]}/" if match[2] else ""

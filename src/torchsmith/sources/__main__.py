@@ -14,9 +14,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from torchsmith.errors import SourceError
 from torchsmith.plan.models import Fetch
+from torchsmith.sources.bundle import from_bundle
 from torchsmith.sources.cache import DOWNLOADS, emptied
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.fetch import fetch
 from torchsmith.sources.tree import tree_hash
 from torchsmith.tasks import run_task
@@ -60,6 +61,8 @@ def bring(wanted: Fetch) -> None:
         project = Path(os.environ.get("PROJECT", "."))
         choice = replace(choice, path=str(project / choice.path))
     shutil.rmtree(into, ignore_errors=True)
+    if wanted.bundle:
+        choice = from_bundle(Path(wanted.bundle), choice, cache)
     brought = fetch(choice, into, cache=cache, progress=_Log())
     if wanted.tree:
         _hold_to_lock(wanted, into)

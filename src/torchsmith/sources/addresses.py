@@ -7,7 +7,7 @@ import re
 import urllib.parse
 from pathlib import Path
 
-from torchsmith.sources.errors import SourceError
+from torchsmith.errors import SourceError
 
 _CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import is_local, local_path, shown
 from torchsmith.sources.download import PATIENT, Retry, download
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.extract import LIMITS, Limits, extract
 from torchsmith.sources.models import FetchedSource, Progress
 from torchsmith.sources.tree import file_hash, tree_hash
@@ -30,6 +30,29 @@ def _here(path: Path, sha256: str, progress: Progress) -> Path:
     return path
 
 
+def archive_file(
+    choice: SourceChoice, cache: Path, progress: Progress, retry: Retry = PATIENT
+) -> tuple[Path, str, tuple[str, ...]]:
+    """The archive itself, of the expected hash; where it came from, and notes."""
+    if not _SHA256.fullmatch(choice.sha256):
+        raise SourceError(
+            "an archive needs its sha256", "Write source.sha256: the 64 digits `sha256sum` prints."
+        )
+    addresses = [url for url in (choice.url, *choice.mirrors) if url]
+    notes: list[str] = []
+    if choice.path or (addresses and is_local(addresses[0])):
+        place = Path(choice.path) if choice.path else local_path(addresses[0])
+        return _here(place, choice.sha256, progress), str(place), ()
+    remote = [url for url in addresses if not is_local(url)]
+    file, used = download(remote, cache, sha256=choice.sha256, progress=progress, retry=retry)
+    location = shown(used or addresses[0])
+    if not used:
+        notes.append("taken from the cache: a file of this hash was there")
+    elif used != addresses[0]:
+        notes.append(f"{shown(addresses[0])} could not give it; the mirror {location} did")
+    return file, location, tuple(notes)
+
+
 def fetch_archive(
     choice: SourceChoice,
     destination: Path,
@@ -40,24 +63,8 @@ def fetch_archive(
     retry: Retry = PATIENT,
 ) -> FetchedSource:
     """Bring an archive, check its hash, and only then unpack it."""
-    if not _SHA256.fullmatch(choice.sha256):
-        raise SourceError(
-            "an archive needs its sha256", "Write source.sha256: the 64 digits `sha256sum` prints."
-        )
-    addresses = [url for url in (choice.url, *choice.mirrors) if url]
-    notes: list[str] = []
-    if choice.path or (addresses and is_local(addresses[0])):
-        place = Path(choice.path) if choice.path else local_path(addresses[0])
-        file, location = _here(place, choice.sha256, progress), str(place)
-    else:
-        remote = [url for url in addresses if not is_local(url)]
-        file, used = download(remote, cache, sha256=choice.sha256, progress=progress, retry=retry)
-        location = shown(used or addresses[0])
-        if not used:
-            notes.append("taken from the cache: a file of this hash was there")
-        elif used != addresses[0]:
-            notes.append(f"{shown(addresses[0])} could not give it; the mirror {location} did")
+    file, location, notes = archive_file(choice, cache, progress, retry)
     name = location.split("?")[0].rsplit("/", 1)[-1]
     extract(file, destination, name=name, limits=limits, progress=progress)
     evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}
-    return FetchedSource("archive", location, evidence, tuple(notes))
+    return FetchedSource("archive", location, evidence, notes)

@@ -14,6 +14,7 @@ import json
 import re
 import stat
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,21 +22,24 @@ from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 import msgspec
+from msgspec import structs
 
 import torchsmith
+from torchsmith.errors import SourceError
 from torchsmith.files import whole_file
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.cache import emptied
-from torchsmith.sources.errors import SourceError
+from torchsmith.sources.cache import emptied, locked
 from torchsmith.sources.extract import extract
 from torchsmith.sources.git_tree import GitProof, check_commit, git_proof
 from torchsmith.sources.models import FetchedSource, Progress, quiet
 from torchsmith.sources.tree import check_links, file_hash, tree_hash, walk
+from torchsmith.sources.unfolding import Member
 
 FORMAT = 1
 _MANIFEST = "bundle.json"
 _MANIFEST_BYTES = 16 << 20
 _TREE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _HINT = "Bring the bundle again from where it was made; nothing of it was kept."
 
 
@@ -77,6 +81,20 @@ def _member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
     return member
 
 
+def _add_file(tar: tarfile.TarFile, name: str, content: bytes | Path) -> None:
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+        tar.addfile(_member(f"files/{name}", file.seek(0, io.SEEK_END)), _from_start(file))
+
+
+def _from_start(file: IO[bytes]) -> IO[bytes]:
+    file.seek(0)
+    return file
+
+
+def _hash(content: bytes | Path) -> str:
+    return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else file_hash(content)
+
+
 def _add_tree(tar: tarfile.TarFile, name: str, tree: Path, progress: Progress) -> None:
     top = f"sources/{name}"
     folder = _member(top, 0, 0o755)
@@ -103,7 +121,7 @@ def _add_tree(tar: tarfile.TarFile, name: str, tree: Path, progress: Progress) -
 
 def write_bundle(
     entries: Mapping[str, Path],
-    files: Mapping[str, bytes],
+    files: Mapping[str, bytes | Path],
     destination: Path,
     *,
     plan: str = "",
@@ -123,7 +141,7 @@ def write_bundle(
         plan,
         torchsmith.__version__,
         {name: tree_hash(tree) for name, tree in sorted(entries.items())},
-        {_check_name(name): hashlib.sha256(files[name]).hexdigest() for name in sorted(files)},
+        {_check_name(name): _hash(files[name]) for name in sorted(files)},
         {
             name: proof
             for name, tree in sorted(entries.items())
@@ -137,8 +155,7 @@ def write_bundle(
             text = manifest.as_json()
             tar.addfile(_member(_MANIFEST, len(text)), io.BytesIO(text))
             for name in manifest.files:
-                content = files[name]
-                tar.addfile(_member(f"files/{name}", len(content)), io.BytesIO(content))
+                _add_file(tar, name, files[name])
             for name in manifest.trees:
                 _add_tree(tar, name, entries[name], progress)
     return manifest
@@ -156,7 +173,7 @@ def read_manifest(bundle: Path) -> Manifest:
     try:
         with (
             gzip.open(bundle) as stream,
-            tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|") as tar,
+            tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|", tarinfo=Member) as tar,
         ):
             member = tar.next()
             if member is None or member.name != _MANIFEST or member.size > _MANIFEST_BYTES:
@@ -260,35 +277,60 @@ def _torch(manifest: Manifest, bundle: Path) -> str:
     )
 
 
-def is_proven(source: SourceChoice, manifest: Manifest, name: str) -> bool:
-    """Whether a tree of a bundle will be held against the commit the recipe pins.
+def archive_name(source: SourceChoice) -> str:
+    """The file of a bundle that has the archive of a source; empty for what is no archive."""
+    pinned = source.kind in ("archive", "sdist", "wheel") and source.sha256
+    return f"archives/{source.sha256}/archive" if pinned else ""
 
-    Every other source of a bundle is whatever somebody put there, under a name.
+
+def from_bundle(bundle: Path, source: SourceChoice, cache: Path) -> SourceChoice:
+    """Put the archive of a source from a bundle where downloads are kept, and name it there.
+
+    Whoever unpacks it holds it against the sha256 that the recipe pins.
     """
-    return source.kind == "git" and bool(source.commit) and name in manifest.commits
+    kept = cache / "files" / source.sha256
+    with locked(kept), tempfile.TemporaryDirectory(dir=kept.parent, prefix=".bundle-") as place:
+        name = archive_name(source)
+        extract(bundle, Path(place), strip=False, only=f"files/{name.rpartition('/')[0]}")
+        found = file_hash(Path(place, "archive")) if Path(place, "archive").is_file() else "none"
+        if found != source.sha256:
+            raise SourceError(
+                f"{bundle} has another archive than the recipe pins: expected the sha256 "
+                f"{source.sha256}, found {found}",
+                _HINT,
+            )
+        Path(place, "archive").replace(kept)
+    return structs.replace(source, path=str(kept)) if source.kind == "archive" else source
 
 
-def bundled(source: SourceChoice, bundle: Path, manifest: Manifest, name: str) -> SourceChoice:
+def pinned_commit(source: SourceChoice) -> str:
+    """The commit that a source has to be of; empty where a branch, tag or package will do."""
+    if source.kind != "git" or source.suite:
+        return ""
+    return source.commit or (source.ref if _COMMIT.fullmatch(source.ref) else "")
+
+
+def bundled(
+    source: SourceChoice, bundle: Path, manifest: Manifest, name: str, *, locked: bool = False
+) -> SourceChoice:
     """A source of a plan, taken out of a bundle instead: the tree the manifest names, no other.
 
-    Where the recipe pins a commit and the bundle can prove it, it has to.
+    Where a commit is known and the bundle can prove it, it has to. One that the recipe pins must
+    be proven, unless a lock knows the tree.
     """
+    proven = source.kind == "git" and name in manifest.commits
+    if not (proven or locked) and (commit := pinned_commit(source)):
+        raise SourceError(
+            f"{bundle} does not prove that {name} is of commit {commit}, which the recipe pins",
+            "Make the bundle again from a repository that was not changed; or lock the recipe.",
+        )
     return SourceChoice(
         "bundle",
         path=str(bundle.absolute()),
         package=name,
         ref=manifest.trees[name],
-        commit=source.commit if is_proven(source, manifest, name) else "",
+        commit=(pinned_commit(source) or source.commit) if proven else "",
     )
-
-
-def content_key(source: SourceChoice, manifest: Manifest, name: str) -> str:
-    """What belongs into the key of a step whose source comes out of a bundle.
-
-    Empty where the commit is proven: it is the same source wherever it comes from. Else the
-    hash of the tree, so that nothing made of it is taken for what the recipe names.
-    """
-    return "" if is_proven(source, manifest, name) else manifest.trees[name]
 
 
 def fetch_bundle(choice: SourceChoice, destination: Path, *, progress: Progress) -> FetchedSource:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
+from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.facts.files import shipped
 from torchsmith.host.probe import run
 from torchsmith.resolve.models import PatchChoice, SourceChoice
@@ -32,7 +33,6 @@ from torchsmith.sources.debian_index import (
     version_key,
 )
 from torchsmith.sources.download import PATIENT, Retry, download, read_url
-from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.extract import extract
 from torchsmith.sources.models import FetchedSource, Progress
 from torchsmith.sources.patches import apply_patches
@@ -290,3 +290,20 @@ def fetch_debian(
     }
     location = f"{shown(mirror)}/{package.folder}"
     return FetchedSource("debian", location, evidence, tuple(fetch.notes))
+
+
+def fetch_pool(
+    choice: SourceChoice,
+    destination: Path,
+    *,
+    cache: Path,
+    progress: Progress,
+    retry: Retry = PATIENT,
+) -> FetchedSource:
+    """Bring one file of Debian's pool, an archive or a package, by its hash; unpack it."""
+    urls = [f"{mirror}/pool/{urllib.parse.quote(choice.url, safe='/+~:')}" for mirror in mirrors()]
+    file, used = download(urls, cache, sha256=choice.sha256, progress=progress, retry=retry)
+    extract(file, destination, name=choice.url.rsplit("/", 1)[-1], progress=progress)
+    evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}
+    notes = () if used else ("taken from the cache: a file of this hash was there",)
+    return FetchedSource("pool", shown(used or urls[0]), evidence, notes)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsmith.sources.errors import SourceError
+from torchsmith.errors import SourceError
 from torchsmith.sources.programs import call
 from torchsmith.temporary import temporary_folder
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import IO
 
 import torchsmith
+from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.cache import locked
-from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.tree import file_hash
 

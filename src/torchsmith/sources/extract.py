@@ -29,11 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+from torchsmith.errors import SourceError
 from torchsmith.sources.cache import emptied
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.tree import check_links
-from torchsmith.sources.unfolding import Metered
+from torchsmith.sources.unfolding import Member, Metered
 
 _PIECE = 1 << 20
 # The year 2242: later than any honest date, and every file system can hold it.
@@ -198,8 +198,31 @@ def _opened(file: IO[bytes], archive: str) -> Iterator[IO[bytes]]:
             yield cast(IO[bytes], stack.enter_context(lzma.open(file)))
         elif head.startswith(b"\x28\xb5\x2f\xfd"):
             yield stack.enter_context(_zstd(file, archive))
+        elif head == _AR[:6]:
+            data = stack.enter_context(_package_data(file))
+            yield stack.enter_context(_opened(data, archive))
         else:
             yield file
+
+
+_AR = b"!<arch>\n"
+
+
+def _package_data(file: IO[bytes]) -> IO[bytes]:
+    """The tar in a Debian package that holds what it installs: deb(5)."""
+    file.seek(len(_AR))
+    while len(header := file.read(60)) == 60:
+        size = int(header[48:58])
+        if header.startswith(b"data.tar"):
+            data = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+            while size > 0 and (piece := file.read(min(size, _PIECE))):
+                data.write(piece)
+                size -= len(piece)
+            data.seek(0)
+            return data
+        # Members begin at even places.
+        file.seek(size + size % 2, os.SEEK_CUR)
+    raise ValueError("it holds no data.tar")
 
 
 def _zstd(file: IO[bytes], archive: str) -> IO[bytes]:
@@ -214,7 +237,7 @@ def _zstd(file: IO[bytes], archive: str) -> IO[bytes]:
 
 
 def _from_tar(stream: IO[bytes], into: _Destination) -> None:
-    with tarfile.open(fileobj=stream, mode="r|", errorlevel=2) as tar:
+    with tarfile.open(fileobj=stream, mode="r|", errorlevel=2, tarinfo=Member) as tar:
         for member in tar:
             if not member.name.startswith(into.only):
                 continue
@@ -278,7 +301,9 @@ def extract(
     limits: Limits = LIMITS,
     progress: Progress = quiet,
 ) -> None:
-    """Unpack a tar (plain, gz, bz2, xz, zst) or zip into an empty folder; `name` is for people.
+    """Unpack a tar (plain, gz, bz2, xz, zst), zip or Debian package into an empty folder.
+
+    `name` is for people.
 
     A single top folder is taken off; with `only`, the members below that folder are taken and
     it is taken off. Links must stay in `root`, the destination unless it is

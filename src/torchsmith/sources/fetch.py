@@ -8,16 +8,16 @@ from pathlib import Path
 
 from msgspec import structs
 
+from torchsmith.errors import SourceError, UnreachableError
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.archive import fetch_archive
+from torchsmith.sources.archive import archive_file, fetch_archive
 from torchsmith.sources.bundle import fetch_bundle
 from torchsmith.sources.cache import emptied
-from torchsmith.sources.debian import fetch_debian
-from torchsmith.sources.errors import SourceError, UnreachableError
+from torchsmith.sources.debian import fetch_debian, fetch_pool
 from torchsmith.sources.folder import fetch_folder
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.models import FetchedSource, Progress, quiet
-from torchsmith.sources.sdist import fetch_sdist
+from torchsmith.sources.sdist import fetch_sdist, sdist_file
 from torchsmith.sources.tree import tree_hash
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
@@ -37,7 +37,7 @@ def fetch(
         cache.mkdir(parents=True, exist_ok=True)
         try:
             brought = _dispatch(choice, destination, cache, progress)
-            if choice.files:
+            if choice.files and choice.files != (".",):
                 _keep(destination, choice.files)
                 evidence = {**brought.evidence, "tree": tree_hash(destination)}
                 brought = dataclasses.replace(brought, evidence=evidence)
@@ -51,6 +51,15 @@ def fetch(
             f"the source could not be written: {error.strerror or error}{where}",
             "Check the room left on the disk and the rights on the folder.",
         ) from error
+
+
+def archive_of(choice: SourceChoice, cache: Path, project: Path) -> Path:
+    """The archive of a source that has one, of the sha256 the recipe pins."""
+    cache.mkdir(parents=True, exist_ok=True)
+    if choice.kind == "archive":
+        place = structs.replace(choice, path=str(project / choice.path) if choice.path else "")
+        return archive_file(place, cache, quiet)[0]
+    return sdist_file(choice, cache, quiet)[0]
 
 
 def _keep(tree: Path, names: tuple[str, ...]) -> None:
@@ -81,6 +90,8 @@ def _dispatch(
             return _git_or_debian(choice, destination, cache, progress)
         case "debian":
             return fetch_debian(choice, destination, cache=cache, progress=progress)
+        case "pool":
+            return fetch_pool(choice, destination, cache=cache, progress=progress)
         case "archive":
             return fetch_archive(choice, destination, cache=cache, progress=progress)
         case "sdist" | "wheel":

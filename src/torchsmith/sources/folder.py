@@ -7,8 +7,8 @@ import shutil
 import stat
 from pathlib import Path
 
+from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.models import FetchedSource, Progress, quiet
 from torchsmith.sources.tree import check_links, tree_hash, walk
 

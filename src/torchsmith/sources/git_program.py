@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.host.probe import Answer
 from torchsmith.sources.addresses import shown
-from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.models import Progress
 from torchsmith.sources.programs import call
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from torchsmith.sources.errors import SourceError
+from torchsmith.errors import SourceError
 from torchsmith.sources.git_program import answer, git
 
 _DEEPEST = 64

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from torchsmith.sources.errors import SourceError
+from torchsmith.errors import SourceError
 
 # What is being done, bytes so far, bytes in all; None where not known.
 Progress = Callable[[str, int | None, int | None], None]

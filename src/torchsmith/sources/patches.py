@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from torchsmith.errors import SourceError
 from torchsmith.host.probe import Answer
 from torchsmith.resolve.models import PatchChoice
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.programs import call
 from torchsmith.temporary import temporary_folder

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from torchsmith.errors import SourceError
 from torchsmith.host.probe import Answer
-from torchsmith.sources.errors import SourceError
 
 # The last of what a program said is what explains its end; progress lines are without number.
 _KEPT = 64 << 10

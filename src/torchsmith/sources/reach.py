@@ -30,7 +30,8 @@ def with_reachable_source(
     how to build: otherwise git stays, and says itself what is wrong.
     """
     source = recipe.source
-    if source.kind != "auto" or recipe.torch.use != "source" or recipe.torch.ref:
+    torch = recipe.torch
+    if source.kind != "auto" or torch.use != "source" or torch.ref or torch.commit:
         return recipe, ""
     release = find_release(facts, recipe.torch.release)
     if release is None or entry_for(facts.systems.debian_build, release.version) is None:

@@ -15,10 +15,10 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.download import PATIENT, Retry, download, read_url
-from torchsmith.sources.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.extract import extract
 from torchsmith.sources.models import FetchedSource, Progress
 from torchsmith.sources.tree import tree_hash
@@ -78,6 +78,16 @@ def _addresses(choice: SourceChoice, retry: Retry) -> list[str]:
     raise problems[0] if problems else UnreachableError("PIP_INDEX_URL names no web address")
 
 
+def sdist_file(
+    choice: SourceChoice, cache: Path, progress: Progress, retry: Retry = PATIENT
+) -> tuple[Path, str]:
+    """The archive itself, of the expected hash, and where it came from: "" for the cache."""
+    kept = cache / "files" / choice.sha256
+    urls = [] if kept.is_file() else _addresses(choice, retry)
+    label = f"{choice.package} {choice.ref}"
+    return download(urls, cache, sha256=choice.sha256, label=label, progress=progress, retry=retry)
+
+
 def fetch_sdist(
     choice: SourceChoice,
     destination: Path,
@@ -87,12 +97,8 @@ def fetch_sdist(
     retry: Retry = PATIENT,
 ) -> FetchedSource:
     """Bring a project's source archive, check its hash, and only then unpack it."""
-    kept = cache / "files" / choice.sha256
-    urls = [] if kept.is_file() else _addresses(choice, retry)
     label = f"{choice.package} {choice.ref}"
-    file, used = download(
-        urls, cache, sha256=choice.sha256, label=label, progress=progress, retry=retry
-    )
+    file, used = sdist_file(choice, cache, progress, retry)
     name = urllib.parse.urlsplit(used).path.rsplit("/", 1)[-1] or f"{choice.package}.tar.gz"
     extract(file, destination, name=name, progress=progress)
     _check_version(destination, choice)
@@ -108,7 +114,7 @@ def _check_version(tree: Path, choice: SourceChoice) -> None:
         about = next(tree.glob("*.dist-info/METADATA"), about)
     if not about.is_file() or about.is_symlink():
         raise SourceError(
-            f"the archive of this hash is no sdist of {choice.package}: it has no PKG-INFO",
+            f"the archive of this hash is not an sdist of {choice.package}: it has no PKG-INFO",
             "Take the hash of the project's .tar.gz, not of a wheel.",
         )
     said = HeaderParser().parsestr(about.read_text("utf-8", "replace"))

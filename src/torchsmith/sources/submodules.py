@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from torchsmith.errors import SourceError
 from torchsmith.sources.addresses import check_git_address, is_local, joined
-from torchsmith.sources.errors import SourceError
 from torchsmith.sources.git_program import answer, git
 
 
@@ -44,7 +44,7 @@ def check_place(tree: Path, path: PurePosixPath) -> Path:
         where = where / part
         if where.is_symlink() or (where.exists() and not where.is_dir()):
             raise SourceError(
-                f"submodule path {str(path)!r} leads through {part!r}, which is no folder",
+                f"submodule path {str(path)!r} leads through {part!r}, which is not a folder",
                 "The repository is broken or hostile; nothing of it was kept.",
             )
     where.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from torchsmith.sources.errors import SourceError
+from torchsmith.errors import SourceError
 
 
 def file_hash(path: Path) -> str:

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import tarfile
 import zipfile
-from typing import IO
+from typing import IO, Self
 
 # Below this size a ratio proves nothing: a small archive of zeros harms nobody.
 _FREE_BYTES = 64 << 20
 _TIMES = 200
 _PIECE = 1 << 20
+# Long names, and extended attributes.
+_ABOUT_THE_NEXT = frozenset(
+    (
+        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    )
+)
+_LONGEST_ABOUT = 1 << 20
 # Metadata, and lists of the files of an artifact: torch's RECORD has 1 to 2 MB.
 LONGEST_TEXT = 64 << 20
 
@@ -44,6 +52,18 @@ class Metered:
         if self.left < 0:
             raise self.refusal
         return piece
+
+
+class Member(tarfile.TarInfo):
+    """A member of a tar: what is said about one in front of it is read whole, and has a limit."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header."""
+        made = super().frombuf(buf, encoding, errors)
+        if made.type in _ABOUT_THE_NEXT and made.size > _LONGEST_ABOUT:
+            raise tarfile.ReadError(f"it has a name or an attribute of {made.size} bytes")
+        return made
 
 
 def exhaust(stream: IO[bytes]) -> None:

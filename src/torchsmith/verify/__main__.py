@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from torchsmith.errors import VerificationError
 from torchsmith.inputs import one_file
 from torchsmith.plan.expects import Expects
 from torchsmith.tasks import run_task
 from torchsmith.verify.archive import verify_archive
-from torchsmith.verify.errors import VerificationError
 from torchsmith.verify.report import Report, from_json, keep_beside, lines
 from torchsmith.verify.report import as_json as report_json
 from torchsmith.verify.target import Options

@@ -11,10 +11,10 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from torchsmith import __version__
+from torchsmith.errors import VerificationError
 from torchsmith.plan.expects import Expects
 from torchsmith.verify.binary import MAGIC
 from torchsmith.verify.checks import few, holds
-from torchsmith.verify.errors import VerificationError
 from torchsmith.verify.fatbin import gpu_code, order
 from torchsmith.verify.report import Report
 
@@ -25,7 +25,7 @@ _HEADER_BYTES = 60
 def members(stream: IO[bytes]) -> Iterator[bytes]:
     """The object files of an archive, one after the other, as ar(5) has them."""
     if stream.read(len(_ARCHIVE)) != _ARCHIVE:
-        raise ValueError("it is no archive of object files")
+        raise ValueError("it is not an archive of object files")
     while header := stream.read(_HEADER_BYTES):
         if len(header) < _HEADER_BYTES or header[58:60] != b"`\n":
             raise ValueError("it is cut short")

@@ -60,7 +60,7 @@ def _entries(stream: IO[bytes], at: int, end: int, name: str) -> Iterator[str]:
             at += _ALIGNMENT  # between two of them, where they came from different files
             continue
         if magic != MAGIC:
-            raise ValueError(f"{name} holds something that is no fat binary")
+            raise ValueError(f"{name} holds something that is not a fat binary")
         if header < _HEADER.size or at + header + size > end:
             raise ValueError(f"{name} is cut short")
         place, at = at + header, at + header + size

@@ -13,7 +13,7 @@ from msgspec import Struct
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import UsageError, VerificationError
 from torchsmith.facts.exports import Build, Exports, exports, exports_of, is_stable, is_torchs
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import VersionRange
@@ -22,7 +22,6 @@ from torchsmith.host.models import InstalledTorch
 from torchsmith.inputs import check_file
 from torchsmith.verify.binary import Library, read_library, version_key
 from torchsmith.verify.demangle import demangled
-from torchsmith.verify.errors import VerificationError
 from torchsmith.verify.linkage import baseline, newest
 from torchsmith.verify.symbols import Symbols, read_symbols
 from torchsmith.verify.target import fits as takes_python

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from torchsmith.foreign_json import decode
 from torchsmith.temporary import temporary_folder
 from torchsmith.verify.buildconfig import BuildConfig, archs_of, parse_config
 from torchsmith.verify.checks import Check
@@ -157,7 +158,7 @@ def read_document(out: str, err: str, code: int) -> Probed:
     try:
         if not begin or not end:
             raise ValueError
-        found = msgspec.json.decode(text, type=Probed)
+        found = decode(text, Probed)
     except (ValueError, msgspec.MsgspecError):
         ended = f"ended with code {code}"
         if code < 0:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.files import write_result
+from torchsmith.foreign_json import decode
 from torchsmith.verify.checks import Check, Status
 
 Rating = Literal["pass", "warn", "fail"]
@@ -63,7 +64,7 @@ def as_json(report: Report) -> bytes:
 
 def from_json(content: bytes) -> Report:
     """Read a kept report again."""
-    return msgspec.json.decode(content, type=Report)
+    return decode(content, Report)
 
 
 def lines(report: Report, *, everything: bool = False) -> Iterator[str]:

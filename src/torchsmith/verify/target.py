@@ -106,7 +106,7 @@ def read_environment(path: Path, *, alone: bool = True) -> Environment:
         python = next((name for name in names if name.exists()), path)
     if python.is_dir():
         raise UsageError(
-            f"{path} is no environment: there is no bin/python in it",
+            f"{path} is not an environment: there is no bin/python in it",
             "Name the folder of a venv or conda environment, or a python itself.",
         )
     # Not resolved: behind the link of a venv is the Python without its packages.
@@ -117,7 +117,8 @@ def read_environment(path: Path, *, alone: bool = True) -> Environment:
         version, prefix, paths, flags = json.loads(said.strip().rpartition("\n")[2])
     except (ValueError, TypeError):
         raise UsageError(
-            f"{python} is no Python 3 that runs here", "`PYTHON -I -c 'import sys'` must work."
+            f"{python} is not a Python 3 that runs here",
+            "Name a wheel, an environment's folder, or a python that this machine can start.",
         ) from None
     return Environment(python, version, Path(prefix), tuple(map(Path, paths)), flags)
 

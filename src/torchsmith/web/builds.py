@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Mapping
-from functools import lru_cache
-from pathlib import Path
+import time
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -17,19 +13,16 @@ from starlette.routing import Route
 
 from torchsmith.bench.timeline_page import picture
 from torchsmith.engine.command import kept_command, resume
-from torchsmith.engine.tail import PIECE, Piece, piece_after, piece_before
+from torchsmith.engine.tail import PIECE, Piece, piece_before
 from torchsmith.errors import UsageError
 from torchsmith.web.build_view import Builds, BuildView, StepView, journal_at
 from torchsmith.web.charts import charts
+from torchsmith.web.live import Feeds
 from torchsmith.web.pages import address, page, part
 from torchsmith.web.portal import action, number, portal_of
 
 _PAGE = 50
-_PAUSE_S = 0.5
-_HEARTBEAT_S = 15.0
 _MOST_BARS = 4000
-_PARTS = ("said", "state", "graph", "steps", "load")
-_rendered: dict[str, tuple[BuildView, Mapping[str, str]]] = {}
 
 
 def _builds(request: Request) -> Builds:
@@ -37,6 +30,14 @@ def _builds(request: Request) -> Builds:
     if not hasattr(state, "builds"):
         state.builds = Builds(portal_of(request).root)
     found: Builds = state.builds
+    return found
+
+
+def _feeds(request: Request) -> Feeds:
+    state = request.app.state
+    if not hasattr(state, "feeds"):
+        state.feeds = Feeds(_builds(request))
+    found: Feeds = state.feeds
     return found
 
 
@@ -49,6 +50,7 @@ def listed(request: Request) -> Response:
         request,
         "builds.html",
         runs=runs[:_PAGE],
+        now=time.time(),
         start=start,
         more=len(runs) > _PAGE,
         size_of_page=_PAGE,
@@ -103,76 +105,16 @@ def timeline(request: Request) -> Response:
     return page(request, "timeline.html", view=view, found=found, drawn=drawn)
 
 
-@lru_cache(maxsize=64)
-def _message(path: str, start: int, size: int) -> tuple[str, int]:
-    """A piece of a log as its message; readers at the same place share it."""
-    piece = piece_after(Path(path), start)
-    return json.dumps({"text": piece.text}), piece.end
-
-
-def _parts(builds: Builds, run: str) -> tuple[BuildView, Mapping[str, str]]:
-    """A build and its parts as they are shown; rendered once for all who look at one moment."""
-    view = builds.view(run)
-    known = _rendered.get(run)
-    if known is None or known[0] is not view:
-        values = _values(view, None)
-        html = {name: part(f"build_{name}.html", **values) for name in _PARTS}
-        known = (view, html)
-        if len(_rendered) > _PAGE:
-            _rendered.clear()
-        _rendered[run] = known
-    return known
-
-
 async def live(request: Request) -> Response:
     """A build as it goes on: its parts when they change, its log as it grows."""
-    builds = _builds(request)
     run, name = request.query_params.get("run", ""), request.query_params.get("step", "")
-    view = await run_in_threadpool(builds.view, run)
-    step = view.step(name)
-    path = builds.log_path(step.log) if step and step.log else None
-    silent = "without" in request.query_params
+    # An unknown build is refused before the answer begins.
+    await run_in_threadpool(_builds(request).view, run)
     given = request.headers.get("last-event-id", "")
     start = int(given) if given.isdigit() and len(given) < 16 else number(request, "start")
-
-    async def told() -> AsyncIterator[str]:
-        nonlocal path, start
-        shown: dict[str, str] = {}
-        clock = asyncio.get_running_loop().time
-        spoke = clock()
-        while True:
-            # Asked first: what is written before the answer is then read below.
-            view, parts = await run_in_threadpool(_parts, builds, run)
-            step = view.step(name)
-            path = path or (builds.log_path(step.log) if step and step.log else None)
-            if news := {key: html for key, html in parts.items() if shown.get(key) != html}:
-                shown.update(news)
-                spoke = clock()
-                yield f"event: parts\ndata: {json.dumps(news)}\n\n"
-            while path is not None and not silent:
-                message, end = await run_in_threadpool(_news, path, start)
-                if end == start:
-                    break
-                start, spoke = end, clock()
-                yield f"event: log\nid: {end}\ndata: {message}\n\n"
-            if view.over:
-                yield "event: over\ndata: {}\n\n"
-                return
-            if clock() - spoke > _HEARTBEAT_S:
-                spoke = clock()
-                yield ": alive\n\n"
-            # All readers at the same moments: what one reads, the others find read.
-            await asyncio.sleep(_PAUSE_S - clock() % _PAUSE_S)
-
-    return StreamingResponse(told(), media_type="text/event-stream")
-
-
-def _news(path: Path, start: int) -> tuple[str, int]:
-    """What a log says behind a place, and the place behind that."""
-    try:
-        return _message(str(path), start, path.stat().st_size)
-    except OSError:
-        return "", start
+    silent = "without" in request.query_params
+    told = _feeds(request).follow(run, name, start, silent=silent)
+    return StreamingResponse(told, media_type="text/event-stream")
 
 
 async def stop(request: Request) -> Response:

@@ -13,9 +13,10 @@ from starlette.routing import Route
 
 from torchsmith.errors import TorchsmithError
 from torchsmith.facts.files import shipped
+from torchsmith.findings import worst
 from torchsmith.jobs.nodes import examine as examine_node
 from torchsmith.jobs.nodes import nodes
-from torchsmith.resolve.verdicts import Needs, examine, worst
+from torchsmith.resolve.verdicts import Needs, examine
 from torchsmith.web.pages import page
 from torchsmith.web.portal import action, portal_of
 from torchsmith.web.recipes import machine

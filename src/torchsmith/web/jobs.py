@@ -164,7 +164,7 @@ def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
 
 def _path(request: Request, name: str) -> Path:
     if name not in _files(request):
-        raise UsageError(f"{name!r} is no file with jobs here", "The list has those that are.")
+        raise UsageError(f"{name!r} is not a file with jobs here", "The list has those that are.")
     return portal_of(request).recipes / name
 
 

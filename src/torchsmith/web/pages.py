@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from torchsmith import __version__
-from torchsmith.bench.timeline_page import clock
 from torchsmith.printable import printable_lines
 
 if TYPE_CHECKING:
@@ -47,8 +46,14 @@ def size(count: float | None) -> str:
 
 
 def took(seconds: float) -> str:
-    """How long something took, as a clock shows it; moments in seconds."""
-    return f"{max(0.0, seconds):.1f} s" if seconds < 9.95 else clock(seconds)
+    """How long something took: 4.1 s, 45 s, 6 min 52 s, 20 h 38 min."""
+    if seconds < 9.95:
+        return f"{max(0.0, seconds):.1f} s"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minute} min" if minute else f"{hours} h"
+    return f"{minutes} min {second} s" if minutes else f"{second} s"
 
 
 def address(path: str, **query: object) -> str:
@@ -68,7 +73,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(when=when, size=size, clock=clock, took=took)
+    made.filters.update(when=when, size=size, took=took)
     made.globals.update(address=address, version=__version__)
     return made
 

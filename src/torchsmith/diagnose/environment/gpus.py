@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from torchsmith.diagnose.environment.finding import Finding
 from torchsmith.diagnose.environment.seen import Seen
 from torchsmith.facts.cuda import driver_standing, find_toolkit, runs_on
 from torchsmith.facts.files import Facts
 from torchsmith.facts.gpus import find_gpu
 from torchsmith.facts.models import Toolkit
 from torchsmith.facts.ranges import release
+from torchsmith.findings import Finding
 from torchsmith.resolve.archs import arch_of_installed
 
 _INSTALL = "https://pytorch.org/get-started/locally"

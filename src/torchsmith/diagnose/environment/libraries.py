@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torchsmith.diagnose.environment.finding import Finding
 from torchsmith.diagnose.environment.seen import Seen
+from torchsmith.findings import Finding
 from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import of_cuda, openmp_runtime
 from torchsmith.verify.probing import ThreadPool

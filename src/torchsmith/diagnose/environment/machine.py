@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torchsmith.diagnose.environment.finding import Finding
 from torchsmith.diagnose.environment.seen import Seen
+from torchsmith.findings import Finding
 
 GIB = 1 << 30
 # 128 pictures of 224 x 224 in float32, a common batch, two of them ahead for each worker

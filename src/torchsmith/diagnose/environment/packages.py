@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from torchsmith.diagnose.diagnose import diagnose
-from torchsmith.diagnose.environment.finding import Finding
 from torchsmith.diagnose.environment.seen import Built, FoundTorch, Seen, version_of
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import companion_for
+from torchsmith.findings import Finding
 from torchsmith.verify.checks import Check, few
 from torchsmith.verify.wheelfile import COMPANIONS
 

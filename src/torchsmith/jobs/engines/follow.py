@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchsmith.errors import UsageError
-from torchsmith.jobs.client import EngineError, Request, Submitted, TaskStatus
+from torchsmith.errors import ClusterError, UsageError
+from torchsmith.jobs.client import Request, Submitted, TaskStatus
 from torchsmith.jobs.states import State
 
 
@@ -32,7 +32,7 @@ def chooser(job: Submitted, role: str, task: str) -> Callable[[TaskStatus], bool
 def nothing_before(request: Request, engine: str) -> None:
     """Refuse a job that has to wait for another on an engine that starts every job at once."""
     if request.after:
-        raise EngineError(
+        raise ClusterError(
             f"job {request.job.name}: {engine} starts every job at once, and this one comes after "
             f"{', '.join(request.after)}",
             "Submit it once those are over: `torchsmith job status` says when.",

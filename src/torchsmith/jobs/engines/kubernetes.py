@@ -10,16 +10,9 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from torchsmith.engine.disk import write_whole
+from torchsmith.errors import ClusterError, UnansweredError
 from torchsmith.jobs import kubeflow, kubernetes, yaml_text
-from torchsmith.jobs.client import (
-    EngineError,
-    EngineId,
-    Listed,
-    Request,
-    Status,
-    Submitted,
-    UnansweredError,
-)
+from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
 from torchsmith.jobs.engines.answers import Table, table, tables
 from torchsmith.jobs.engines.follow import nothing_before
 from torchsmith.jobs.engines.kubernetes_logs import followed, so_far
@@ -57,7 +50,7 @@ _HINTS = {
 }
 
 
-class UnknownKindError(EngineError):
+class UnknownKindError(ClusterError):
     """The cluster has no such kind of object."""
 
 
@@ -145,7 +138,7 @@ class Kubernetes:
         request = _kept(job.kept)
         objects = tables(request.get("objects"))
         if not objects:
-            raise EngineError(
+            raise ClusterError(
                 f"the request of {job.id} is not in {job.kept} any more",
                 f"Delete it yourself: kubectl delete job,service -n {space} -l {_place(job)[1]}",
             )
@@ -218,7 +211,7 @@ class Kubernetes:
                 made.append(one)
         except UnansweredError:
             raise
-        except EngineError:
+        except ClusterError:
             self._delete(space, made, token)
             raise
 
@@ -233,7 +226,7 @@ class Kubernetes:
             if error.reason != "AlreadyExists":
                 raise self._refused(f"{kind} {name}", error, kind) from None
             if self._token_of(place, name) != token:
-                raise EngineError(
+                raise ClusterError(
                     f"there is a {kind} {name} in the namespace {space} already",
                     f"Give this one another name: --set name={name}-2.",
                 ) from None
@@ -263,14 +256,14 @@ class Kubernetes:
             if error.reason != "NotFound":
                 raise self._refused(f"to delete {name}", error) from None
 
-    def _refused(self, what: str, error: ServerRefusedError, kind: str = "") -> EngineError:
+    def _refused(self, what: str, error: ServerRefusedError, kind: str = "") -> ClusterError:
         if error.reason == "NotFound" and "could not find the requested resource" in error.message:
             return UnknownKindError(
-                f"the cluster of {self.place} knows no {kind or self.kinds[0]}",
+                f"the cluster of {self.place} has no kind {kind or self.kinds[0]}",
                 _MISSING.get(kind, "Check the server of this context: kubectl config view"),
             )
         code = f" ({error.reason})" if error.reason else ""
-        return EngineError(
+        return ClusterError(
             f"Kubernetes refused {what}: {error.message}{code}",
             error.hint or _HINTS.get(error.reason, ""),
         )

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
 from torchsmith.engine.journal import born
-from torchsmith.errors import HostError, UsageError
+from torchsmith.errors import ClusterError, HostError, UsageError
 from torchsmith.jobs import local, record
-from torchsmith.jobs.client import EngineError, EngineId, Listed, Request, Status, Submitted
+from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
 from torchsmith.jobs.engines.environment import handed_on
 from torchsmith.jobs.kept_secrets import kept_here
 from torchsmith.jobs.states import State, of_exit
@@ -84,7 +84,7 @@ class Local:
                 process.kill()
                 end_all(token, 0, self.container)
                 said_last = "\n  ".join(_tail(kept / record.SCRIPT_LOG))
-                raise EngineError(f"job {request.job.name} did not start:\n  {said_last}")
+                raise ClusterError(f"job {request.job.name} did not start:\n  {said_last}")
             time.sleep(0.02)
         return found
 
@@ -151,7 +151,7 @@ class Local:
             return
         write_whole(job.kept / "cancelled", f"by_request {time.time()}".encode())
         if left := end_all(_token(job.kept), _GRACE_S, self.container):
-            raise EngineError(f"processes of the job do not end: {', '.join(map(str, left))}")
+            raise ClusterError(f"processes of the job do not end: {', '.join(map(str, left))}")
 
     def list(self) -> tuple[Listed, ...]:
         """Nobody but the journal lists the jobs of this machine."""

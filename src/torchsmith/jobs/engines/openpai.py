@@ -13,16 +13,9 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from torchsmith.engine.disk import write_whole
+from torchsmith.errors import ClusterError, UnansweredError
 from torchsmith.jobs import yaml_text
-from torchsmith.jobs.client import (
-    EngineError,
-    EngineId,
-    Listed,
-    Request,
-    Status,
-    Submitted,
-    UnansweredError,
-)
+from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
 from torchsmith.jobs.engines.answers import table, tables
 from torchsmith.jobs.engines.follow import chooser, nothing_before
 from torchsmith.jobs.engines.openpai_account import address_of, server_at, token_for, user_of
@@ -151,7 +144,7 @@ class OpenPai:
                 if error.status != 409:
                     raise _refused(job.name, error) from None
                 if self._marked(job_id, server) != token:
-                    raise EngineError(
+                    raise ClusterError(
                         f"{job_id.partition('~')[0]} has a job {job.name} on OpenPAI already",
                         f"Give this one another name: --set name={job.name}-2.",
                     ) from None
@@ -191,7 +184,7 @@ class OpenPai:
         while True:
             detail = self._detail(job.id)
             if detail is None:
-                raise EngineError(f"OpenPAI has no job {job.id} any more")
+                raise ClusterError(f"OpenPAI has no job {job.id} any more")
             logs = [log for log in task_logs(detail) if mine(log.task)]
             over = not follow or status_of(detail).state.over
             for log in logs:
@@ -255,7 +248,7 @@ class OpenPai:
             return str(table(table(self._read(answer.body)).get("extras")).get(_MARK, ""))
         except NoAnswerError:
             raise
-        except EngineError as error:
+        except ClusterError as error:
             if isinstance(error, RefusedError) and error.status == 404:
                 return None
             told = _refused(job_id, error) if isinstance(error, RefusedError) else error
@@ -324,12 +317,12 @@ def _secrets(job: Job) -> dict[str, str]:
     return {name: value_of(*where) for name, where in kept.items()}
 
 
-def _refused(what: str, error: RefusedError) -> EngineError:
+def _refused(what: str, error: RefusedError) -> ClusterError:
     """A refusal with what it means and what to do."""
     said = _listed(error.message)
     code = f" ({error.code})" if error.code else f" (HTTP {error.status})"
     hint = error.hint or _HINTS.get(error.code, "")
-    return EngineError(f"OpenPAI refused {what}: {said}{code}", hint)
+    return ClusterError(f"OpenPAI refused {what}: {said}{code}", hint)
 
 
 def _listed(message: str) -> str:

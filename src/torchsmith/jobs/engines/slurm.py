@@ -11,17 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
-from torchsmith.errors import HostError
+from torchsmith.errors import ClusterError, HostError, UnansweredError
 from torchsmith.jobs import record, slurm
-from torchsmith.jobs.client import (
-    EngineError,
-    EngineId,
-    Listed,
-    Request,
-    Status,
-    Submitted,
-    UnansweredError,
-)
+from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
 from torchsmith.jobs.engines.environment import handed_on
 from torchsmith.jobs.engines.slurm_answers import (
     ClusterNode,
@@ -105,7 +97,7 @@ class Slurm:
                 return job.id
         if pid := _submitting(token):
             raise UnansweredError(
-                f"sbatch is still at it, as process {pid} of a torchsmith that is gone",
+                f"sbatch is still running, as process {pid} of a torchsmith that is gone",
                 "Wait for its end, or end it; then try again.",
             )
         for place in (kept, *(kept / element for element in record.elements(kept))):
@@ -233,7 +225,7 @@ def _pattern(folder: Path) -> str:
     return str(folder).replace("%", "%%")
 
 
-def _refusal(done: subprocess.CompletedProcess[str], what: str) -> EngineError:
+def _refusal(done: subprocess.CompletedProcess[str], what: str) -> ClusterError:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     said = lines[-1] if lines else f"it ended with {done.returncode}"
     for prefix in (
@@ -242,7 +234,7 @@ def _refusal(done: subprocess.CompletedProcess[str], what: str) -> EngineError:
     ):
         said = said.removeprefix(prefix)
     if any(text in done.stderr for text in _UNHEARD):
-        return EngineError(
+        return ClusterError(
             f"{what}: Slurm's controller cannot be reached ({said})",
             "`scontrol ping` tells whether it is up; SLURM_CONF names its cluster.",
         )
@@ -250,7 +242,7 @@ def _refusal(done: subprocess.CompletedProcess[str], what: str) -> EngineError:
         return UnansweredError(
             f"{what}, or its answer was lost: {said}", "`torchsmith job list` looks again."
         )
-    return EngineError(f"{what}: {said}", "That is Slurm's answer; nothing was changed.")
+    return ClusterError(f"{what}: {said}", "That is Slurm's answer; nothing was changed.")
 
 
 def _status(found: tuple[Part, ...], job: Submitted) -> Status:

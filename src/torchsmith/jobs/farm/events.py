@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torchsmith.engine.events import Event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FarmStarted(Event):
+class FarmStarted(Event, frozen=True, kw_only=True):
     """The farm begins, or is found again: so many variants, so many of them built before."""
 
     farm: str
@@ -18,8 +15,7 @@ class FarmStarted(Event):
     done: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantSubmitted(Event):
+class VariantSubmitted(Event, frozen=True, kw_only=True):
     """A variant was handed to the cluster; `attempt` counts from one."""
 
     variant: str
@@ -27,8 +23,7 @@ class VariantSubmitted(Event):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantMoved(Event):
+class VariantMoved(Event, frozen=True, kw_only=True):
     """A variant is somewhere else: another state, node or step."""
 
     variant: str
@@ -37,8 +32,7 @@ class VariantMoved(Event):
     step: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantLost(Event):
+class VariantLost(Event, frozen=True, kw_only=True):
     """A variant's machine died, or its job is gone; `again`: it is submitted once more."""
 
     variant: str
@@ -47,8 +41,7 @@ class VariantLost(Event):
     again: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantBuilt(Event):
+class VariantBuilt(Event, frozen=True, kw_only=True):
     """A variant is built: its results, and how many checks proved them."""
 
     variant: str
@@ -59,8 +52,7 @@ class VariantBuilt(Event):
     before: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantFailed(Event):
+class VariantFailed(Event, frozen=True, kw_only=True):
     """A variant cannot be built: what its build said, and where all of it is."""
 
     variant: str
@@ -71,8 +63,7 @@ class VariantFailed(Event):
     exit_code: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FarmFinished(Event):
+class FarmFinished(Event, frozen=True, kw_only=True):
     """Every variant is built or has failed; or the farm was left to itself (`left`)."""
 
     farm: str

@@ -17,8 +17,8 @@ from torchsmith.engine.events import Event, Waiting
 from torchsmith.engine.locks import Holder
 from torchsmith.engine.process import Stop
 from torchsmith.engine.store import Store
-from torchsmith.errors import InterruptedRunError, ProofFailed, TorchsmithError
-from torchsmith.jobs.client import Client, EngineError, Listed, Status
+from torchsmith.errors import ClusterError, InterruptedRunError, ProofFailed, TorchsmithError
+from torchsmith.jobs.client import Client, Listed, Status
 from torchsmith.jobs.farm import events
 from torchsmith.jobs.farm.attempt import Attempt, Failure
 from torchsmith.jobs.farm.request import Resources, attempt_folder, variant_job
@@ -200,7 +200,7 @@ class Farm:
         try:
             listed = {item.token: item for item in self.client.list()}
             self._away_since = None
-        except EngineError:
+        except ClusterError:
             # Its jobs run on while it restarts.
             now = time.monotonic()
             self._away_since = self._away_since or now
@@ -247,7 +247,7 @@ class Farm:
             self._fail(
                 variant,
                 Failure(
-                    f"its job: {status.state.meaning} ({reason})", (), "", EngineError.exit_code
+                    f"its job: {status.state.meaning} ({reason})", (), "", ClusterError.exit_code
                 ),
             )
             return False
@@ -268,7 +268,7 @@ class Farm:
                 f"its job was lost {variant.losses} times ({reason})",
                 why.excerpt,
                 why.log,
-                EngineError.exit_code,
+                ClusterError.exit_code,
             ),
         )
         return False

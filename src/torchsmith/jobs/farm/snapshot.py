@@ -69,7 +69,7 @@ def wanted(plan: Plan, loaded: LoadedRecipe, recipe: str, options: Sequence[str]
     return Wanted(
         plan=plan.name,
         recipe=recipe,
-        project=Path(loaded.path).parent,
+        project=loaded.project,
         variants=tuple(item.variant for item in _apart(plan.variants)),
         files={**loaded.files, **({LOCK: plan.files[RECORD]} if RECORD in plan.files else {})},
         reads=tuple(reads),

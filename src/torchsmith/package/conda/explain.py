@@ -21,9 +21,9 @@ _SPEC = r"([\w.-]+(?:[ =<>!~].*?)?)"
 _LACKING = (
     # rattler
     re.compile(rf"[└├]─\s+{_SPEC}, for which no candidates were found"),
-    re.compile(rf"No candidates were found for {_SPEC}\.\s*$"),
+    re.compile(rf"No candidates were found for {_SPEC}\.$"),
     # libmamba
-    re.compile(rf"nothing provides (?:requested )?{_SPEC}(?: needed by (\S+?))?\s*$"),
+    re.compile(rf"nothing provides (?:requested )?{_SPEC}(?: needed by (\S+))?$"),
     re.compile(rf"[└├]─\s+{_SPEC}, which (?:does not exist|is missing)"),
     re.compile(rf"[└├]─\s+{_SPEC} does not exist"),
 )
@@ -77,7 +77,7 @@ def _lacking(text: str) -> Iterator[tuple[str, str]]:
             yield match[1], wanted
             continue
         for pattern in _LACKING:
-            if match := pattern.search(line):
+            if match := pattern.search(line.rstrip()):
                 said = match[2] if pattern.groups > 1 and match[2] else wanted
                 yield match[1].strip(), said
                 break
@@ -157,5 +157,5 @@ def _listings(folders: Sequence[Path]) -> Iterator[Path]:
     for folder in folders:
         listings = sorted(folder.glob("*/repodata.json"))
         if not listings:
-            raise UsageError(f"{folder} is no conda channel", "It has no SUBDIR/repodata.json.")
+            raise UsageError(f"{folder} is not a conda channel", "It has no SUBDIR/repodata.json.")
         yield from listings

@@ -73,7 +73,8 @@ def pack(
 def _targets(spec: CondaSpec, described: Description) -> tuple[Path, ...]:
     if not re.fullmatch(r"[a-z0-9_.-]+", described.name):
         raise UsageError(
-            f"{described.name!r} is no name of a conda package", "Use a-z, 0-9, '_', '.' and '-'."
+            f"{described.name!r} is not the name of a conda package",
+            "Use a-z, 0-9, '_', '.' and '-'.",
         )
     for title, text in (("version", described.version), ("build string", described.build)):
         if not re.fullmatch(r"[A-Za-z0-9_.!+]+", text):

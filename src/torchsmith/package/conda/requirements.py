@@ -45,7 +45,7 @@ def public_version(version: str) -> str:
         return Version(version).public
     except InvalidVersion:
         raise UsageError(
-            f"{version!r} is no version", "The wheel's metadata has to name one."
+            f"{version!r} is not a version", "The wheel's metadata has to name one."
         ) from None
 
 
@@ -57,7 +57,7 @@ def conda_depends(requires: Iterable[str], *, python: str, machine: str) -> tupl
             requirement = Requirement(line)
         except InvalidRequirement:
             raise UsageError(
-                f"{line!r} is no requirement", "The wheel's metadata is damaged: build it again."
+                f"{line!r} is not a requirement", "The wheel's metadata is damaged: build it again."
             ) from None
         if not _applies(requirement, python, machine):
             continue

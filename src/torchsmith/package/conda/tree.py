@@ -84,7 +84,7 @@ def check_prefix(prefix: str) -> None:
     """Refuse what cannot be a prefix: it would be replaced everywhere."""
     if not prefix.startswith("/") or len(prefix.rstrip("/")) < 2 or prefix.endswith("/"):
         raise UsageError(
-            f"{prefix!r} is no prefix that could be replaced",
+            f"{prefix!r} is not a prefix that could be replaced",
             "Give the absolute path of the environment the files were built in.",
         )
 
@@ -94,7 +94,7 @@ def _walk(root: Path) -> Iterator[str]:
         raise UsageError(f"{error.filename} cannot be read: {error.strerror}", "Check its rights.")
 
     if not root.is_dir():
-        raise UsageError(f"{root} is no folder", "Give the folder of a prefix.")
+        raise UsageError(f"{root} is not a folder", "Give the folder of a prefix.")
     for base, folders, names in os.walk(root, onerror=failed):
         # A link to a folder is a link.
         links = [name for name in folders if Path(base, name).is_symlink()]

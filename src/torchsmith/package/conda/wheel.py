@@ -106,7 +106,7 @@ def read_contents(path: Path) -> Contents:
     if failed := [check for check in wheel.checks if check.status == "fail"]:
         said = "; ".join(f"{check.name}: {check.found}" for check in failed)
         raise UsageError(
-            f"{path.name} is no wheel that can be packed: {said}",
+            f"{path.name} is not a wheel that can be packed: {said}",
             failed[0].cure or "Build it again; `torchsmith verify --no-run` says more.",
         )
     with zipfile.ZipFile(path) as archive:

@@ -51,7 +51,8 @@ def write_package(
                 packed.stop()
         else:
             raise UsageError(
-                f"{target.name} is no name of a conda package", "It ends with .conda or .tar.bz2."
+                f"{target.name} is not the name of a conda package",
+                "It ends with .conda or .tar.bz2.",
             )
 
 
@@ -126,7 +127,7 @@ def _write_content(entry: Entry, into: _Sink) -> None:
     if written != entry.size:
         raise UsageError(
             f"{entry.source} was changed while it was packed",
-            "Pack it again when nobody does.",
+            "Pack it again when nothing writes to it.",
         )
 
 

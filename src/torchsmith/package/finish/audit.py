@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.errors import OutputError
+from torchsmith.foreign_json import decode
 from torchsmith.package.finish.manylinux import Tag
 
 _LIMIT = 3600
@@ -50,7 +51,7 @@ def audit(wheel: Path, tag: Tag, theirs: Collection[str]) -> None:
             # What it unpacks goes with the wheel's own folder, however it ends.
             env={**os.environ, "TMPDIR": str(wheel.parent.absolute())},
         )
-        found = msgspec.json.decode(done.stdout, type=Verdict)
+        found = decode(done.stdout, Verdict)
     except subprocess.TimeoutExpired:
         raise OutputError(
             f"auditwheel did not end in {_LIMIT} s with {wheel.name}", "Nothing was written."

@@ -153,7 +153,7 @@ def _patch(
     if place is None and wanted:
         # A script: who installs it decides how far that is from site-packages.
         raise UsageError(
-            f"{path} needs libraries, and there is no telling where it will be installed",
+            f"{path} needs libraries, and where it will be installed is not known",
             "Link it statically, or finish with --libraries system.",
         )
     search = search_path(library, place, folders, wanted, system=system) if place else ()

@@ -25,7 +25,7 @@ def labelled(version: str, label: str) -> str:
         return str(Version(f"{public}+{label}"))
     except InvalidVersion:
         raise UsageError(
-            f"{label!r} is no label of a version",
+            f"{label!r} is not a label of a version",
             "Letters and digits, parted by dots: cu126.sm86, or none.",
         ) from None
 
@@ -105,7 +105,7 @@ def _is_version(torch: str) -> None:
     try:
         Version(torch or "0")
     except InvalidVersion:
-        raise UsageError(f"{torch!r} is no version of torch", "Such as 2.6.0+cpu.") from None
+        raise UsageError(f"{torch!r} is not a version of torch", "Such as 2.6.0+cpu.") from None
 
 
 def _fits(requirement: Requirement, torch: str) -> None:

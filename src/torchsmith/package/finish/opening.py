@@ -23,11 +23,11 @@ def open_wheel(path: Path) -> Wheel:
         if check.status == "fail":
             wanted = f", wanted: {check.wanted}" if check.wanted else ""
             raise UsageError(
-                f"{path.name} is no sound wheel: {check.name}: {check.found}{wanted}", _CURE
+                f"{path.name} is not a sound wheel: {check.name}: {check.found}{wanted}", _CURE
             )
     if odd := _two_in_one_place(wheel.files):
         raise UsageError(
-            f"{path.name} is no sound wheel: names that some disks cannot tell apart: {few(odd)}",
+            f"{path.name} is not a sound wheel: some disks see these names as one: {few(odd)}",
             _CURE,
         )
     if broken := [f"{item.path} ({item.broken})" for item in wheel.libraries if item.broken]:

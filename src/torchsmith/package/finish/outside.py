@@ -146,7 +146,7 @@ def _take(path: Path, made: Settled, rules: Rules) -> Vendored:
     if real not in made.vendored:
         library = rules.read(path)
         if library is None or library.broken:
-            raise HostError(f"{path} is no library that can be read", "Install it again.")
+            raise HostError(f"{path} is not a library that can be read", "Install it again.")
         own = library.soname or path.name
         name = own if _family(own) else _hashed(own, real)
         made.vendored[real] = Vendored(name, real, library)

@@ -136,6 +136,31 @@ def archive_commands(folder: str, url: str, path: str, sha256: str) -> list[str]
     ]
 
 
+def pool_commands(folder: str, path: str, sha256: str) -> list[str]:
+    """One file of Debian's pool, its hash checked before it is unpacked."""
+    file = f"downloads/{sha256[:12]}-{plain_name(path.rsplit('/', 1)[-1])}"
+    unpack = (
+        # ./usr is taken off, as the one folder that an archive is in.
+        f"ar p {file} data.tar.xz | tar --extract --xz --directory {sh(folder)} "
+        "--strip-components=2 ./usr"
+        if path.endswith(".deb")
+        else sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1")
+    )
+    return [
+        needs_program("curl", "install curl"),
+        "mkdir -p downloads",
+        f"curl --fail --silent --show-error --location --retry 3 --output {file} "
+        f'"${{DEBIAN_MIRROR:-{DEBIAN_MIRROR}}}"/{sh(f"pool/{path}")}',
+        unless(
+            f"echo '{sha256}  {file}' | sha256sum --check --status",
+            f"{file} does not have the hash the facts say",
+        ),
+        sh("rm", "-rf", folder),
+        sh("mkdir", "-p", folder),
+        unpack,
+    ]
+
+
 def sdist_commands(folder: str, project: str, sha256: str, *, wheel: bool = False) -> list[str]:
     """A source archive, or a wheel, found in a package index by its hash; none of it is run."""
     # As PEP 503 writes a project's name in the address of its page.
@@ -173,7 +198,7 @@ def fetch_commands(fetch: Fetch) -> list[str]:
     """The commands that bring a source, whatever kind it is."""
     source, folder = fetch.source, fetch.into
     match source.kind:
-        case "debian" | "wheel" if source.files:
+        case "debian" | "wheel" | "pool" if source.files:
             return _lent_commands(fetch)
         case "debian":
             return debian_commands(folder, source, fetch.version)
@@ -206,11 +231,13 @@ def _lent_commands(fetch: Fetch) -> list[str]:
             sh("cp", "-R", f"{tree}/{file}", f"{folder}/{file}"),
         )
     ]
-    bring = (
-        sdist_commands(tree, source.package, source.sha256, wheel=True)
-        if source.kind == "wheel"
-        else debian_commands(tree, source, source.ref, home)
-    )
+    match source.kind:
+        case "wheel":
+            bring = sdist_commands(tree, source.package, source.sha256, wheel=True)
+        case "pool":
+            bring = pool_commands(tree, source.url, source.sha256)
+        case _:
+            bring = debian_commands(tree, source, source.ref, home)
     return [
         *bring,
         sh("rm", "-rf", folder),

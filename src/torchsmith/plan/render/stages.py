@@ -304,11 +304,12 @@ def environment_commands(resolution: Resolution, files: str) -> list[str]:
     first: list[str] = []
     if resolution.wheel_index:
         first = ["--index-url", resolution.wheel_index, f"torch=={resolution.version}"]
-        first = pip_install("/opt/venv/bin/python", python, first, "")
+        first = [f"/opt/venv/bin/python -m pip install {shlex.join(first)}"]
     elif resolution.use != "source":
         # Of an installed one the public version: its very build may be on no index.
         packages.append(f"torch=={resolution.torch}")
-    return [make, *first, *pip_install("/opt/venv/bin/python", python, packages, files)]
+    *newer, rest = pip_install("/opt/venv/bin/python", python, packages, files)
+    return [make, *newer, *first, rest]
 
 
 def pip_install(python: str, version: str, packages: Sequence[str], files: str) -> list[str]:

@@ -10,13 +10,13 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
 _DIRECTIVE = re.compile(
     r"^[ \t]*#[ \t]*(include|ifdef|ifndef|if|elif|else|endif|define|undef)\b[ \t]*(.*)",
     re.MULTILINE,
 )
 _INCLUDED = re.compile(r'(["<])([^">]+)[">]')
-_DEFINED = re.compile(r"(!?)[ \t]*defined[ \t]*\(?[ \t]*(\w+)[ \t]*\)?[ \t]*(?://.*)?$")
+_DEFINED = re.compile(r"(!?)[ \t]*defined[ \t]*(?:\([ \t]*)?(\w+)[ \t]*(?:\)[ \t]*)?(?://.*)?$")
 # What every C++ compiler on Linux defines that headers ask for, and what none is asked to.
 _USUAL = frozenset(["__cplusplus", "__linux__"])
 _NEVER = frozenset(["_WIN32", "_MSC_VER", "__APPLE__", "__CUDACC__", "__HIPCC__", "__CUDA_ARCH__"])

@@ -19,16 +19,16 @@ from torchsmith.toolchain.accel.unit import included_sources
 
 # Comments, strings, characters and lines of the preprocessor: no code, and they may hold braces.
 _NO_CODE = re.compile(
-    r"//[^\n]*|/\*.*?\*/"
-    r'|R"(?P<end>[^(\s]{0,16})\(.*?\)(?P=end)"'
+    r"//[^\n]*|/\*.*?(?:\*/|\Z)"
+    r'|R"(?P<end>[^(\s]{0,16})\(.*?(?:\)(?P=end)"|\Z)'
     r"|\"(?:\\.|[^\"\\\n])*\"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'"
     r"|^[ \t]*#(?:[^\n\\]|\\.|\\\n)*",
     re.DOTALL | re.MULTILINE,
 )
 _BREAK = re.compile(r"[{};]")
-_NAMESPACE = re.compile(r"\bnamespace\b\s*(?:\[\[.*?\]\]\s*)?([\w:]*)\s*$", re.DOTALL)
+_NAMESPACE = re.compile(r"\bnamespace\b(?:\s*\[\[[^\[\]]*\]\])?(?:\s*([\w:]+))?\s*$")
 _LINKAGE = re.compile(r"\bextern\s*$")
-_CALLED = re.compile(r"([A-Za-z_]\w*)\s*\(")
+_CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 _NO_FUNCTION = re.compile(r"\s*(?:using|typedef|struct|class|enum|union|friend|return)\b")
 _TEMPLATE = re.compile(r"\s*template\s*<")
 _NOT_A_NAME = frozenset(
@@ -72,7 +72,7 @@ def _functions(code: str) -> Iterator[Function]:
                 head = code[start:end] if not bodies else ""
                 named = _NAMESPACE.search(head) if not bodies else None
                 if named is not None:
-                    inside.append(named[1])
+                    inside.append(named[1] or "")
                 elif not bodies and _LINKAGE.search(head):
                     inside.append("::")
                 else:

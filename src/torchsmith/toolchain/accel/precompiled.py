@@ -27,7 +27,7 @@ _MACRO = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b", re.MULTILINE)
 # What only another compiler reads, with no condition inside.
 _FOR_WINDOWS = re.compile(
-    r"^[ \t]*#[ \t]*if(?:def[ \t]+|[ \t]+defined[ \t]*\(?[ \t]*)(?:_MSC_VER|_WIN32)\)?[ \t]*(?://[^\n]*)?\n"
+    r"^[ \t]*#[ \t]*if(?:def[ \t]+|[ \t]+defined[ \t]*(?:\([ \t]*)?)(?:_MSC_VER|_WIN32)\)?[ \t]*(?://[^\n]*)?\n"
     r"(?:(?![ \t]*#[ \t]*(?:if|el|endif))[^\n]*\n)*[ \t]*#[ \t]*endif\b",
     re.MULTILINE,
 )

@@ -11,8 +11,20 @@ function localTimes(root) {
 }
 localTimes(document);
 
+// What is selected in a part stays selected; the news of it come after that.
+const held = new Map();
+document.addEventListener("selectionchange", () => {
+  for (const [element, html] of [...held]) put(element, html);
+});
+
 function put(element, html) {
+  held.delete(element);
   if (element.shown === html) return;
+  const chosen = getSelection();
+  if (!chosen.isCollapsed && chosen.containsNode(element, true)) {
+    held.set(element, html);
+    return;
+  }
   element.shown = html;
   const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
   const open = [...element.querySelectorAll("details[open][id]")].map((item) => item.id);
@@ -40,6 +52,7 @@ function follow(root) {
   const log = document.getElementById("log");
   const end = document.getElementById("follow");
   const most = 2000000;
+  let length = log ? log.textContent.length : 0;
   let source = null;
   let last = "";
   const toEnd = () => { if (log && end.checked) log.scrollTop = log.scrollHeight; };
@@ -62,8 +75,13 @@ function follow(root) {
     source.addEventListener("log", (event) => {
       last = event.lastEventId;
       if (!log) { location.reload(); return; }
-      log.append(JSON.parse(event.data).text);
-      while (log.textContent.length > most && log.childNodes.length > 1) log.firstChild.remove();
+      const piece = document.createTextNode(JSON.parse(event.data).text);
+      log.append(piece);
+      length += piece.length;
+      while (length > most && log.firstChild !== piece) {
+        length -= log.firstChild.length;
+        log.firstChild.remove();
+      }
       toEnd();
     });
     source.addEventListener("over", () => {

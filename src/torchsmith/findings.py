@@ -1,4 +1,4 @@
-"""One line of what the doctor says of an environment."""
+"""What a doctor found: of a machine, of a node, of an installed torch."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Literal
 
 from msgspec import Struct
 
-# `fail`: torch, or a library built against it, cannot work. `info` judges nothing.
+# `fail`: it cannot work as it is. `info` judges nothing.
 Rating = Literal["ok", "warn", "fail", "info"]
 
 
 class Finding(Struct, frozen=True):
-    """What was found, why it matters and what to do; the last two only where it does."""
+    """What is there and what is needed; why it matters and what to do, where it does."""
 
     subject: str
     found: str
     rating: Rating
     why: str = ""
     cure: str = ""
+    needed: str = ""
 
 
 def worst(findings: Iterable[Finding]) -> Rating:
