@@ -7,12 +7,13 @@ variable, the variable before the file, and programs that torchsmith starts see 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.errors import UsageError
+
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,18 @@ def read_settings() -> dict[str, str]:
     """What the file holds, by key; a mistake in it is named."""
     path = settings_file()
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read: {error.strerror}", "Mend it, or move it away."
+        ) from None
+    from torchsmith.foreign import MalformedError, decode_toml  # Most people have no such file.
+
+    try:
+        table = decode_toml(content, dict[str, object], _MOST_BYTES)
+    except MalformedError as error:
         raise UsageError(f"{path} cannot be read: {error}", "Mend it, or move it away.") from None
     return dict(_checked(path, table))
 

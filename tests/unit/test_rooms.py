@@ -21,7 +21,7 @@ RANKS = (
     (
         "files",
         "findings",
-        "foreign_json",
+        "foreign",
         "inputs",
         "names",
         "owners",

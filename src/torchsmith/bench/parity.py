@@ -20,7 +20,7 @@ from torchsmith.bench.process import Worker, WorkerLost
 from torchsmith.bench.result import Contender, Facts
 from torchsmith.bench.worker.operator_table import EXCLUDED, table
 from torchsmith.errors import UsageError
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.inputs import check_file
 
 _FORMATS = {

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import UsageError
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.inputs import check_file
 
 FORMAT = 1

@@ -17,7 +17,7 @@ from torchsmith.engine.disk import room
 from torchsmith.engine.events import Event, RunStarted
 from torchsmith.engine.journal import Journal
 from torchsmith.errors import HostError, UsageError
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.owners import read_plain, who_else_writes
 
 _FILE = "command.json"

@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from torchsmith.engine.events import Event, RunStarted
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.governor_events import (
     Finished,

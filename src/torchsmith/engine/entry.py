@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from torchsmith.engine.trees import Item, copy_file
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.owners import read_plain, who_else_writes
 from torchsmith.plan.models import Step
 

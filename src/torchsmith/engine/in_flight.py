@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.engine.compile_log import MEMORY, MemoryRecord
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import msgspec
 from torchsmith.engine import events
 from torchsmith.engine.compile_log import CompileRecord, read_compiles
 from torchsmith.engine.disk import write_whole
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.toolchain.accel.accelerate import FILE, FOLDER
 from torchsmith.toolchain.ninja_log import Edge, read_dependencies, read_graph, read_log
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
+from torchsmith.foreign import MalformedError, decode_toml
 from torchsmith.plan.attest import Origin
 from torchsmith.plan.lock import (
     FORMAT,
@@ -44,13 +42,10 @@ def read_lock(path: Path) -> Lock:
     hint = "`torchsmith lock` writes one."
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            raise ValueError("it is too large")
-        lock = msgspec.convert(tomllib.loads(content.decode()), Lock)
+            lock = decode_toml(file.read(_MOST_BYTES + 1), Lock, _MOST_BYTES)
     except OSError as error:
         raise LockError(f"{path} cannot be read: {error.strerror}", hint) from None
-    except (ValueError, msgspec.ValidationError) as error:
+    except MalformedError as error:
         raise LockError(f"{path} is not a lock: {error}", hint) from None
     if lock.format != FORMAT:
         raise LockError(

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.engine.disk import room, write_whole
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Step
 from torchsmith.plan.publish import Delivery

@@ -18,7 +18,7 @@ from msgspec import Struct
 from torchsmith.engine.disk import room, write_whole
 from torchsmith.errors import TorchsmithError
 from torchsmith.findings import Finding
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.jobs.engines.slurm import Slurm
 from torchsmith.owners import read_plain
 

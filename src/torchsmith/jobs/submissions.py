@@ -23,7 +23,7 @@ from torchsmith.engine.database import Database, Mode
 from torchsmith.engine.journal import born
 from torchsmith.engine.store import default_root, is_shared
 from torchsmith.errors import UsageError
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.jobs.client import EngineId, Status, Submitted
 from torchsmith.jobs.states import State
 

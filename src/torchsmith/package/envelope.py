@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import UsageError, VerificationError
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.package.keys import PublicKey
 from torchsmith.plan.attest import attestations
 from torchsmith.sources.tree import file_hash

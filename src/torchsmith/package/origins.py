@@ -16,7 +16,7 @@ from msgspec import Struct
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.plan.attest import Origin
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.dates import source_date

@@ -13,7 +13,6 @@ An artifact that no entry names is refused; of several that name it, one must ho
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -23,6 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from torchsmith.errors import UsageError
+from torchsmith.foreign import MalformedError, decode_toml
 from torchsmith.inputs import check_file
 from torchsmith.package.envelope import SignatureError, Signed, check
 from torchsmith.package.keys import PublicKey
@@ -55,9 +55,8 @@ def read_policy(path: Path) -> Policy:
     check_file(path, "docs/provenance.md shows a policy.")
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode()
-        return msgspec.convert(tomllib.loads(text), Policy)
-    except (ValueError, msgspec.ValidationError) as error:
+            return decode_toml(file.read(_MOST_BYTES + 1), Policy, _MOST_BYTES)
+    except MalformedError as error:
         raise UsageError(
             f"{path} is not a policy: {error}", "docs/provenance.md shows one."
         ) from None

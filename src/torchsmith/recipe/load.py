@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, RecipeProblem
 from torchsmith.facts.files import Facts, shipped
+from torchsmith.foreign import LONG_KEY, MAX_KEY_PARTS
 from torchsmith.recipe.matrix import MAX_VARIANTS, count_variants, expand
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.names import unknown_names
@@ -26,7 +27,6 @@ from torchsmith.recipe.shown import Written, dotted, shortened
 
 MAX_RECIPE_BYTES = 1 << 20
 MAX_FILE_BYTES = 16 << 20
-MAX_KEY_PARTS = 100
 # Nobody reads more than this at once.
 MAX_PROBLEMS = 100
 
@@ -141,17 +141,11 @@ def text_of(data: bytes) -> str:
 
 
 _AT_LINE = re.compile(r" ?\(at (?:line (\d+), column \d+|end of document)\)")
-# tomllib takes time by the square of a dotted key's length: a megabyte of `a.a.a…` is hours.
-_LONG_KEY = re.compile(
-    r"""(?<![\w-])(?:(?:[\w-]{1,99}+|"[^"\n]{0,99}"|'[^'\n]{0,99}')[ \t]*+\.[ \t]*+)"""
-    rf"{{{MAX_KEY_PARTS}}}",
-    re.ASCII,
-)
 
 
 def parse_toml(text: str, shown: str) -> dict[str, Any]:
     """The table a text holds. Raises `RecipeError` if it is not TOML."""
-    if long := _LONG_KEY.search(text):
+    if long := LONG_KEY.search(text):
         line = text.count("\n", 0, long.start()) + 1
         message = f"a key has more than {MAX_KEY_PARTS} parts"
         raise RecipeError(shown, [RecipeProblem(message, line=line)])

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import OutputError, UsageError
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.ship.conda_package import Record, read_record, stem
 from torchsmith.ship.folder import (
     Action,

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from torchsmith.errors import UsageError, VerificationError
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.ship.archives import CHUNK, escapes
 from torchsmith.sources.unfolding import (
     BombError,

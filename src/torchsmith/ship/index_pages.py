@@ -15,7 +15,7 @@ from msgspec import Struct
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 
 API_VERSION = "1.4"
 JSON_TYPE = "application/vnd.pypi.simple.v1+json"
@@ -53,6 +53,10 @@ class IndexFile(Struct, frozen=True, rename="kebab", omit_defaults=True):
     def version(self) -> Version:
         """The version its name says."""
         return parse_wheel_filename(self.filename)[1]
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is no wheel's: msgspec makes it an error of the page."""
+        parse_wheel_filename(self.filename)
 
 
 class ProjectStatus(Struct, frozen=True, omit_defaults=True):

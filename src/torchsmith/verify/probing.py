@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.temporary import temporary_folder
 from torchsmith.verify.buildconfig import BuildConfig, archs_of, parse_config
 from torchsmith.verify.checks import Check

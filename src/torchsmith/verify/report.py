@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.files import write_result
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.verify.checks import Check, Status
 
 Rating = Literal["pass", "warn", "fail"]

@@ -29,14 +29,15 @@ class Round:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        self.pending: set[str] = set()
+        self.pending: frozenset[str] = frozenset()
         self.problems: dict[str, str] = {}
+        self.finished = 0
 
     def begin(self, root: Path, names: list[str]) -> None:
         """Look at nodes, some at once; nobody waits for it."""
         with self._turn:
             new = [name for name in names if name not in self.pending]
-            self.pending.update(new)
+            self.pending |= set(new)
             for name in new:
                 self.problems.pop(name, None)
         threading.Thread(target=self._go, args=(root, new), daemon=True).start()
@@ -52,7 +53,8 @@ class Round:
             self.problems[name] = str(getattr(error, "message", error))
         finally:
             with self._turn:
-                self.pending.discard(name)
+                self.finished += 1
+                self.pending -= {name}
 
 
 def _round(request: Request) -> Round:
@@ -68,7 +70,11 @@ def doctor(request: Request) -> Response:
     host = machine(request).host(fresh="again" in request.query_params)
     lines = examine(host, shipped(), None, Needs())
     portal = portal_of(request)
-    listed, silent = portal.moments.get("nodes", lambda: nodes(portal.root))
+    round_ = _round(request)
+    # Read before the nodes, and what was known before the last report is not asked for again:
+    # a node that is no longer pending is shown with its report.
+    pending = round_.pending
+    listed, silent = portal.moments.get(("nodes", round_.finished), lambda: nodes(portal.root))
     return page(
         request,
         "doctor.html",
@@ -76,7 +82,8 @@ def doctor(request: Request) -> Response:
         rating=worst(lines),
         nodes=listed,
         silent=silent,
-        round=_round(request),
+        pending=pending,
+        problems=round_.problems,
     )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.errors import OutputError
-from torchsmith.foreign_json import decode
+from torchsmith.foreign import decode
 from torchsmith.package.finish.manylinux import Tag
 
 _LIMIT = 3600

@@ -1,0 +1,45 @@
+"""JSON and TOML that others wrote, or a kill cut short: one error whatever is wrong."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+MAX_KEY_PARTS = 100
+# tomllib takes time by the square of a dotted key's length: a megabyte of `a.a.a…` is hours.
+LONG_KEY = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]{1,99}+|"[^"\n]{0,99}"|'[^'\n]{0,99}')[ \t]*+\.[ \t]*+)"""
+    rf"{{{MAX_KEY_PARTS}}}",
+    re.ASCII,
+)
+
+
+class MalformedError(msgspec.ValidationError):
+    """It cannot be parsed, has other types than it should, is no text, or nests without end."""
+
+
+def decode(content: bytes | str, kind: type[T]) -> T:
+    """Read JSON of a kind; msgspec alone lets two of the errors through under other names."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise MalformedError(str(error)) from None
+
+
+def decode_toml(content: bytes, kind: type[T], most_bytes: int) -> T:
+    """Read TOML of a kind."""
+    import tomllib  # A reader of JSON starts without it.
+
+    if len(content) > most_bytes:
+        raise MalformedError("it is too large")
+    try:
+        text = content.decode()
+        if LONG_KEY.search(text):
+            raise MalformedError(f"a key has more than {MAX_KEY_PARTS} parts")
+        return msgspec.convert(tomllib.loads(text), kind)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(str(error)) from None
