@@ -238,6 +238,22 @@ def test_an_archive_in_a_bundle_is_held_against_the_hash_the_recipe_pins(tmp_pat
         planned({"extension-near": tmp_path / "near-1.0"}, {})
 
 
+def test_a_file_of_debians_pool_comes_out_of_a_bundle_by_its_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEBIAN_MIRROR", "http://127.0.0.1:9")
+    archive = tmp_path / "near_1.0.orig.tar.gz"
+    (tmp_path / "near-1.0").mkdir()
+    (tmp_path / "near-1.0/near.h").write_text("#pragma once")
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "near-1.0", "near-1.0")
+    source = SourceChoice("pool", url="main/n/near/near_1.0.orig.tar.gz", sha256=file_hash(archive))
+    write_bundle({}, {archive_name(source): archive}, tmp_path / "b.bundle")
+    choice = from_bundle(tmp_path / "b.bundle", source, tmp_path / "cache")
+    fetch(choice, tmp_path / "out", cache=tmp_path / "cache")
+    assert (tmp_path / "out/near.h").is_file()
+
+
 def test_python_packages_of_a_bundle_are_in_the_keys_of_what_takes_them(tmp_path: Path) -> None:
     loaded = parse_recipe(RECIPE, "test", None)
     host = Host(platform="linux-x86_64", system="debian-12")

@@ -279,7 +279,7 @@ def _torch(manifest: Manifest, bundle: Path) -> str:
 
 def archive_name(source: SourceChoice) -> str:
     """The file of a bundle that has the archive of a source; empty for what is no archive."""
-    pinned = source.kind in ("archive", "sdist", "wheel") and source.sha256
+    pinned = source.kind in ("archive", "sdist", "wheel", "pool") and source.sha256
     return f"archives/{source.sha256}/archive" if pinned else ""
 
 

@@ -292,18 +292,21 @@ def fetch_debian(
     return FetchedSource("debian", location, evidence, tuple(fetch.notes))
 
 
-def fetch_pool(
-    choice: SourceChoice,
-    destination: Path,
-    *,
-    cache: Path,
-    progress: Progress,
-    retry: Retry = PATIENT,
-) -> FetchedSource:
-    """Bring one file of Debian's pool, an archive or a package, by its hash; unpack it."""
+def pool_file(
+    choice: SourceChoice, cache: Path, progress: Progress
+) -> tuple[Path, str, tuple[str, ...]]:
+    """One file of Debian's pool by its hash: an archive or a package; where from, and notes."""
     urls = [f"{mirror}/pool/{urllib.parse.quote(choice.url, safe='/+~:')}" for mirror in mirrors()]
-    file, used = download(urls, cache, sha256=choice.sha256, progress=progress, retry=retry)
+    file, used = download(urls, cache, sha256=choice.sha256, progress=progress)
+    notes = () if used else ("taken from the cache: a file of this hash was there",)
+    return file, shown(used or urls[0]), notes
+
+
+def fetch_pool(
+    choice: SourceChoice, destination: Path, *, cache: Path, progress: Progress
+) -> FetchedSource:
+    """Bring one file of Debian's pool and unpack it."""
+    file, location, notes = pool_file(choice, cache, progress)
     extract(file, destination, name=choice.url.rsplit("/", 1)[-1], progress=progress)
     evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}
-    notes = () if used else ("taken from the cache: a file of this hash was there",)
-    return FetchedSource("pool", shown(used or urls[0]), evidence, notes)
+    return FetchedSource("pool", location, evidence, notes)

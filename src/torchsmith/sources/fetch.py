@@ -13,7 +13,7 @@ from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.archive import archive_file, fetch_archive
 from torchsmith.sources.bundle import fetch_bundle
 from torchsmith.sources.cache import emptied
-from torchsmith.sources.debian import fetch_debian, fetch_pool
+from torchsmith.sources.debian import fetch_debian, fetch_pool, pool_file
 from torchsmith.sources.folder import fetch_folder
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.models import FetchedSource, Progress, quiet
@@ -59,6 +59,8 @@ def archive_of(choice: SourceChoice, cache: Path, project: Path) -> Path:
     if choice.kind == "archive":
         place = structs.replace(choice, path=str(project / choice.path) if choice.path else "")
         return archive_file(place, cache, quiet)[0]
+    if choice.kind == "pool":
+        return pool_file(choice, cache, quiet)[0]
     return sdist_file(choice, cache, quiet)[0]
 
 
