@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from torchsmith.engine.door import Wanted, plan_recipe
-from torchsmith.engine.preflight import emulated, ensure_platform
+from torchsmith.engine.preflight import emulated, ensure_platform, ensure_toolkits
 from torchsmith.engine.store import Store
 from torchsmith.errors import HostError
-from torchsmith.host.models import Host
+from torchsmith.host.models import Host, Toolkit
 from torchsmith.plan.attest import is_attestation
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Plan, Step
@@ -155,6 +155,23 @@ def test_a_platform_nothing_here_can_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="cannot be compiled on this linux-x86_64 machine"):
         ensure_platform(planned(other, tmp_path), HOST)
     assert ensure_platform(planned(TORCH, tmp_path), HOST) == ""
+
+
+def test_a_cuda_this_machine_does_not_have_is_refused_before_anything_is_installed(
+    tmp_path: Path,
+) -> None:
+    text = TORCH.replace('python = "3.11"', 'python = "3.11"\ncuda = "12.6"\ngpus = ["8.6"]')
+    plan = planned(text, tmp_path)
+
+    def host(version: str) -> Host:
+        found = Toolkit(path="/opt/cuda", version=version, nvcc="/opt/cuda/bin/nvcc")
+        return HOST.model_copy(update={"cuda": (found,)})
+
+    with pytest.raises(HostError, match=r"no CUDA 12\.6 \(here: 13\.0\.88\)"):
+        ensure_toolkits(plan, host("13.0.88"))
+    ensure_toolkits(plan, host("12.6.85"))
+    # A container brings its own.
+    ensure_toolkits(planned(in_debian(12, text), tmp_path), HOST)
 
 
 def test_only_an_emulator_that_is_enabled_counts(tmp_path: Path) -> None:

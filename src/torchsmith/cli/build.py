@@ -112,6 +112,7 @@ def build(
         ensure_formats,
         ensure_platform,
         ensure_programs,
+        ensure_toolkits,
         lacks_cache,
     )
     from torchsmith.engine.schedule import choose
@@ -148,6 +149,8 @@ def build(
     plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
     ensure = partial(ensure_packages, install=install_deps)
     acts = not dry_run and on is None
+    if acts:
+        ensure_toolkits(plan, here)
     if acts and install_deps and not no_accel and not plan.inside:
         add_packages([ALLOCATOR])
     if on is None and lacks_cache(plan):

@@ -86,6 +86,22 @@ def ensure_platform(plan: Plan, host: Host) -> str:
     return ""
 
 
+def ensure_toolkits(plan: Plan, host: Host) -> None:
+    """Refuse to compile with a CUDA that this machine does not have."""
+    compiled = {step.variant for step in plan.steps if step.kind == "compile"} - plan.inside
+    for item in plan.variants:
+        if item.variant not in compiled or item.cuda is None or item.cuda.toolkit != "system":
+            continue
+        wanted = item.cuda.version
+        if wanted not in {".".join(found.version.split(".")[:2]) for found in host.cuda}:
+            found = ", ".join(found.version for found in host.cuda) or "none"
+            raise HostError(
+                f"this machine has no CUDA {wanted} (here: {found})",
+                "`torchsmith plan` says where it comes from, and which distribution's container "
+                "brings it.",
+            )
+
+
 # What the kernel calls the emulator of each platform, where Debian's packages register it.
 _EMULATORS = {"linux-x86_64": "qemu-x86_64", "linux-aarch64": "qemu-aarch64"}
 
