@@ -123,6 +123,15 @@ def test_help_explains_itself_and_repeats_no_dots(run: Run) -> None:
         assert "......" not in run("help", *words)[1]
 
 
+def test_a_bundle_can_be_looked_at_before_it_is_made(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "sources.bundle"
+    words = ("bundle", "--preset", "quickstart", "--python", "3.11", "-o", str(target))
+    code, out, _ = run(*words, "--dry-run", "--json")
+    assert code == 0
+    assert {step["kind"] for step in json.loads(out)["steps"]} == {"fetch"}
+    assert not target.exists()
+
+
 def test_steps_are_named_by_the_beginning_of_their_ids(run: Run) -> None:
     words = ("build", "--preset", "quickstart", "--python", "3.11", "--dry-run", "--json")
     kinds = {step["kind"] for step in json.loads(run(*words, "--step", "patch")[1])["steps"]}

@@ -21,6 +21,7 @@ def bundle(
         Path | None,
         typer.Option("--host", help="For the machine this file describes (doctor --json)."),
     ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched.")] = False,
     no_lock: wishes.NoLock = False,
     quiet: wishes.Quiet = False,
     json: wishes.Json = False,
@@ -36,9 +37,11 @@ def bundle(
     """
     from torchsmith.cli import planning
     from torchsmith.cli.output import answer, counted
-    from torchsmith.cli.show_build import display
+    from torchsmith.cli.show_build import display, show_dry_run
     from torchsmith.engine.build import bundle as write
+    from torchsmith.engine.build import fetching
     from torchsmith.engine.door import Wanted
+    from torchsmith.engine.outlook import outlook
     from torchsmith.engine.store import Store
 
     loaded = wishes.loaded(recipe, preset, given)
@@ -49,6 +52,9 @@ def bundle(
     place = Store(store)
     wanted = Wanted(elsewhere=host is not None, must=False, lock=not no_lock)
     plan = planning.make(loaded, here, json=json, store=place, wanted=wanted)
+    if dry_run:
+        show_dry_run(outlook(fetching(plan), place, project=project), json=json)
+        return
     with display(plan, json=False, quiet=quiet or json) as shown:
         held = write(
             plan,

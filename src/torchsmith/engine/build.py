@@ -60,6 +60,11 @@ def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str
     )
 
 
+def fetching(plan: Plan) -> Plan:
+    """What of a plan brings sources: the rest may read files that only another machine has."""
+    return replace(plan, steps=tuple(step for step in plan.steps if step.source is not None))
+
+
 def bundle(
     plan: Plan,
     store: Store,
@@ -73,11 +78,10 @@ def bundle(
 
     `elsewhere` is the machine the packages are for, if it is not this one.
     """
-    fetches = tuple(step for step in plan.steps if step.source is not None)
+    sources = fetching(plan)
+    fetches = sources.steps
     entries: dict[str, Path] = {}
     if fetches:
-        # Nothing else of the plan: it may read files that only the other machine has.
-        sources = replace(plan, steps=fetches)
         brought = build(sources, store, project=project, on_event=on_event)
         entries = {tree_name(step): brought.work / step.outputs[0] for step in fetches}
     more = [line for tree in entries.values() for line in required(tree)]
