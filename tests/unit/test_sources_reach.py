@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from torchsmith.engine import door
+from torchsmith.engine.store import Store
 from torchsmith.facts.files import shipped
+from torchsmith.host.models import Host
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.models import Recipe
 from torchsmith.sources.reach import answers, with_reachable_source
@@ -47,3 +52,20 @@ def test_nothing_else_is_changed_and_nobody_is_asked(text: str) -> None:
 
 def test_a_repository_that_is_not_there_does_not_answer() -> None:
     assert not answers("file:///nowhere/at/all")
+
+
+def test_only_the_variants_debian_has_are_taken_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "answers", lambda _: False)
+    loaded = parse_recipe(
+        'torch = "2.6.0"\npython = "3.12"\n[matrix]\ntorch = ["2.6.0", "2.8.0"]', "test", None
+    )
+    notes: list[str] = []
+    host = Host(platform="linux-x86_64", system="debian-12")
+    plan = door.plan_recipe(loaded, host, Store(tmp_path / "store"), say=notes.append)
+    assert {item.torch: item.source.kind for item in plan.variants} == {
+        "2.6.0": "debian",
+        "2.8.0": "git",
+    }
+    assert len(notes) == 1

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ from torchsmith.sources.tree import tree_hash
 from torchsmith.toolchain.accel import SAME, SWITCH
 
 if TYPE_CHECKING:
+    from torchsmith.recipe.models import Recipe
     from torchsmith.sources.bundle import Manifest
 
 # How long an answer of a server, or its silence, holds.
@@ -94,12 +96,23 @@ class RefusedError(ConflictError):
 
 
 def resolutions(
-    loaded: LoadedRecipe, host: Host, *, variant: str = "", some: bool = False
+    loaded: LoadedRecipe,
+    host: Host,
+    *,
+    variant: str = "",
+    some: bool = False,
+    reachable: Callable[[Recipe], Recipe] = lambda recipe: recipe,
 ) -> list[Resolution]:
-    """Every variant of a recipe with all choices made, or the one that is named."""
+    """Every variant of a recipe with all choices made, or the one that is named.
+
+    `reachable` gives the recipe of a variant a source that can be fetched from here.
+    """
     facts = shipped()
     variants = [named(loaded.recipe, variant)] if variant else expand(loaded.recipe)
-    outcomes = [resolve(item, facts, host, loaded.files) for item in variants]
+    outcomes = [
+        resolve(with_fields(item, recipe=reachable(item.recipe)), facts, host, loaded.files)
+        for item in variants
+    ]
     refused = tuple(item for item in outcomes if isinstance(item, Refusal))
     resolved = [item for item in outcomes if not isinstance(item, Refusal)]
     if refused and not (some and resolved):
@@ -118,14 +131,21 @@ def plan_recipe(
     wanted = wanted or Wanted()
     if wanted.here and loaded.recipe.system is not None:
         loaded = with_fields(loaded, recipe=loaded.recipe.model_copy(update={"system": None}))
-    if not wanted.elsewhere:
-        reached = _remembering(store) if wanted.bundle is None else _holds_git(wanted.bundle)
-        recipe, note = with_reachable_source(loaded.recipe, shipped(), reached)
-        if note:
-            loaded = with_fields(loaded, recipe=recipe)
-        if note and wanted.bundle is None:
+    reached = cache(_remembering(store) if wanted.bundle is None else _holds_git(wanted.bundle))
+    notes: set[str] = set()
+
+    def reachable(recipe: Recipe) -> Recipe:
+        if wanted.elsewhere:
+            return recipe
+        recipe, note = with_reachable_source(recipe, shipped(), reached)
+        if note and note not in notes and wanted.bundle is None:
             say(note)
-    resolved = resolutions(loaded, host, variant=wanted.variant, some=wanted.some)
+        notes.add(note)
+        return recipe
+
+    resolved = resolutions(
+        loaded, host, variant=wanted.variant, some=wanted.some, reachable=reachable
+    )
     plan = make_plan(
         loaded.recipe, resolved, shipped(), __version__, name=wanted.variant, here=wanted.here
     )
