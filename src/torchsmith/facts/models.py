@@ -701,6 +701,8 @@ class SystemsFile(_Model, frozen=True, kw_only=True):
     cpython: list[CPython]
     debian: list[DebianSource]
     debian_build: list[DebianBuild] = []
+    # Platform -> the names gcc has for its CPUs.
+    cpus: dict[str, list[str]] = {}
 
 
 class MagmaRelease(Fact, frozen=True, kw_only=True):

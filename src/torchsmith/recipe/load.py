@@ -159,6 +159,8 @@ def parse_toml(text: str, shown: str) -> dict[str, Any]:
         plain = _AT_LINE.sub("", message)
         if "Cannot overwrite a value" in plain or "Cannot declare" in plain:
             plain = f"a key or table is written twice ({plain[0].lower()}{plain[1:]})"
+        if plain == "Invalid value":
+            plain += "; text is written in quotes"
         problem = RecipeProblem(f"not valid TOML: {plain}", line=line_number)
     except (ValueError, OverflowError) as error:
         # Python reads no number of more than 4300 digits; it does not say where it stands.

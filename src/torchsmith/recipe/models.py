@@ -117,12 +117,15 @@ class Cuda(Section):
     )
 
 
+_LABEL = re.compile(r"\A(?:cu([0-9]{1,2})|([0-9]{2}))([0-9])\Z")
+
+
 def _short_cuda(value: Any) -> Any:
-    """A release as it is, or as wheels are labelled: cu126."""
+    """A release as it is, or as wheels are labelled: cu126, or 126."""
     if value is False:
         return {"version": "none"}
     if isinstance(value, str):
-        return {"version": re.sub(r"\Acu([0-9]{1,2})([0-9])\Z", r"\1.\2", value)}
+        return {"version": _LABEL.sub(r"\1\2.\3", value)}
     return value
 
 

@@ -110,11 +110,14 @@ def _problem(
         message = "is not a key of a recipe"
         if elsewhere and not meant:
             message = f"does not belong here; it is a key of {' or '.join(elsewhere[:3])}"
-        elif not meant and siblings:
+        if not meant and siblings and path[:-1]:
             message += f"; here it may be one of {', '.join(siblings)}"
+        if path[:-1] == ("companions",):
+            message += "; other packages go into [stack] or [[companions.extension]]"
         return RecipeProblem(message, key=key, line=line, meant=meant)
     if "missing" in kinds:
-        return RecipeProblem("is missing", key=key, line=line)
+        example = ": name one release at the top, such as torch = '2.6.0'" if key == "torch" else ""
+        return RecipeProblem(f"is missing{example}", key=key, line=line)
 
     messages = list(dict.fromkeys(_message(item, value) for item in items))
     allowed = [
@@ -129,7 +132,9 @@ def _problem(
         # A secret is not repeated in messages, which end up in logs.
         plain = False
     said = f"{shortened(value)}: " if plain else ""
-    return RecipeProblem(said + ", or ".join(messages), key=key, line=line, meant=meant)
+    expected = " or ".join(message.removeprefix("must be ") for message in messages[1:])
+    text = said + ", or ".join(filter(None, (messages[0], expected)))
+    return RecipeProblem(text, key=key, line=line, meant=meant)
 
 
 def _message(item: dict[str, Any], value: Any) -> str:

@@ -8,8 +8,10 @@ from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, DebianBuild, VendoredFile
 from torchsmith.facts.ranges import python_release, requirement, version_range
 from torchsmith.facts.torch import entry_for
+from torchsmith.names import did_you_mean
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import (
+    Caution,
     Caution,
     Choice,
     CudaChoice,
@@ -140,7 +142,7 @@ def build_env(
     return env
 
 
-def cpu_flags(recipe: Recipe, target: Target, decided: Decided) -> str:
+def cpu_flags(facts: Facts, recipe: Recipe, target: Target, decided: Decided) -> str:
     """The compiler flag for the CPU; none for a portable build."""
     wish = recipe.cpu
     if wish == "portable":
@@ -158,6 +160,15 @@ def cpu_flags(recipe: Recipe, target: Target, decided: Decided) -> str:
     decided.choices.append(
         Choice("CPU", flags, "the recipe says so; the result may not start on an older CPU")
     )
+    name = flags.partition("=")[2].partition("+")[0]
+    known = facts.systems.cpus.get(target.platform, [])
+    if not flags.startswith("-mtune=") and name not in known:
+        decided.cautions.append(
+            Caution(
+                f"gcc is not known to have a CPU {name!r} on {target.platform}",
+                did_you_mean(name, known),
+            )
+        )
     return flags
 
 

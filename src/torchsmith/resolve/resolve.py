@@ -391,7 +391,7 @@ class _Attempt:
         version = self._version()
         frontend = entry_for(facts.torch.frontend, torch)
         system = find_system(facts, target.system)
-        flags = cpu_flags(recipe, target, decided)
+        flags = cpu_flags(facts, recipe, target, decided)
         debian = debian_build(facts, torch, self.source, decided)
         if not has_cmake_wheels(self.python):
             decided.choices.append(
