@@ -12,7 +12,6 @@ from torchsmith.names import did_you_mean
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import (
     Caution,
-    Caution,
     Choice,
     CudaChoice,
     SourceChoice,
