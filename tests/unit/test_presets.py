@@ -256,7 +256,10 @@ def test_gemfield_is_linked_to_mkl_and_holds_caffe2() -> None:
     env = dict(compiling(plan, "torch").env)
     assert (env["BLAS"], env["BUILD_CAFFE2"], env["BUILD_CAFFE2_OPS"]) == ("MKL", "1", "1")
     environment = next(step for step in plan.steps if step.kind == "environment")
-    assert env["CMAKE_PREFIX_PATH"] == f"@/{environment.outputs[0]}"
+    assert env["CMAKE_LIBRARY_PATH"] == f"@/{environment.outputs[0]}/lib"
+    assert env["CMAKE_INCLUDE_PATH"] == f"@/{environment.outputs[0]}/include"
+    # CMake would take the environment's own ninja, which does not compile in batches.
+    assert "CMAKE_PREFIX_PATH" not in env
     assert any("mkl-static==2021.1.1" in command for command in environment.commands)
     packed = next(step for step in plan.steps if step.id == "package-conda-gemfield-conda")
     assert not [name for name in arguments(packed, CondaSpec).depends if "blas" in name]

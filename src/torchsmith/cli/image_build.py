@@ -53,7 +53,7 @@ def build(
     from msgspec.structs import replace
 
     from torchsmith.cli import planning
-    from torchsmith.cli.output import print_json
+    from torchsmith.cli.output import print_json, tell
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import waiting
@@ -63,6 +63,7 @@ def build(
     from torchsmith.engine.preflight import ensure_platform, ensure_programs
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
+    from torchsmith.errors import NoContainerToolError
     from torchsmith.images.find import find_engine
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
     from torchsmith.recipe.compose import with_training
@@ -91,7 +92,10 @@ def build(
         from torchsmith.cli.show_build import show_dry_run
         from torchsmith.engine.outlook import outlook
 
-        find_engine(engine)
+        try:
+            find_engine(engine)
+        except NoContainerToolError as error:
+            tell(f"! {error.message}; the build itself would end here. {error.hint}")
         ahead = outlook(plan, root, project=project, work=work, only=wanted)
         show_dry_run(ahead, json=json)
         return

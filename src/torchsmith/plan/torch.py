@@ -281,8 +281,10 @@ def torch_steps(
         # CMake looks there, and silently goes without where it finds nothing.
         env = (*env, ("MAGMA_HOME", f"@/{magma.outputs[0]}"))
     if resolution.feature("mkl") == "static" and "CMAKE_PREFIX_PATH" not in dict(env):
-        # pip put it there.
-        env = (*env, ("CMAKE_PREFIX_PATH", f"@/{env_folder(variant)}"))
+        # pip put it there. As a CMAKE_PREFIX_PATH the environment would also give CMake its own
+        # ninja before the one on the PATH, which compiles in batches.
+        mkl = f"@/{env_folder(variant)}"
+        env = (*env, ("CMAKE_INCLUDE_PATH", f"{mkl}/include"), ("CMAKE_LIBRARY_PATH", f"{mkl}/lib"))
     path = search_path(resolution)
     cost = compile_cost(facts, "torch", resolution)
     # Copied and configured in one step, so that a broken attempt starts from a clean tree.

@@ -112,7 +112,7 @@ def _problem(
             message = f"does not belong here; it is a key of {' or '.join(elsewhere[:3])}"
         if not meant and siblings and path[:-1]:
             message += f"; here it may be one of {', '.join(siblings)}"
-        if path[:-1] == ("companions",):
+        if not meant and path[:-1] == ("companions",):
             message += "; other packages go into [stack] or [[companions.extension]]"
         return RecipeProblem(message, key=key, line=line, meant=meant)
     if "missing" in kinds:
