@@ -167,9 +167,9 @@ def _pip_conf(wheel: Path) -> Iterator[str]:
         yield "\n".join(["[global]", *lines, ""])
 
 
-def _debian(folder: Path) -> Path:
+def _debian(folder: Path, suite: str) -> Path:
     """Debian's smallest system as an archive; made anew once a day."""
-    made = folder / "bookworm.tar"
+    made = folder / f"{suite}.tar"
     if made.exists() and time.time() - made.stat().st_mtime < _BASE_SECONDS:
         return made
     sites = subprocess.run(
@@ -183,12 +183,30 @@ def _debian(folder: Path) -> Path:
     subprocess.run(
         [
             *("mmdebstrap", "--quiet", "--variant=minbase", "--include=ca-certificates"),
-            *("bookworm", part, mirror),
+            *(suite, part, mirror),
         ],
         check=True,
     )
     part.rename(made)
     return made
+
+
+@contextlib.contextmanager
+def debian_archive(wheel: Path, folder: Path, kept: Path, suite: str) -> Iterator[Path]:
+    """A distribution that knows this machine's way to PyPI; `kept` outlasts a run."""
+    archive = folder / f"{suite}.tar"
+    with locked(kept / "lock"):
+        shutil.copy(_debian(kept, suite), archive)
+    with _pip_conf(wheel) as conf:
+        files = {"etc/pip.conf": conf.encode(), **_SETTINGS}
+        if cert := _pip_settings().get("cert"):
+            files["usr/local/share/host-ca.crt"] = Path(cert).read_bytes()
+        with tarfile.open(archive, "a") as tar:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(f"./{name}")
+                entry.size, entry.mode = len(content), 0o644
+                tar.addfile(entry, io.BytesIO(content))
+        yield archive
 
 
 @pytest.fixture(scope="session")
@@ -200,20 +218,8 @@ def base_archive(
 ) -> Iterator[Path]:
     """What the engines import as `debian:12`."""
     assert pytestconfig.cache is not None
-    folder = tmp_path_factory.mktemp("base")
-    archive = folder / "base.tar"
-    kept = pytestconfig.cache.mkdir("base-image")
-    with locked(kept / "lock"):
-        shutil.copy(_debian(kept), archive)
-    with _pip_conf(published_wheel) as conf:
-        files = {"etc/pip.conf": conf.encode(), **_SETTINGS}
-        if cert := _pip_settings().get("cert"):
-            files["usr/local/share/host-ca.crt"] = Path(cert).read_bytes()
-        with tarfile.open(archive, "a") as tar:
-            for name, content in files.items():
-                entry = tarfile.TarInfo(f"./{name}")
-                entry.size, entry.mode = len(content), 0o644
-                tar.addfile(entry, io.BytesIO(content))
+    folder, kept = tmp_path_factory.mktemp("base"), pytestconfig.cache.mkdir("base-image")
+    with debian_archive(published_wheel, folder, kept, "bookworm") as archive:
         yield archive
 
 
