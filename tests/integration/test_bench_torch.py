@@ -89,6 +89,21 @@ def test_two_settings_of_one_torch_are_compared(published_torch: Path, tmp_path:
     assert "<svg" in (tmp_path / "page.html").read_text()
 
 
+def test_the_published_torch_is_fetched_once_and_compared(
+    published_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    words = (f"ours={published_torch}", "pip", "--group", "fft", "--no-control", *QUICK)
+    first, second = (compared(tmp_path, *words).sides for _ in range(2))
+    assert [side.name for side in first] == [side.name for side in second] == ["ours", "pip"]
+    assert {side.facts.torch.partition("+")[0] for side in first} == {PUBLISHED_TORCH}
+    (env,) = tmp_path.glob("cache/torchsmith/bench/pip-*/env")
+    assert not list(tmp_path.glob("cache/torchsmith/bench/*.wheels"))
+    assert env.parent.name.startswith(f"pip-{PUBLISHED_TORCH}-3.")
+    done = torchsmith("bench", f"ours={published_torch}", "pip:0.0.1")
+    assert (done.returncode, "pip brings no torch 0.0.1 for Python 3" in done.stderr) == (4, True)
+
+
 def test_a_crash_and_a_lack_are_each_one_cases_result(
     published_torch: Path, shim: Path, tmp_path: Path
 ) -> None:

@@ -200,6 +200,9 @@ def test_sides_are_read_as_people_write_them() -> None:
     assert parse_side("/opt/torch/bin/python").name == "torch"
     assert parse_side("/w/torch-2.6.0+cpu-cp311-cp311-linux_x86_64.whl").name == "torch-2.6.0+cpu"
     assert parse_side("image:localhost/torch:2").image == "localhost/torch:2"
+    assert [parse_side(text).published for text in ("pip", "a=pip:2.6.0", "./pip")] == [
+        *("", "2.6.0", None)
+    ]
     first, second = parse_sides(["/a", "/a,set:threads=2"], ["env:X=1", "set:threads=1"])
     assert (first.name, second.name) == ("a", "a,threads=2")
     assert (first.settings, second.settings) == ({"threads": "1"}, {"threads": "2"})
@@ -215,6 +218,7 @@ def test_sides_are_read_as_people_write_them() -> None:
         (["/x", "/y,set:speed=1"], "no setting 'speed'"),
         (["/x", "/y,env:NOTHING"], "is not a setting"),
         (["/no/such/place", "/y"], "/no/such/place does not exist"),
+        (["pip", "/y"], "pip is held against an environment or a wheel"),
         (["/x", "/y", "--group", "matmull"], "Did you mean matmul?"),
         (["/x", "/y", "--threads", "5000"], "need as many processors"),
         (["--read", "/no/such/file"], "does not exist"),

@@ -117,7 +117,7 @@ def prepare(
     for side in sides:
         threads = side.environ.get("OMP_NUM_THREADS", "")
         asked = int(threads) if threads.isdigit() and int(threads) else 0
-        start = launcher(side, say, python=python, gpu=gpu)
+        start = launcher(side, say, python=python, gpu=gpu, first=sides[0])
         found.append(Runner(side.name, start, side.settings, cpus, asked or len(cpus)))
     return found
 

@@ -1,18 +1,25 @@
-"""How a side's worker is started: in an environment, in one made for a wheel, in an image."""
+"""How a side's worker is started: in an environment, a wheel's, the published torch's, an image."""
 
 from __future__ import annotations
 
 import fcntl
 import itertools
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchsmith.bench.sides import Side
 from torchsmith.bench.worker import script
 from torchsmith.errors import HostError, UsageError
 from torchsmith.inputs import check_file
+
+if TYPE_CHECKING:
+    from torchsmith.verify.target import Environment
 
 _WORKER = Path(script.__file__).parent
 _NUMBERS = itertools.count(1)
@@ -40,24 +47,35 @@ class Launch:
 Launcher = Callable[[], Launch]
 
 
-def launcher(side: Side, say: Say, *, python: str = "", gpu: bool = False) -> Launcher:
-    """Return what starts workers of a side; refuses what cannot be one."""
+def launcher(
+    side: Side, say: Say, *, python: str = "", gpu: bool = False, first: Side | None = None
+) -> Launcher:
+    """Return what starts workers of a side; refuses what cannot be one.
+
+    The published torch is that of the first side's release and Python.
+    """
     if side.image:
         return _image(side, gpu=gpu)
+    interpreter = _environment(side, say, python, first).python
+    argv = (str(interpreter), "-I", str(_WORKER / "script.py"))
+    return lambda: Launch(argv, dict(side.environ))
+
+
+def _environment(side: Side, say: Say, python: str, first: Side | None) -> Environment:
+    from torchsmith.verify.target import read_environment
+
+    if side.published is not None:
+        return read_environment(_published(side, say, python, first))
     path = Path(side.target).expanduser()
     if not path.exists():
         raise UsageError(
             f"{side.target} does not exist",
-            "Name an environment's folder, its python, a wheel, or image:NAME.",
+            "Name an environment's folder, its python, a wheel, image:NAME, or pip.",
         )
     if path.suffix == ".whl":
         check_file(path, "Name a wheel.")
         path = _environment_of(path, python, say)
-    from torchsmith.verify.target import read_environment
-
-    interpreter = read_environment(path).python
-    argv = (str(interpreter), "-I", str(_WORKER / "script.py"))
-    return lambda: Launch(argv, dict(side.environ))
+    return read_environment(path)
 
 
 def cache_folder() -> Path:
@@ -70,9 +88,52 @@ def _environment_of(path: Path, python: str, say: Say) -> Path:
     """An environment with the wheel and what it needs, made once for each content."""
     from torchsmith.sources.tree import file_hash
 
-    folder = (
-        cache_folder() / f"{file_hash(path)[:24]}{'-' + python.replace('/', '_') if python else ''}"
-    )
+    name = f"{file_hash(path)[:24]}{'-' + python.replace('/', '_') if python else ''}"
+    return _once(name, lambda folder: _install(path, python, folder, say))
+
+
+def _published(side: Side, say: Say, python: str, first: Side | None) -> Path:
+    """An environment with the torch that pip brings, made once for each release and Python."""
+    from packaging.version import Version
+
+    if first is None or first.published is not None or first.image:
+        raise UsageError(
+            f"{side.target} is held against an environment or a wheel",
+            "Name yours first: torchsmith bench ours=ENVIRONMENT pip",
+        )
+    ours = _environment(first, say, python, None)
+    torch = ours.installed().get("torch")
+    release = side.published or (Version(torch.version).public if torch else "")
+    if not release:
+        raise UsageError(f"{first.target} has no torch", "Name a release: pip:2.6.0.")
+    short = ".".join(ours.version.split(".")[:2])
+
+    def make(folder: Path) -> None:
+        say(f"pip brings torch {release} for Python {short}; it may be gigabytes")
+        wheels = folder.with_name(f"{folder.name}.wheels")
+        shutil.rmtree(wheels, ignore_errors=True)
+        # A pip of its own: torchsmith's environment may have none.
+        words = [str(wheels / "bin/python"), "-I", "-m", "pip", "download", "--quiet", "--no-deps"]
+        words += ["--only-binary", ":all:", "--python-version", short]
+        words += ["--dest", str(wheels / "torch"), f"torch=={release}"]
+        for command in ([sys.executable, "-P", "-m", "venv", str(wheels)], words):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = next((wheels / "torch").glob("torch-*.whl"), None)
+        if found is None:
+            reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+            raise HostError(
+                f"pip brings no torch {release} for Python {short}: {reason}",
+                "Name another release, such as pip:2.6.0, or a wheel.",
+            )
+        _install(found, str(ours.python), folder, say)
+        shutil.rmtree(wheels)
+
+    return _once(f"pip-{release}-{short}{ours.flags}", make)
+
+
+def _once(name: str, make: Callable[[Path], None]) -> Path:
+    """The environment that `make` puts into a folder of the cache, made once."""
+    folder = cache_folder() / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside it: what a killed attempt left is removed with the folder.
     complete = folder.with_name(f"{folder.name}.complete")
@@ -81,7 +142,7 @@ def _environment_of(path: Path, python: str, say: Say) -> Path:
         if complete.exists() and (folder / "env").is_dir():
             return folder / "env"
         complete.unlink(missing_ok=True)
-        _install(path, python, folder, say)
+        make(folder)
         complete.touch()
     return folder / "env"
 

@@ -11,12 +11,15 @@ from torchsmith.bench.worker.script import SETTINGS
 from torchsmith.errors import UsageError
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._+-]*)=(.+)", re.DOTALL)
-_HINT = "For example: torchsmith bench ours=ENVIRONMENT pip=torch-2.13.0.whl,env:OMP_NUM_THREADS=1"
+_HINT = "For example: torchsmith bench ours=ENVIRONMENT pip,env:OMP_NUM_THREADS=1"
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A torch installation with its settings; `target` is a path, or `image:` and a name."""
+    """A torch installation with its settings.
+
+    `target` is a path, `image:` and a name, or `pip`, which may be followed by `:` and a release.
+    """
 
     name: str
     target: str
@@ -27,6 +30,12 @@ class Side:
     def image(self) -> str:
         """The image's name, if it is one."""
         return self.target.removeprefix("image:") if self.target.startswith("image:") else ""
+
+    @property
+    def published(self) -> str | None:
+        """The release that pip is to bring; empty for that of the first side."""
+        word, _, release = self.target.partition(":")
+        return release if word == "pip" else None
 
 
 def parse_side(text: str) -> Side:
@@ -84,7 +93,8 @@ def parse_sides(texts: Sequence[str], common: Sequence[str] = ()) -> tuple[Side,
     if len(found) < 2:
         raise UsageError(
             "a comparison needs two sides",
-            "Name two installations, or one twice with different settings (PATH,set:NAME=VALUE).",
+            "Name two installations, or yours and pip; or one twice with other settings "
+            "(PATH,set:NAME=VALUE).",
         )
     names = [side.name for side in found]
     if twice := [name for name in names if names.count(name) > 1]:

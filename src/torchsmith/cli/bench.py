@@ -32,7 +32,8 @@ def bench(
     sides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Environments, wheels or image:NAME; NAME=WHAT,set:KEY=VALUE,env:KEY=VALUE.",
+            help="Environments, wheels, image:NAME, or pip (the published torch of your release); "
+            "NAME=WHAT,set:KEY=VALUE,env:KEY=VALUE.",
             metavar="YOURS OTHER...",
         ),
     ] = None,
