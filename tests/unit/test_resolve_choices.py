@@ -316,11 +316,24 @@ def test_what_a_board_lacks_is_off_and_said() -> None:
 
 
 def test_a_board_without_cuda_is_told_that_its_gpu_stays_idle() -> None:
-    made = resolved(torch="2.6.0", board="jetson-agx-orin", python="host")
+    made = resolved(torch="2.6.0", board="jetson-agx-orin", cuda="none", python="host")
     assert "asks for no CUDA: this torch does not use the Jetson AGX Orin's GPU" in cautions(made)
     with_it = resolved(torch="2.6.0", board="jetson-agx-orin", cuda="host", python="host")
     assert with_it.cuda is not None
     assert "no CUDA" not in cautions(with_it)
+
+
+def test_a_board_of_which_nothing_is_said_takes_its_own_cuda_and_warns_of_nothing() -> None:
+    (variant,) = expand(Recipe.model_validate({"torch": "1.8.1", "board": "jetson-nano"}))
+    made = resolve(variant, FACTS, HERE)
+    assert isinstance(made, Resolution)
+    assert made.cuda is not None
+    assert "no CUDA" not in cautions(made)
+    off = {"torch": "1.8.1", "board": "jetson-nano", "features": {"cuda": "off"}}
+    (variant,) = expand(Recipe.model_validate(off))
+    made = resolve(variant, FACTS, HERE)
+    assert isinstance(made, Resolution)
+    assert "this torch does not use the Jetson Nano's GPU" in cautions(made)
 
 
 # -------------------------------------------------------------------- companions, features
