@@ -257,7 +257,10 @@ def test_gemfield_is_linked_to_mkl_and_holds_caffe2() -> None:
     assert (env["BLAS"], env["BUILD_CAFFE2"], env["BUILD_CAFFE2_OPS"]) == ("MKL", "1", "1")
     environment = next(step for step in plan.steps if step.kind == "environment")
     assert env["CMAKE_PREFIX_PATH"] == f"@/{environment.outputs[0]}"
-    assert any("mkl-static==2021.1.1" in command for command in environment.commands)
+    assert any("mkl-static==2022.2.1" in command for command in environment.commands)
+    # conda-forge has mkl-static 2022.2.1, then 2024.2.0 and newer, and none before:
+    # https://anaconda.org/conda-forge/mkl-static/files
+    assert b'- "mkl-static ==2022.2.1"' in render_conda(plan)["pytorch/recipe.yaml"]
     packed = next(step for step in plan.steps if step.id == "package-conda-gemfield-conda")
     assert not [name for name in arguments(packed, CondaSpec).depends if "blas" in name]
 
