@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from torchsmith.errors import UsageError
 from torchsmith.jobs import openpai_env, yaml_text
 from torchsmith.jobs.launch import (
@@ -35,24 +33,24 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
 
 
 def _file(job: Job) -> Table:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", job.name):
-        raise UsageError(
-            f"compose refuses the name {job.name}: it takes lower-case letters, digits, - and _",
-            f"Rename it, or add --set name={job.name.lower()}.",
-        )
     if job.nodes > _MOST:
         raise UsageError(
             f"job {job.name} has {job.nodes} tasks, and compose runs them on one machine",
             "Render it for slurm or kubernetes.",
         )
     return {
-        "name": job.name,
+        "name": _project(job),
         "services": {
             f"{role.name}-{index}": _service(job, role, index)
             for role in job.roles
             for index in range(role.tasks)
         },
     }
+
+
+def _project(job: Job) -> str:
+    """The job's name as compose takes it: lower-case letters, digits, - and _."""
+    return job.name.lower().lstrip("_") or "job"
 
 
 def _service(job: Job, role: TaskRole, index: int) -> Table:
@@ -118,6 +116,8 @@ def _plain(text: str) -> str:
 
 def _notes(job: Job) -> list[str]:
     notes = left_out(job, "compose")
+    if _project(job) != job.name:
+        notes.append(f"its project is called {_project(job)}: compose takes no {job.name}")
     notes += openpai_env.notes(job, names=True)
     notes += [f"after {name}: each job is a file of its own here" for name in job.after]
     notes += [f"queue {job.queue}: compose has none"] if job.queue else []
