@@ -15,6 +15,7 @@ from torchsmith.jobs.launch import (
     started,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
+from torchsmith.jobs.shell import BASH
 
 Table = dict[str, object]
 _MOST = 256
@@ -95,7 +96,7 @@ def _service(job: Job, role: TaskRole, index: int) -> Table:
     return {
         "image": role.image,
         "hostname": f"{role.name}-{index}",
-        "command": [*limit, "/bin/sh", "-ec", _plain("\n".join((*pai, *commands)))],
+        "command": [*limit, *BASH.split(), "-c", _plain("\n".join((*pai, *commands)))],
         "environment": env,
         **({"shm_size": f"{role.shm_mb}m"} if role.shm_mb else {}),
         **({"volumes": volumes} if volumes else {}),

@@ -17,7 +17,7 @@ from torchsmith.jobs.launch import (
     started,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
-from torchsmith.jobs.shell import end_of
+from torchsmith.jobs.shell import BASH, end_of
 
 Table = dict[str, object]
 PORT = 29500
@@ -259,11 +259,12 @@ def pod_spec(job: Job, role: TaskRole, commands: tuple[str, ...], name: str) -> 
     if role.fails_at is None and role.wins_at is None:
         # Nobody asks how it ends, and a Job would.
         end = end_of(text)
-        text = f"sh -e /dev/fd/3 3<<'{end}' || echo \"borne: it ended with $?\" >&2\n{text}\n{end}"
+        borne = 'echo "borne: it ended with $?" >&2'
+        text = f"{BASH} /dev/fd/3 3<<'{end}' || {borne}\n{text}\n{end}"
     container: Table = {
         "name": name,
         "image": role.image,
-        "command": ["/bin/sh", "-ec", _plain(text)],
+        "command": [*BASH.split(), "-c", _plain(text)],
         **({"env": env} if env else {}),
         "resources": {"requests": dict(limits), "limits": limits},
     }

@@ -20,7 +20,7 @@ from torchsmith.jobs.launch import (
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
 from torchsmith.jobs.openpai_rules import cautions, passwords_in_clear, problems
-from torchsmith.jobs.shell import end_of
+from torchsmith.jobs.shell import BASH, STRICT, end_of
 from torchsmith.recipe.job import NULL
 
 Table = dict[str, JsonValue]
@@ -332,8 +332,9 @@ def _commands(
         # All of it in one shell, which ends when its time is up. The text comes from a file
         # descriptor of its own: what OpenPAI fills in needs no quoting, and stdin stays free.
         end = end_of("\n".join(text))
-        return (f"timeout {job.seconds} bash -e /dev/fd/3 3<<'{end}'", *text, end)
-    return ("set -e", *text) if strict and len(text) > 1 else text
+        return (f"timeout {job.seconds} {BASH} /dev/fd/3 3<<'{end}'", *text, end)
+    # Its own shell ends at a variable that is not set, which no other does.
+    return (f"set +u {STRICT}", *text) if strict and len(text) > 1 else text
 
 
 def _notes(job: Job, protocol: str) -> list[str]:
