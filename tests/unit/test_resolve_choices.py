@@ -505,6 +505,36 @@ def test_a_base_image_of_one_s_own_on_a_deleted_one_is_made_of_its_packages(
     assert f"FROM {start}" not in text
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"foundation": {"name": "mine/base", "from": "nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04"}},
+        {"base": "docker.io/nvidia/cuda:12.4.1-devel-ubuntu20.04"},
+        {"base": "debian:12"},
+    ],
+)
+def test_an_image_of_another_distribution_than_the_recipe_s_is_refused(
+    image: dict[str, object],
+) -> None:
+    wish: dict[str, object] = {
+        "torch": {"release": "2.6.0", "use": "wheel"},
+        "python": "3.10",
+        "cuda": "12.4",
+        "system": "ubuntu-22.04",
+        "image": {"name": "mine", **image},
+    }
+    (variant,) = expand(Recipe.model_validate(wish))
+    outcome = resolve(variant, FACTS, HERE)
+    assert isinstance(outcome, Refusal)
+    (conflict,) = outcome.conflicts
+    assert "not ubuntu-22.04" in conflict.message
+    assert "name an image of ubuntu-22.04 in image." in conflict.cure
+    # One whose name tells nothing is taken at its word.
+    for name in ("registry.example.org/ours:1", "nvidia/cuda:12.4.1-devel-ubuntu22.04"):
+        (variant,) = expand(Recipe.model_validate({**wish, "image": {"base": name}}))
+        assert isinstance(resolve(variant, FACTS, HERE), Resolution)
+
+
 def test_a_deleted_image_whose_packages_nobody_has_is_said() -> None:
     start = "nvidia/cuda:8.0-devel-ubuntu14.04"
     made = resolved(
