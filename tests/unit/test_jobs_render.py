@@ -132,6 +132,19 @@ def test_every_engine_runs_commands_in_bash_and_stops_at_the_first_that_fails(
     assert not re.search(r"\bsh\W+-e?c\W+\"?\$?(text|role_main)", text)
 
 
+@pytest.mark.parametrize("engine", ["podman", "docker", "compose"])
+def test_what_an_image_starts_by_itself_starts_nothing_of_a_job(
+    engine: str, tmp_path: Path
+) -> None:
+    text = text_of(tmp_path, f"{HEAD}{ROLE}{PLAIN}", engine, "time_limit=1h")
+    if engine == "compose":
+        service = yaml.safe_load(text)["services"]["main-0"]
+        assert service["entrypoint"] == ["timeout"]
+        assert service["command"][:4] == ["-k", "10", "3600", "bash"]
+    else:
+        assert f"{engine} run --rm --init --entrypoint= " in text
+
+
 def test_what_a_shell_or_an_engine_would_fill_in_reaches_the_task_as_it_is(tmp_path: Path) -> None:
     value = "it's $(now) $HOME `x`"
     text = f'{HEAD}env = {{ ODD = "{value}" }}\n{ROLE}{PLAIN}'

@@ -60,6 +60,7 @@ def _service(job: Job, role: TaskRole, index: int) -> Table:
     pai = openpai_env.lines(job, role, "TASK_INDEX", _host)
     # One limit for all of them; whoever does not listen is killed.
     limit = [] if job.seconds is None else ["timeout", "-k", "10", str(job.seconds)]
+    words = [*limit, *BASH.split(), "-c", _plain("\n".join((*pai, *commands)))]
     env: dict[str, str] = {
         "TASK_INDEX": str(index),
         **{name: _plain(text) for name, text in environment(job, role).items()},
@@ -96,7 +97,9 @@ def _service(job: Job, role: TaskRole, index: int) -> Table:
     return {
         "image": role.image,
         "hostname": f"{role.name}-{index}",
-        "command": [*limit, *BASH.split(), "-c", _plain("\n".join((*pai, *commands)))],
+        # As on a cluster, the image's own entry point starts nothing.
+        "entrypoint": words[:1],
+        "command": words[1:],
         "environment": env,
         **({"shm_size": f"{role.shm_mb}m"} if role.shm_mb else {}),
         **({"volumes": volumes} if volumes else {}),

@@ -238,7 +238,8 @@ def _box(job: Job, role: TaskRole, container: str) -> str:
         names += ["CUDA_VISIBLE_DEVICES"]
         names += ["MASTER_PORT"] if job.distributed else []
     names += [_PAI_PORT] if openpai_env.wanted(job) else []
-    options = ["--rm", "--init", "--network=host", f"--cpus={role.cpus}"]
+    # As on a cluster, the image's own entry point starts nothing.
+    options = ["--rm", "--init", "--entrypoint=", "--network=host", f"--cpus={role.cpus}"]
     options += [f"--memory={role.memory_mb}m"]
     options += [f"--shm-size={role.shm_mb}m"] if role.shm_mb else []
     if role.gpus:

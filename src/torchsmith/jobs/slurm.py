@@ -297,6 +297,11 @@ def _notes(job: Job) -> list[str]:
     notes += openpai_env.notes(job, names=True)
     notes += [] if all(role.image for role in job.roles) else unmounted(job)
     for role in job.roles:
+        if role.image and job.slurm.container == "apptainer":
+            notes.append(
+                f"role {role.name}: apptainer starts it in the folder it is submitted from, not in "
+                "the image's own"
+            )
         if role.shm_asked:
             notes.append(f"role {role.name}: shared memory is the node's own /dev/shm under Slurm")
         notes += [
