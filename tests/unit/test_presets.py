@@ -535,7 +535,11 @@ def test_the_time_zone_is_said_on_the_command_line(run: Run) -> None:
     assert "--timezone: 'Mars/City' is not a time zone" in err
 
 
-def test_one_line_says_all_that_the_documents_make_takes(run: Run) -> None:
+def test_one_line_says_all_that_the_documents_make_takes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What would be built can be said where no container tool is.
+    monkeypatch.setenv("PATH", str(tmp_path))
     words = ("image", "build", "--preset", "training-image", "--dry-run")
     tags = ("--with", "vision=v0.10.1", "--with", "text=v0.10.1", "--with", "audio=v0.9.1")
     mine = ("--gpu", "7.5; 8.6", "--torch", "v1.9.1", *tags, "--timezone", "America/Los_Angeles")

@@ -63,7 +63,7 @@ def build(
     from torchsmith.engine.preflight import ensure_platform, ensure_programs
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
-    from torchsmith.images.find import find_engine
+    from torchsmith.images.find import check_name
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
     from torchsmith.recipe.compose import with_training
     from torchsmith.toolchain.packages import ensure_packages
@@ -91,7 +91,9 @@ def build(
         from torchsmith.cli.show_build import show_dry_run
         from torchsmith.engine.outlook import outlook
 
-        find_engine(engine)
+        # Which one it would be is no matter: nothing is run.
+        if engine:
+            check_name(engine)
         ahead = outlook(plan, root, project=project, work=work, only=wanted)
         show_dry_run(ahead, json=json)
         return
