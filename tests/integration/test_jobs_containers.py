@@ -26,7 +26,7 @@ def _image(folder: Path) -> Path:
     path = folder / "image.tar"
     (folder / "name").write_text("tiny\n")
     found = {"etc/image": str(folder / "name")}
-    for name in ("sh", "cat", "sleep", "touch"):
+    for name in ("bash", "cat", "sleep", "touch"):
         program = shutil.which(name)
         assert program is not None
         found[f"bin/{name}"] = program
@@ -42,7 +42,8 @@ def _image(folder: Path) -> Path:
 def jobs(request: pytest.FixtureRequest, tmp_path: Path) -> Jobs:
     """Jobs of an engine that has the image."""
     here: EngineHere = request.getfixturevalue(request.param)
-    here("import", _image(tmp_path), NAME)
+    # No job asks for what an image starts by itself.
+    here("import", "--change", 'ENTRYPOINT ["/bin/sleep", "1"]', _image(tmp_path), NAME)
     return Jobs(tmp_path, request.param, dict(here.env))
 
 

@@ -59,6 +59,14 @@ def test_a_failing_task_ends_the_others_and_is_named(jobs: Jobs) -> None:
     assert "main-0 said last (exit code 3):\n    oh no\n" in done.stdout
 
 
+def test_commands_are_bash_s_and_a_pipe_fails_with_its_first_program(jobs: Jobs) -> None:
+    path = jobs.write(["words=(one two)", 'echo "${words[1]}" &> said', "false | cat", "touch on"])
+    done = jobs.call("submit", path, "--to", "local", "--wait")
+    assert done.returncode == 12, done.stdout + done.stderr
+    assert (jobs.folder / "said").read_text() == "two\n"
+    assert not (jobs.folder / "on").exists()
+
+
 def test_cancelling_ends_every_process_also_those_that_hide(jobs: Jobs) -> None:
     hiding = ["trap '' TERM", "setsid sh -c 'trap \"\" TERM; sleep 4712' &", "sleep 4712"]
     job = jobs.submit(jobs.write(hiding))

@@ -336,6 +336,23 @@ def test_protocol_1_is_read_with_comments_nulls_and_names_of_its_own(tmp_path: P
     validate(back, 1)
 
 
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_an_image_no_engine_takes_is_kept_and_told(protocol: int, tmp_path: Path) -> None:
+    file = tmp_path / "job"
+    odd = "<your image name>"
+    if protocol == 1:
+        text = f'{{"jobName": "a", "image": "{odd}", "taskRoles": [{{{ROLE}}}]}}'
+        validate(json.loads(text), 1)
+    else:
+        text = json.dumps(changed("prerequisites.0.uri", odd))
+        assert taken_by_openpai(json.loads(text))
+    file.write_text(text, encoding="utf-8")
+    assert any(odd in note for note in import_job(file).notes)
+    assert odd in again(file, "openpai-v1" if protocol == 1 else "openpai", tmp_path)
+    with pytest.raises(UsageError, match="names none"):
+        again(file, "kubernetes", tmp_path)
+
+
 def test_the_virtual_cluster_of_everybody_is_no_partition_elsewhere(tmp_path: Path) -> None:
     file = tmp_path / "job.json"
     file.write_text(V1, encoding="utf-8")

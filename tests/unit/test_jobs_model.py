@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from torchsmith.errors import RecipeError, TorchsmithError, UsageError
+from torchsmith.errors import RecipeError, UsageError
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import ENGINES, render
 from torchsmith.recipe.job import seconds
@@ -149,13 +150,36 @@ def test_an_engine_that_runs_images_asks_for_one(tmp_path: Path, engine: str) ->
         render(load_jobs(path), engine)
 
 
-@pytest.mark.parametrize("engine", ["kubernetes", "kubeflow", "compose"])
-def test_a_name_an_engine_refuses_is_refused_with_a_better_one(tmp_path: Path, engine: str) -> None:
-    path = written(tmp_path, HEAD.replace('"a"', '"My_Job"') + ROLE)
-    with pytest.raises(TorchsmithError, match="refuses the name My_Job") as caught:
-        render(load_jobs(path), engine)
-    better = caught.value.hint.partition("--set ")[2].rstrip(".")
-    assert render(load_jobs(path, [better]), engine).files
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [
+        ("kubernetes", "my-job-2"),
+        ("kubeflow", "my-job-2"),
+        ("kubeflow-trainer", "my-job-2"),
+        ("compose", "my_job_2"),
+    ],
+)
+def test_a_name_an_engine_does_not_take_is_fitted_and_told(
+    tmp_path: Path, engine: str, name: str
+) -> None:
+    path = written(tmp_path, HEAD.replace('"a"', '"_My_Job_2"') + ROLE)
+    made = render(load_jobs(path), engine)
+    document = yaml.safe_load(next(iter(made.files.values())))
+    assert document.get("name", document.get("metadata", {}).get("name")) == name
+    assert any("_My_Job_2" in note and name in note for note in made.notes)
+    plain = render(load_jobs(path, [f"name={name}"]), engine)
+    assert not any("take" in note for note in plain.notes)
+
+
+def test_jobs_that_would_be_called_the_same_are_refused(tmp_path: Path) -> None:
+    role = ROLE.replace("[[role]]", "[[job.role]]")
+    text = "".join(
+        f'[[job]]\nname = "{name}"\nimage = "x"\n{role}' for name in ("mnist_2", "mnist-2")
+    )
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError, match="mnist_2 and mnist-2 would both be called mnist-2"):
+        render(load_jobs(path), "kubernetes")
+    assert render(load_jobs(path, names=["mnist_2"]), "kubernetes").files
 
 
 def test_jobs_that_wait_for_each_other_are_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_shell_syntax_gets_a_shell_for_each_process(tmp_path: Path) -> None:
     command = 'command = ["pip install x", "cd code && python main.py"]\n'
     text = text_of(tmp_path, f"{HEAD}distributed = true\n{ROLE}{command}", "slurm")
     assert "\npip install x\n" in text
-    assert "--no-python sh -c 'cd code && python main.py'" in text
+    assert "--no-python bash -eo pipefail -c 'cd code && python main.py'" in text
 
 
 def test_a_command_that_launches_itself_finds_the_rendezvous(tmp_path: Path) -> None:
@@ -114,6 +115,34 @@ def test_a_container_gets_its_shared_memory_and_gpus(tmp_path: Path) -> None:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1024Mi"}}
     ]
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_runs_commands_in_bash_and_stops_at_the_first_that_fails(
+    engine: str, tmp_path: Path
+) -> None:
+    command = 'command = ["false | tee log", "python main.py"]\n'
+    text = text_of(tmp_path, f"{HEAD}{ROLE}{command}", engine, "role.tasks=1")
+    if engine.startswith("openpai"):
+        # Its own shell is bash; apart from this it stops where a variable is not set.
+        assert "set +u -eo pipefail" in text
+    else:
+        assert re.search(r"\bbash\b", text.partition("\n")[2])
+        assert "-eo pipefail" in " ".join(text.replace("- ", "").split())
+    assert not re.search(r"\bsh\W+-e?c\W+\"?\$?(text|role_main)", text)
+
+
+@pytest.mark.parametrize("engine", ["podman", "docker", "compose"])
+def test_what_an_image_starts_by_itself_starts_nothing_of_a_job(
+    engine: str, tmp_path: Path
+) -> None:
+    text = text_of(tmp_path, f"{HEAD}{ROLE}{PLAIN}", engine, "time_limit=1h")
+    if engine == "compose":
+        service = yaml.safe_load(text)["services"]["main-0"]
+        assert service["entrypoint"] == ["timeout"]
+        assert service["command"][:4] == ["-k", "10", "3600", "bash"]
+    else:
+        assert f"{engine} run --rm --init --entrypoint= " in text
 
 
 def test_what_a_shell_or_an_engine_would_fill_in_reaches_the_task_as_it_is(tmp_path: Path) -> None:

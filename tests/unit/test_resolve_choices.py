@@ -316,11 +316,24 @@ def test_what_a_board_lacks_is_off_and_said() -> None:
 
 
 def test_a_board_without_cuda_is_told_that_its_gpu_stays_idle() -> None:
-    made = resolved(torch="2.6.0", board="jetson-agx-orin", python="host")
+    made = resolved(torch="2.6.0", board="jetson-agx-orin", cuda="none", python="host")
     assert "asks for no CUDA: this torch does not use the Jetson AGX Orin's GPU" in cautions(made)
     with_it = resolved(torch="2.6.0", board="jetson-agx-orin", cuda="host", python="host")
     assert with_it.cuda is not None
     assert "no CUDA" not in cautions(with_it)
+
+
+def test_a_board_of_which_nothing_is_said_takes_its_own_cuda_and_warns_of_nothing() -> None:
+    (variant,) = expand(Recipe.model_validate({"torch": "1.8.1", "board": "jetson-nano"}))
+    made = resolve(variant, FACTS, HERE)
+    assert isinstance(made, Resolution)
+    assert made.cuda is not None
+    assert "no CUDA" not in cautions(made)
+    off = {"torch": "1.8.1", "board": "jetson-nano", "features": {"cuda": "off"}}
+    (variant,) = expand(Recipe.model_validate(off))
+    made = resolve(variant, FACTS, HERE)
+    assert isinstance(made, Resolution)
+    assert "this torch does not use the Jetson Nano's GPU" in cautions(made)
 
 
 # -------------------------------------------------------------------- companions, features
@@ -490,6 +503,36 @@ def test_a_base_image_of_one_s_own_on_a_deleted_one_is_made_of_its_packages(
     text = render_base(Image.model_validate(wish["image"]), made)
     assert f"FROM {system}\n" in text
     assert f"FROM {start}" not in text
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"foundation": {"name": "mine/base", "from": "nvidia/cuda:8.0-cudnn6-devel-ubuntu16.04"}},
+        {"base": "docker.io/nvidia/cuda:12.4.1-devel-ubuntu20.04"},
+        {"base": "debian:12"},
+    ],
+)
+def test_an_image_of_another_distribution_than_the_recipe_s_is_refused(
+    image: dict[str, object],
+) -> None:
+    wish: dict[str, object] = {
+        "torch": {"release": "2.6.0", "use": "wheel"},
+        "python": "3.10",
+        "cuda": "12.4",
+        "system": "ubuntu-22.04",
+        "image": {"name": "mine", **image},
+    }
+    (variant,) = expand(Recipe.model_validate(wish))
+    outcome = resolve(variant, FACTS, HERE)
+    assert isinstance(outcome, Refusal)
+    (conflict,) = outcome.conflicts
+    assert "not ubuntu-22.04" in conflict.message
+    assert "name an image of ubuntu-22.04 in image." in conflict.cure
+    # One whose name tells nothing is taken at its word.
+    for name in ("registry.example.org/ours:1", "nvidia/cuda:12.4.1-devel-ubuntu22.04"):
+        (variant,) = expand(Recipe.model_validate({**wish, "image": {"base": name}}))
+        assert isinstance(resolve(variant, FACTS, HERE), Resolution)
 
 
 def test_a_deleted_image_whose_packages_nobody_has_is_said() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from torchsmith.errors import UsageError
 from torchsmith.jobs import openpai_env, yaml_text
 from torchsmith.jobs.launch import (
@@ -17,6 +15,7 @@ from torchsmith.jobs.launch import (
     started,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
+from torchsmith.jobs.shell import BASH
 
 Table = dict[str, object]
 _MOST = 256
@@ -35,18 +34,13 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
 
 
 def _file(job: Job) -> Table:
-    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", job.name):
-        raise UsageError(
-            f"compose refuses the name {job.name}: it takes lower-case letters, digits, - and _",
-            f"Rename it, or add --set name={job.name.lower()}.",
-        )
     if job.nodes > _MOST:
         raise UsageError(
             f"job {job.name} has {job.nodes} tasks, and compose runs them on one machine",
             "Render it for slurm or kubernetes.",
         )
     return {
-        "name": job.name,
+        "name": _project(job),
         "services": {
             f"{role.name}-{index}": _service(job, role, index)
             for role in job.roles
@@ -55,12 +49,18 @@ def _file(job: Job) -> Table:
     }
 
 
+def _project(job: Job) -> str:
+    """The job's name as compose takes it: lower-case letters, digits, - and _."""
+    return job.name.lower().lstrip("_") or "job"
+
+
 def _service(job: Job, role: TaskRole, index: int) -> Table:
     meet = Rendezvous(f"{job.roles[0].name}-0", "29500", "TASK_INDEX")
     commands = started(job, role, commands_for(job, role, "compose"), meet)
     pai = openpai_env.lines(job, role, "TASK_INDEX", _host)
     # One limit for all of them; whoever does not listen is killed.
     limit = [] if job.seconds is None else ["timeout", "-k", "10", str(job.seconds)]
+    words = [*limit, *BASH.split(), "-c", _plain("\n".join((*pai, *commands)))]
     env: dict[str, str] = {
         "TASK_INDEX": str(index),
         **{name: _plain(text) for name, text in environment(job, role).items()},
@@ -97,7 +97,9 @@ def _service(job: Job, role: TaskRole, index: int) -> Table:
     return {
         "image": role.image,
         "hostname": f"{role.name}-{index}",
-        "command": [*limit, "/bin/sh", "-ec", _plain("\n".join((*pai, *commands)))],
+        # As on a cluster, the image's own entry point starts nothing.
+        "entrypoint": words[:1],
+        "command": words[1:],
         "environment": env,
         **({"shm_size": f"{role.shm_mb}m"} if role.shm_mb else {}),
         **({"volumes": volumes} if volumes else {}),
@@ -118,6 +120,8 @@ def _plain(text: str) -> str:
 
 def _notes(job: Job) -> list[str]:
     notes = left_out(job, "compose")
+    if _project(job) != job.name:
+        notes.append(f"its project is called {_project(job)}: compose takes no {job.name}")
     notes += openpai_env.notes(job, names=True)
     notes += [f"after {name}: each job is a file of its own here" for name in job.after]
     notes += [f"queue {job.queue}: compose has none"] if job.queue else []

@@ -240,9 +240,11 @@ def _protocol_1(document: Table) -> Imported:
     kept: Table = {}
     if job["name"] != document["jobName"]:
         kept["jobName"] = document["jobName"]
-    if not _fits(ImageName, image):
-        raise ValueError(f"names the image {image!r}, which is not the name of an image")
-    job["image"] = image
+    if _fits(ImageName, image):
+        job["image"] = image
+    else:
+        kept["image"] = image
+        notes.append(f"the image {image!r} is kept for OpenPAI only: no engine takes such a name")
     queue = document.get("virtualCluster")
     if queue != _NO_QUEUE and _fits(Name, queue):
         job["queue"] = queue
@@ -396,7 +398,10 @@ def _protocol_2(document: Table) -> Imported:
         if _fits(ImageName, image):
             role["image"] = image
         else:
-            notes.append(f"role {name}: the image {image!r} is kept for OpenPAI only")
+            notes.append(
+                f"role {name}: the image {image!r} is kept for OpenPAI only: no engine takes "
+                "such a name"
+            )
         chosen[name] = {"dockerImage": item["dockerImage"]}
         made.append(role)
     kept["taskRoles"] = chosen

@@ -8,7 +8,7 @@ from torchsmith.errors import UsageError
 from torchsmith.jobs import openpai_env, yaml_text
 from torchsmith.jobs.kubernetes import (
     Table,
-    check_name,
+    fitted,
     labels,
     metadata,
     pod_notes,
@@ -42,11 +42,10 @@ def _rendered(
 ) -> Rendering:
     files: dict[str, bytes] = {}
     notes: list[str] = []
-    for job in jobs:
-        check_name(job)
+    for job, renamed in fitted(jobs):
         needs_image(job, "Kubeflow")
         files[f"{job.name}.yaml"] = yaml_text.write(made(job, _role(job, kind))).encode()
-        notes += [f"{job.name}: {note}" for note in (*pod_notes(job), *_notes(job, kind))]
+        notes += [f"{job.name}: {note}" for note in (*renamed, *pod_notes(job), *_notes(job, kind))]
     return Rendering(files, tuple(notes))
 
 

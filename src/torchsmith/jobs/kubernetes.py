@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 
 from torchsmith.errors import UsageError
 from torchsmith.jobs import openpai_env, yaml_text
@@ -15,7 +17,7 @@ from torchsmith.jobs.launch import (
     started,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
-from torchsmith.jobs.shell import end_of
+from torchsmith.jobs.shell import BASH, end_of
 
 Table = dict[str, object]
 PORT = 29500
@@ -27,10 +29,11 @@ def render(jobs: tuple[Job, ...]) -> Rendering:
     """One manifest for each job."""
     files: dict[str, bytes] = {}
     notes: list[str] = []
-    for job in jobs:
+    for job, renamed in fitted(jobs):
         needs_image(job, "Kubernetes")
         files[f"{job.name}.yaml"] = yaml_text.write(*_objects(job)).encode()
-        notes += [f"{job.name}: {note}" for note in (*pod_notes(job), *_end_notes(job))]
+        said = (*renamed, *pod_notes(job), *_end_notes(job))
+        notes += [f"{job.name}: {note}" for note in said]
     return Rendering(files, tuple(notes))
 
 
@@ -186,7 +189,6 @@ def _short(role: TaskRole) -> str:
 
 def _names(job: Job) -> dict[str, str]:
     """What the Job of each role is called."""
-    check_name(job)
     if len(job.roles) == 1:
         return {job.roles[0].name: job.name}
     names = {role.name: f"{job.name}-{_short(role)}" for role in job.roles}
@@ -200,16 +202,25 @@ def _names(job: Job) -> dict[str, str]:
     return names
 
 
-def check_name(job: Job) -> None:
-    """Refuse a name that no object there may have."""
-    if len(job.name) <= _LONGEST and re.fullmatch(r"[a-z](?:[a-z0-9-]*[a-z0-9])?", job.name):
-        return
-    better = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-0123456789")[:_LONGEST]
-    raise UsageError(
-        f"Kubernetes refuses the name {job.name}: it takes at most {_LONGEST} lower-case letters, "
-        "digits and '-', a letter first",
-        f"Rename it, or add --set name={better.rstrip('-') or 'job'}.",
-    )
+def fit_name(name: str) -> str:
+    """A job's name as objects there may be called: at most 56 of a-z, 0-9 and -, a letter first."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).lstrip("-0123456789")
+    return plain[:_LONGEST].rstrip("-") or "job"
+
+
+def fitted(jobs: tuple[Job, ...]) -> Iterator[tuple[Job, tuple[str, ...]]]:
+    """Each job under a name Kubernetes takes, and what is to be said of that."""
+    taken: dict[str, str] = {}
+    for job in jobs:
+        name = fit_name(job.name)
+        if name in taken:
+            raise UsageError(
+                f"the jobs {taken[name]} and {job.name} would both be called {name} in Kubernetes",
+                f"Rename one of them, or render it alone: --name {job.name}.",
+            )
+        taken[name] = job.name
+        renamed = (f"it is {job.name}, which Kubernetes does not take as a name",)
+        yield replace(job, name=name), renamed if name != job.name else ()
 
 
 def labels(job: Job, role: TaskRole | None = None) -> Table:
@@ -248,11 +259,12 @@ def pod_spec(job: Job, role: TaskRole, commands: tuple[str, ...], name: str) -> 
     if role.fails_at is None and role.wins_at is None:
         # Nobody asks how it ends, and a Job would.
         end = end_of(text)
-        text = f"sh -e /dev/fd/3 3<<'{end}' || echo \"borne: it ended with $?\" >&2\n{text}\n{end}"
+        borne = 'echo "borne: it ended with $?" >&2'
+        text = f"{BASH} /dev/fd/3 3<<'{end}' || {borne}\n{text}\n{end}"
     container: Table = {
         "name": name,
         "image": role.image,
-        "command": ["/bin/sh", "-ec", _plain(text)],
+        "command": [*BASH.split(), "-c", _plain(text)],
         **({"env": env} if env else {}),
         "resources": {"requests": dict(limits), "limits": limits},
     }

@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from torchsmith.errors import UsageError
 from torchsmith.jobs.models import Job, TaskRole
 from torchsmith.jobs.openpai_rules import commands_of
+from torchsmith.jobs.shell import BASH
 
 _PARAMETER = re.compile(r"<%\s*\$parameters\.(\w+)\s*%>")
 # What OpenPAI fills in of a role's own prerequisites: <% $data.uri[0] %>.
@@ -129,7 +130,7 @@ def started(
         )
     plain = _PLAIN.fullmatch(last)
     alone = plain is not None and "RANK" not in last and "WORLD_SIZE" not in last
-    program = plain["rest"] if plain and alone else f"--no-python sh -c {shlex.quote(last)}"
+    program = plain["rest"] if plain and alone else f"--no-python {BASH} -c {shlex.quote(last)}"
     where = (
         "--standalone"
         if job.nodes == 1

@@ -18,7 +18,7 @@ from torchsmith.jobs.launch import (
     unmounted,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
-from torchsmith.jobs.shell import end_of, environment_lines, secret_lines
+from torchsmith.jobs.shell import STRICT, end_of, environment_lines, secret_lines
 from torchsmith.jobs.states import TIMED_OUT
 
 # What every process of a job has in its environment, and hands on to those it starts.
@@ -64,7 +64,7 @@ def script(job: Job, record: str = "", container: str = "") -> str:
         told = exports({name: value for name, value in env.items() if name not in known})
         commands = started(job, role, commands_for(job, role, "local"), _MEET)
         known_there = openpai_env.lines(job, role, "TASK_INDEX", _here, _PAI_PORT)
-        text = "\n".join(("set -e", *known_there, *told, *commands))
+        text = "\n".join((f"set {STRICT}", *known_there, *told, *commands))
         end = end_of(text)
         lines += ["", f"role_{role.name}=$(cat <<'{end}'", text, end, ")"]
     lines += ["", *_RUN, *([*_COUNTED, *_judge(job)] if job.counts else _TOLD), "", *_ALL]
@@ -100,7 +100,7 @@ _TOLD = """\
 trap 'sleep 0.2; stop' USR1
 # shellcheck disable=SC2016
 task='text=$1 all=$2; shift 2
-"$@" sh -c "$text" || { code=$?; trap "" TERM; kill -USR1 "$all" 2>/dev/null; exit "$code"; }'
+"$@" bash -c "$text" || { code=$?; trap "" TERM; kill -USR1 "$all" 2>/dev/null; exit "$code"; }'
 """.splitlines()
 # Where the end of a job depends on how many tasks ended how, each tells its end.
 _COUNTED = """\
@@ -112,7 +112,7 @@ _COUNTING = """\
 trap 'sleep 0.2; judge' USR1
 # shellcheck disable=SC2016
 task='text=$1 all=$2 ends=$3 name=$4; shift 4; code=0
-"$@" sh -c "$text" || code=$?
+"$@" bash -c "$text" || code=$?
 trap "" TERM; echo "$name:$code" >>"$ends"; kill -USR1 "$all" 2>/dev/null; exit "$code"'
 many() { grep -c "$1" "$ends" || true; }
 judge() {
@@ -238,7 +238,8 @@ def _box(job: Job, role: TaskRole, container: str) -> str:
         names += ["CUDA_VISIBLE_DEVICES"]
         names += ["MASTER_PORT"] if job.distributed else []
     names += [_PAI_PORT] if openpai_env.wanted(job) else []
-    options = ["--rm", "--init", "--network=host", f"--cpus={role.cpus}"]
+    # As on a cluster, the image's own entry point starts nothing.
+    options = ["--rm", "--init", "--entrypoint=", "--network=host", f"--cpus={role.cpus}"]
     options += [f"--memory={role.memory_mb}m"]
     options += [f"--shm-size={role.shm_mb}m"] if role.shm_mb else []
     if role.gpus:

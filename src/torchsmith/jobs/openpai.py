@@ -20,7 +20,7 @@ from torchsmith.jobs.launch import (
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
 from torchsmith.jobs.openpai_rules import cautions, passwords_in_clear, problems
-from torchsmith.jobs.shell import end_of
+from torchsmith.jobs.shell import BASH, STRICT, end_of
 from torchsmith.recipe.job import NULL
 
 Table = dict[str, JsonValue]
@@ -250,7 +250,9 @@ def _secrets_needed(job: Job) -> str:
 
 def document_v1(job: Job) -> Table:
     """The request, as a table."""
-    needs_image(job, "OpenPAI")
+    kept = _table(_kept(dict(job.openpai_v1)))
+    if "image" not in kept:
+        needs_image(job, "OpenPAI")
     if job.secrets:
         raise UsageError(
             f"job {job.name}: OpenPAI's protocol 1 has no secrets, and {job.secrets[0].variable} "
@@ -270,10 +272,10 @@ def document_v1(job: Job) -> Table:
             f"{' and '.join(images)}",
             "Render it for openpai, which is protocol 2.",
         )
-    kept = _table(_kept(dict(job.openpai_v1)))
     kept_roles = _table(kept.pop("taskRoles", {}))
-    # A name we have no form for is kept as it was.
-    table: Table = {"jobName": kept.pop("jobName", job.name), "image": images[0]}
+    # Names we have no form for are kept as they were.
+    before = kept.pop("image", "")
+    table: Table = {"jobName": kept.pop("jobName", job.name), "image": images[0] or before}
     table |= {"virtualCluster": job.queue} if job.queue else {}
     table |= {"retryCount": job.retries} if job.retries else {}
     roles = [_role_v1(job, role, _table(kept_roles.get(role.name))) for role in job.roles]
@@ -330,8 +332,9 @@ def _commands(
         # All of it in one shell, which ends when its time is up. The text comes from a file
         # descriptor of its own: what OpenPAI fills in needs no quoting, and stdin stays free.
         end = end_of("\n".join(text))
-        return (f"timeout {job.seconds} bash -e /dev/fd/3 3<<'{end}'", *text, end)
-    return ("set -e", *text) if strict and len(text) > 1 else text
+        return (f"timeout {job.seconds} {BASH} /dev/fd/3 3<<'{end}'", *text, end)
+    # Its own shell ends at a variable that is not set, which no other does.
+    return (f"set +u {STRICT}", *text) if strict and len(text) > 1 else text
 
 
 def _notes(job: Job, protocol: str) -> list[str]:

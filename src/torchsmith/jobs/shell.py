@@ -6,6 +6,10 @@ import shlex
 
 from torchsmith.jobs.models import Job
 
+# What runs a task's commands on every engine, as OpenPAI does: the first that fails is the last,
+# also in a pipe. https://github.com/microsoft/openpai-runtime/blob/master/src/runtime.d/user.sh
+STRICT = "-eo pipefail"
+BASH = f"bash {STRICT}"
 SECRETS = '"${TORCHSMITH_SECRETS:-$HOME/.config/torchsmith/secrets}"'
 
 

@@ -18,7 +18,7 @@ from torchsmith.jobs.launch import (
     unmounted,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
-from torchsmith.jobs.shell import environment_lines, held, secret_lines
+from torchsmith.jobs.shell import STRICT, environment_lines, held, secret_lines
 
 # Whether a job ran, and how it and its tasks ended, once Slurm has forgotten it. A job that is
 # started again begins with a clean record; its output goes on. See `record`.
@@ -35,7 +35,7 @@ trap 'ended "$?"' EXIT
 """.splitlines()
 _TASK = """\
 # shellcheck disable=SC2016
-task='code=0; sh -c "$1" || code=$?; echo "$code" >"$0-$SLURM_PROCID.exit"; exit "$code"'
+task='code=0; bash -c "$1" || code=$?; echo "$code" >"$0-$SLURM_PROCID.exit"; exit "$code"'
 """.splitlines()
 # Steps end the job as OpenPAI's roles do: with the first role that has as many failed tasks as it
 # bears, or as many that succeeded as are enough. Who is still at it then is ended.
@@ -141,7 +141,7 @@ def script(job: Job, record: str = "") -> str:
         told = [f'export {name}="{place}"' for name, place in places.items()]
         told += exports({name: value for name, value in env.items() if name not in places})
         pai = openpai_env.lines(job, role, "SLURM_PROCID", _host, _PAI_PORT)
-        text = "\n".join(("set -e", *pai, *told, *commands))
+        text = "\n".join((f"set {STRICT}", *pai, *told, *commands))
         lines += ["", *held(f"role_{role.name}", text)]
     lines += ["", "status=0", *_steps(job, bound, record or watched)]
     if job.retries:
@@ -270,7 +270,7 @@ def _srun(job: Job, role: TaskRole, bound: list[str], told: str | bool, group: s
         command += f" {shlex.quote(f'docker://{role.image}')}"
     if told:
         return f'{command} sh -c "$task" "$record/{role.name}" "$role_{role.name}"'
-    return f'{command} sh -c "$role_{role.name}"'
+    return f'{command} bash -c "$role_{role.name}"'
 
 
 def _enroot(image: str) -> str:
@@ -297,6 +297,11 @@ def _notes(job: Job) -> list[str]:
     notes += openpai_env.notes(job, names=True)
     notes += [] if all(role.image for role in job.roles) else unmounted(job)
     for role in job.roles:
+        if role.image and job.slurm.container == "apptainer":
+            notes.append(
+                f"role {role.name}: apptainer starts it in the folder it is submitted from, not in "
+                "the image's own"
+            )
         if role.shm_asked:
             notes.append(f"role {role.name}: shared memory is the node's own /dev/shm under Slurm")
         notes += [

@@ -1,4 +1,4 @@
-"""What a recipe's own base image starts from, where NVIDIA deleted the image that it names."""
+"""What a recipe's own base image starts from: of which distribution it is, whether it is gone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torchsmith.resolve.cuda import toolkit_packages
 from torchsmith.resolve.models import (
     Caution,
     Choice,
+    Conflict,
     CudaChoice,
+    Evidence,
     FoundationChoice,
     RepositoryChoice,
 )
@@ -24,6 +26,40 @@ _NVIDIAS = re.compile(
 )
 
 
+def check_base(facts: Facts, recipe: Recipe, decided: Decided) -> None:
+    """Refuse a base image of another distribution than the recipe's: its packages are not there."""
+    named = _named(recipe)
+    base = _system_of(facts, named)
+    if base is None or recipe.system is None or base == recipe.system:
+        return
+    key = "foundation.from" if recipe.image and recipe.image.foundation else "base"
+    decided.conflicts.append(
+        Conflict(
+            "base-system",
+            f"the image {named} is {base}, not {recipe.system}",
+            Evidence(f"asked for: system = {recipe.system!r}"),
+            Evidence(f"the image stands on {named}, which is {base} by its name"),
+            f"name an image of {recipe.system} in image.{key}",
+        )
+    )
+
+
+def _named(recipe: Recipe) -> str:
+    """The image the recipe says to start from."""
+    image = recipe.image
+    if image is None:
+        return ""
+    return image.foundation.start if image.foundation else image.base or ""
+
+
+def _system_of(facts: Facts, named: str) -> str | None:
+    """The distribution that the name of an image tells."""
+    if match := _NVIDIAS.match(named):
+        return re.sub(r"([a-z]+)", r"\1-", match["system"])
+    whole = named if "/" in named else f"docker.io/library/{named}"
+    return next((item.name for item in facts.systems.system if item.image == whole), None)
+
+
 def deleted_base(
     facts: Facts, recipe: Recipe, platform: str, decided: Decided
 ) -> FoundationChoice | None:
@@ -33,7 +69,7 @@ def deleted_base(
     used as it is can only be said to be gone.
     """
     image = recipe.image
-    named = (image.foundation.start if image.foundation else image.base or "") if image else ""
+    named = _named(recipe)
     match = _NVIDIAS.match(named)
     end = image_end(facts, match["cuda"]) if match else None
     if image is None or match is None or end is None or not end.gone:

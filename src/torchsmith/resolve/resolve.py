@@ -48,7 +48,7 @@ from torchsmith.resolve.cuda import (
     settle_parts,
 )
 from torchsmith.resolve.features import FeatureDecisions, bundled_features, decide_features
-from torchsmith.resolve.foundation import deleted_base
+from torchsmith.resolve.foundation import check_base, deleted_base
 from torchsmith.resolve.installed import decide_installed, find_installed, python_of
 from torchsmith.resolve.models import (
     Caution,
@@ -367,6 +367,7 @@ class _Attempt:
         )
         stack = decide_stack(facts, recipe, self.asked.companions, torch, chosen, decided)
         magma = decide_magma(facts, recipe, chosen, self.source, decided)
+        check_base(facts, recipe, decided)
         if decided.conflicts:
             return refuse(
                 self.variant, facts, self.asked, decided.conflicts, self.works_when_changed

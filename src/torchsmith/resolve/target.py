@@ -217,7 +217,7 @@ def _jetpack(
         decided.choices.append(
             Choice("JetPack", item.version, reason, addresses(facts.boards.sources, item))
         )
-        if recipe.cuda.version == "none" and recipe.torch.use == "source":
+        if said == "none" and recipe.torch.use == "source":
             decided.cautions.append(
                 Caution(
                     f"the recipe asks for no CUDA: this torch does not use the {board.title}'s GPU",

@@ -81,13 +81,14 @@ class Kubernetes:
         space = job.kubernetes.namespace or self._kubectl.namespace
         ((_, content),) = self._rendered(job).files.items()
         objects = [_marked(table(one), token) for one in yaml_text.read_all(content.decode())]
-        kept = {"namespace": space, "name": job.name, "token": token, "objects": objects}
+        name = kubernetes.fit_name(job.name)
+        kept = {"namespace": space, "name": name, "token": token, "objects": objects}
         write_whole(request.kept / _REQUEST, json.dumps(kept, indent=1).encode())
         if len(objects) > 1:
             for one in objects:
                 handed_over(partial(self._create, space, one, token, dryRun="All"))
         self._create_all(space, objects, token)
-        return EngineId(f"{space}/{job.name}")
+        return EngineId(f"{space}/{name}")
 
     def find(self, token: str, kept: Path) -> EngineId | None:
         """The job of this token; which namespace it was for is in the request that was kept."""
