@@ -59,10 +59,12 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o644, replace: bool
     """
     try:
         write_whole(path, content, mode=mode, replace=replace)
-    except OSError as error:
-        if path.exists() and not replace:
+    except (OSError, ValueError) as error:
+        if not replace and path.exists():
             return
+        # `.` and `/` have no name that could be written.
+        reason = getattr(error, "strerror", None) or "not the path of a file"
         raise OutputError(
-            f"{path} cannot be written: {error.strerror}",
+            f"{path} cannot be written: {reason}",
             "Check the room left there and the rights on the folder, or name another place.",
         ) from None

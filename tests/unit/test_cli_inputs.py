@@ -124,6 +124,52 @@ def test_a_recipe_without_an_image_has_none_to_run_or_push(
     assert "error: the recipe asks for no image" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("plan", "--torch", ""), "--torch"),
+        (("plan", "--torch="), "--torch"),
+        (("store", "share", "--store", ""), "--store"),
+        (("key", "export", "-o", ""), "-o"),
+        (("plan", ""), "an argument"),
+        (("build", "--dry-run", "--preset", "quickstart", "--python", ""), "--python"),
+    ],
+)
+def test_an_empty_value_is_refused_and_not_left_out(
+    run: Run, tmp_path: Path, words: tuple[str, ...], name: str
+) -> None:
+    """A variable that is not set, in a script, must not build something else for hours."""
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert f"error: {name} has an empty value" in err
+    assert "Give it a value, or leave it out" in err
+    assert not (tmp_path / "shared").exists()
+
+
+@pytest.mark.parametrize("output", [".", "/", "..", "folder", "x" * 300])
+def test_a_result_that_cannot_have_its_name_is_refused_in_a_sentence(
+    run: Run, tmp_path: Path, output: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for words in ("plan --torch 2.6.0 --python 3.11 --json -o", "key export -o"):
+        code, _, err = run(*words.split(), output)
+        assert code == 5
+        assert "cannot be written: " in err
+
+
+@pytest.mark.parametrize(
+    "words", ["store gc --days 99999999999999", "job list --limit 99999999999999999999"]
+)
+def test_a_number_without_end_is_refused(run: Run, words: str) -> None:
+    code, _, err = run(*words.split())
+    assert code == 2
+    assert "must be less than" in err
+
+
+def test_an_empty_word_of_another_program_is_its_own(run: Run) -> None:
+    assert run("guard", "--dry-run", "--", "printf", "")[0] == 0
+
+
 # A command line of each command with --json that fails, or changes nothing.
 HARMLESS = {
     "plan": "missing.toml",

@@ -6,6 +6,7 @@ command that needs it.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -21,7 +22,7 @@ def main() -> None:
     os.umask(os.umask(0o022) | 0o002)
     from torchsmith.cli.output import begin_output, print_json_error
     from torchsmith.cli.terminal import guard_streams
-    from torchsmith.errors import RecipeError, TorchsmithError
+    from torchsmith.errors import HostError, RecipeError, StoreError, TorchsmithError
 
     guard_streams()
     begin_output()
@@ -46,11 +47,12 @@ def main() -> None:
     except TorchsmithError as error:
         _end(error, debug, error.message, error.hint)
     except (OSError, MemoryError, RecursionError) as error:
-        _end(error, debug, _of_the_machine(error), "With --debug, the traceback is shown.")
+        hint = "With --debug, the traceback is shown."
+        _end(error, debug, _of_the_machine(error), hint, _code_of(error))
     except Exception as error:
         if _is_out_of_memory(error):
             hint = "Free some memory, or raise the limits that `ulimit -a` shows."
-            _end(error, debug, f"there is not enough memory: {error}", hint)
+            _end(error, debug, f"there is not enough memory: {error}", hint, HostError.exit_code)
         # SQLite is imported by few commands: known by its name.
         if type(error).__module__ != "sqlite3":
             raise
@@ -59,6 +61,7 @@ def main() -> None:
             debug,
             f"a database of the store cannot be used: {error}",
             "Check the room left and the rights on the store; `TORCHSMITH_STORE` names another.",
+            StoreError.exit_code,
         )
     except KeyboardInterrupt:
         _complain("interrupted")
@@ -90,6 +93,18 @@ def _of_the_machine(error: BaseException) -> str:
     return f"{named}: {said}" if named else said
 
 
+def _code_of(error: OSError | MemoryError | RecursionError) -> int:
+    """The exit code of what the machine would not do; 1 would call it a bug of ours."""
+    from torchsmith.errors import DiskFullError, HostError, UsageError
+
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError.exit_code
+    if isinstance(error, RecursionError) or number == errno.ENAMETOOLONG:
+        return UsageError.exit_code
+    return HostError.exit_code
+
+
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether an error is what Python makes of too little memory for a thread or a library."""
     said = str(error)
@@ -108,7 +123,7 @@ def _say_what_is_known(error: BaseException) -> None:
             _complain(line)
 
 
-def _end(error: BaseException, debug: bool, message: str, hint: str) -> None:
+def _end(error: BaseException, debug: bool, message: str, hint: str, code: int = 1) -> None:
     from torchsmith.cli.output import json_wanted, print_json_error
 
     if json_wanted():
@@ -117,7 +132,7 @@ def _end(error: BaseException, debug: bool, message: str, hint: str) -> None:
             _complain(f"  {line}")
     _complain(f"error: {message}", hint)
     _say_what_is_known(error)
-    code = getattr(error, "exit_code", 1)
+    code = getattr(error, "exit_code", code)
     problems = [str(item) for item in getattr(error, "problems", ())]
     print_json_error(message, hint, code, problems)
     if debug:
