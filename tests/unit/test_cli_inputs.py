@@ -166,6 +166,38 @@ def test_a_number_without_end_is_refused(run: Run, words: str) -> None:
     assert "must be less than" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("plan --torch 2.6.0 -o x", "--output needs --as or --json"),
+        ("plan --torch 2.6.0 --as script --explain", "--explain and --as do not go together"),
+        ("plan --torch 2.6.0 --json --explain", "--explain and --json do not go together"),
+        ("plan --torch 2.6.0 --json --as conda", "--as and --json do not go together"),
+        ("diagnose x.log --yes", "--yes needs --fix"),
+        ("conda x.whl --channel here", "--channel needs --explain"),
+        ("conda x.whl --explain x.txt", "--explain packs no wheel"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_is_refused(run: Run, words: str, reason: str) -> None:
+    code, out, err = run(*words.split())
+    assert code == 2
+    assert reason in err
+    assert not out or json.loads(out)["error"]["message"] == reason
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [("torch v2.6.0", "torch 2.6.0"), ("cuda cu126", "CUDA 12.6"), ("cuda 126", "CUDA 12.6")],
+)
+def test_facts_take_a_release_as_recipes_do(run: Run, words: str, title: str) -> None:
+    code, out, _ = run("facts", *words.split())
+    assert code == 0
+    assert out.startswith(title)
+    code, _, err = run("facts", words.split()[0], "12x")
+    assert code == 2
+    assert f"`torchsmith facts {words.split()[0]}` lists them" in err
+
+
 def test_an_empty_word_of_another_program_is_its_own(run: Run) -> None:
     assert run("guard", "--dry-run", "--", "printf", "")[0] == 0
 

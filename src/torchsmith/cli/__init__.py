@@ -20,6 +20,7 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # What everybody may write to, a store above all, could not be trusted the next time.
     os.umask(os.umask(0o022) | 0o002)
+    _open_closed_streams()
     from torchsmith.cli.output import begin_output, print_json_error
     from torchsmith.cli.terminal import guard_streams
     from torchsmith.errors import HostError, RecipeError, StoreError, TorchsmithError
@@ -74,6 +75,21 @@ def main() -> None:
     finally:
         # The process ends here: looking through a million objects for garbage helps nobody.
         gc.freeze()
+
+
+def _open_closed_streams() -> None:
+    """Give closed standard streams (`torchsmith ... >&-`) to /dev/null.
+
+    Else the first file that is opened, a database of the store maybe, takes their number, and
+    whatever a program prints goes into it.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _complain(message: str, hint: str = "") -> None:
