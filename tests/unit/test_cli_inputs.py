@@ -157,6 +157,19 @@ def test_a_result_that_cannot_have_its_name_is_refused_in_a_sentence(
         assert "cannot be written: " in err
 
 
+@pytest.mark.parametrize("output", [".", "folder", "/proc/x", "recipe.toml/x"])
+@pytest.mark.parametrize("command", ["lock", "bundle"])
+def test_where_nothing_can_be_written_nothing_is_fetched(
+    run: Run, tmp_path: Path, command: str, output: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "recipe.toml").write_text('torch = "2.6.0"\npython = "3.11"\n')
+    code, _, err = run(command, "-o", output)
+    assert code == 5
+    assert err.startswith(f"error: {output} cannot be written: ")
+    assert not (tmp_path / "store").exists()
+
+
 @pytest.mark.parametrize(
     "words", ["store gc --days 99999999999999", "job list --limit 99999999999999999999"]
 )
