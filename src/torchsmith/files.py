@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,20 @@ def write_whole(
         file.write(content)
 
 
+def check_result(path: Path) -> None:
+    """Refuse a place that `write_result` could not write to, before the work and not after it."""
+    import tempfile  # Most commands write no result, and start without it.
+
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
 def write_result(path: Path, content: bytes, *, mode: int = 0o644, replace: bool = True) -> None:
     """Write a file that a person asked for; an OutputError says why it cannot be.
 
@@ -59,10 +74,16 @@ def write_result(path: Path, content: bytes, *, mode: int = 0o644, replace: bool
     """
     try:
         write_whole(path, content, mode=mode, replace=replace)
-    except OSError as error:
-        if path.exists() and not replace:
+    except (OSError, ValueError) as error:
+        if not replace and path.exists():
             return
-        raise OutputError(
-            f"{path} cannot be written: {error.strerror}",
-            "Check the room left there and the rights on the folder, or name another place.",
-        ) from None
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> OutputError:
+    # `.` and `/` have no name that could be written.
+    reason = getattr(error, "strerror", None) or "not the path of a file"
+    return OutputError(
+        f"{path} cannot be written: {reason}",
+        "Check the room left there and the rights on the folder, or name another place.",
+    )

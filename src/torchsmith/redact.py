@@ -2,8 +2,7 @@
 
 Values that are known are taken out by `engine.secrets`. This knows secrets by their form: by the
 word before them (`password=…`), by the command they belong to (`sshpass -p …`), or by how the
-service that issues them begins them (`ghp_…`). The beginnings are those in the rules of gitleaks
-(https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml) and a few that it lacks.
+service that issues them begins them (`ghp_…`): `secret_names` has those.
 
 The time it takes grows with the length of the text, whatever the text: a rule is tried only where
 its key stands, and every expression is bounded or stops where the next key could begin.
@@ -13,6 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+
+from torchsmith.secret_names import issued_secrets
 
 MASK = "***"
 _MASK = MASK.encode()
@@ -122,31 +123,7 @@ _PLACES = (
 
 # ------------------------------------------------------------------------ by how they begin
 
-# So many characters follow these at least.
-_BEGINNINGS = {
-    10: "xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-",
-    15: "glpat- gldt- glft- glrt- glptt- glagent- gloas- glcbt- glffct- glimt- glsoat- GR1348941",
-    16: "AKIA ASIA ABIA ACCA LTAI AIza ya29. tk-us- duffel_ EZAK EZTK xkeysib- sm_aat_ sm_pat_",
-    20: (
-        "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ api_org_ npm_ pypi- dckr_pat_ nvapi- glc_ glsa_ "
-        "sk- sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_ shpat_ shpca_ shppa_ shpss_ "
-        "sgp_ sq0atp- sntryu_ sntrys_ sm_sat_ EAAA EAAC EAAM NRAK- NRII- NRJS- sha256~ gsk_ bkua_"
-    ),
-    24: (
-        "hvs. hvb. dp.pt. dt0c01. SG. fio-u- lin_api_ ntn_ pul- PMAK- pnu_ pplx- rdme_ rubygems_ "
-        "shippo_ ico- pscale_tkn_ pscale_oauth_ pscale_pw_ CLOJARS_ tfp_ ATATT3 ops_eyJ A3- fo1_ "
-        "AGE-SECRET-KEY-1 HRKU-AA FLWSECK fm2_ wandb_v1_ r8_ tskey- dnkey- lsv2_ figd_"
-    ),
-    30: "dop_v1_ doo_v1_ dor_v1_ dapi ABSK AKCp cmVmd p8e-",
-}
-_TOKEN = re.compile(rb"[\w-]{8,8192}(?:\.[\w-]{1,8192}){0,3}")
-# A name in a program (hf_hub_download_to_folder) begins like that too: it has neither of these.
-_RANDOM = re.compile(rb"[A-Za-z0-9]{16}|[0-9][\w.-]{0,80}[A-Za-z]|[A-Za-z][\w.-]{0,80}[0-9]")
 _JWT = re.compile(rb"(?<![\w-])eyJ[\w-]{10,4096}\.[\w-]{10,8192}\.?[\w-]{0,4096}")
-_STARTS = tuple(
-    (start.encode(), least) for least, starts in _BEGINNINGS.items() for start in starts.split()
-)
-_PLAIN = re.compile(rb"[A-Za-z0-9_-]")
 # A line of a key in base64, without the line that says so: mixed, so that no hash is one.
 _KEY_LINE = re.compile(
     rb"(?m)^[ \t]*(?=[^\n]{0,80}[A-Z])(?=[^\n]{0,80}[a-z])(?=[^\n]{0,80}[0-9])(?=[^\n]{0,80}[+/])"
@@ -186,16 +163,7 @@ def _by_place(content: bytes, lower: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _by_beginning(content: bytes) -> Iterator[tuple[int, int]]:
-    for start, least in _STARTS:
-        at = content.find(start)
-        while at != -1:
-            end = at + len(start)
-            if not (at and _PLAIN.match(content, at - 1)):
-                found = _TOKEN.match(content, end)
-                if found is not None and len(found[0]) >= least and _RANDOM.search(found[0]):
-                    end = found.end()
-                    yield at, end
-            at = content.find(start, end)
+    yield from issued_secrets(content)
     if b"eyJ" in content:
         yield from (found.span() for found in _JWT.finditer(content))
     yield from (found.span("secret") for found in _KEY_LINE.finditer(content))

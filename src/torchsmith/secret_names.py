@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import urllib.parse
+from collections.abc import Iterator
 
 # These mean a secret anywhere in a name, also as the end of a longer word: APIKEY, DBPASSWORD.
 _SECRET_WORD = re.compile(
@@ -23,6 +24,8 @@ _LAST_WORDS = (("CONNECTION", "STRING"), ("CONN", "STR"), ("ACCESS", "SIGNATURE"
 _POINTS = frozenset(("FILE", "PATH", "DIR", "FOLDER", "NAME", "URL", "ENV", "SOCK", "SOCKET"))
 # What is secret although its name ends as a place does.
 _ALWAYS = frozenset(("SLACK_WEBHOOK_URL", "DISCORD_WEBHOOK_URL"))
+# Whole names: GitLab's jobs find logins of registries in the first.
+_WHOLE = frozenset(("DOCKER_AUTH_CONFIG", "AUTHORIZATION", "PGPASS", "BEARER", "COOKIE", "JWT"))
 
 
 def is_secret_name(name: str) -> bool:
@@ -34,7 +37,7 @@ def is_secret_name(name: str) -> bool:
         words.pop()
     if not words or (words[-1] in _POINTS and upper not in _ALWAYS):
         return False
-    if any(_SECRET_WORD.search(word) for word in words):
+    if upper in _WHOLE or any(_SECRET_WORD.search(word) for word in words):
         return True
     several = len(words) > 1
     # OLDPWD is one word, and PWD alone is where the shell stands.
@@ -45,19 +48,59 @@ def is_secret_name(name: str) -> bool:
 
 # user:password@ in any address; any name at all before @ where only a token is ever put there.
 _CREDENTIALS = re.compile(r"://[^\s/?#@:]*:[^\s/?#@$]+@|https?://[^\s/?#@$]+@", re.IGNORECASE)
-# How services begin what they issue, as in the rules of gitleaks:
-# https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml
+# How services begin what they issue, as in the rules of gitleaks and a few that it lacks
+# (https://github.com/gitleaks/gitleaks/blob/master/config/gitleaks.toml); so many characters
+# follow these at least.
+_BEGINNINGS = {
+    10: "xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xapp-",
+    15: "glpat- gldt- glft- glrt- glptt- glagent- gloas- glcbt- glffct- glimt- glsoat- GR1348941",
+    16: "AKIA ASIA ABIA ACCA LTAI AIza ya29. tk-us- duffel_ EZAK EZTK xkeysib- sm_aat_ sm_pat_",
+    20: (
+        "ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ api_org_ npm_ pypi- dckr_pat_ nvapi- glc_ glsa_ "
+        "sk- sk_live_ sk_test_ sk_prod_ rk_live_ rk_test_ rk_prod_ shpat_ shpca_ shppa_ shpss_ "
+        "sgp_ sq0atp- sntryu_ sntrys_ sm_sat_ EAAA EAAC EAAM NRAK- NRII- NRJS- sha256~ gsk_ bkua_"
+    ),
+    24: (
+        "hvs. hvb. dp.pt. dt0c01. SG. fio-u- lin_api_ ntn_ pul- PMAK- pnu_ pplx- rdme_ rubygems_ "
+        "shippo_ ico- pscale_tkn_ pscale_oauth_ pscale_pw_ CLOJARS_ tfp_ ATATT3 ops_eyJ A3- fo1_ "
+        "AGE-SECRET-KEY-1 HRKU-AA FLWSECK fm2_ wandb_v1_ r8_ tskey- dnkey- lsv2_ figd_"
+    ),
+    30: "dop_v1_ doo_v1_ dor_v1_ dapi ABSK AKCp cmVmd p8e-",
+}
+_TOKEN = re.compile(rb"[\w-]{8,8192}(?:\.[\w-]{1,8192}){0,3}")
+# A name in a program (hf_hub_download_to_folder) begins like that too: it has neither of these.
+_RANDOM = re.compile(rb"[A-Za-z0-9]{16}|[0-9][\w.-]{0,80}[A-Za-z]|[A-Za-z][\w.-]{0,80}[0-9]")
+_STARTS = tuple(
+    (start.encode(), least) for least, starts in _BEGINNINGS.items() for start in starts.split()
+)
+_PLAIN = re.compile(rb"[A-Za-z0-9_-]")
+# What those beginnings do not tell: tokens of letters alone, and a private key.
 _ISSUED = re.compile(
-    r"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}|glpat-[\w-]{15,255}"
-    r"|hf_[A-Za-z]{20,255}|pypi-[\w-]{40,1000}|xox[abeoprs]-[\w-]{10,255}|npm_[A-Za-z0-9]{30,255}"
-    r"|(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])|eyJ[\w-]{10,4000}\.eyJ[\w-]{10,4000}\.[\w-]*)"
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z]{20,255}|(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])"
+    r"|eyJ[\w-]{10,4000}\.eyJ[\w-]{10,4000}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY"
 )
+
+
+def issued_secrets(content: bytes) -> Iterator[tuple[int, int]]:
+    """Where what services issued as secrets stands in a text, known by how it begins."""
+    for start, least in _STARTS:
+        at = content.find(start)
+        while at != -1:
+            end = at + len(start)
+            if not (at and _PLAIN.match(content, at - 1)):
+                found = _TOKEN.match(content, end)
+                if found is not None and len(found[0]) >= least and _RANDOM.search(found[0]):
+                    end = found.end()
+                    yield at, end
+            at = content.find(start, end)
 
 
 def holds_secret(text: str) -> bool:
     """Whether a text holds a password in an address, or what a service issued as a secret."""
     if _CREDENTIALS.search(text) or _ISSUED.search(text):
+        return True
+    if any(issued_secrets(text.encode(errors="surrogateescape"))):
         return True
     return "://" in text and any(_signed(word) for word in text.split() if "://" in word)
 
@@ -70,7 +113,7 @@ def _signed(address: str) -> bool:
         return False
     if re.search(r"/t/[\w-]{10,}(?:/|\Z)", parts.path):
         return True
-    query = urllib.parse.parse_qsl(parts.query)
+    query = urllib.parse.parse_qsl(parts.query) + urllib.parse.parse_qsl(parts.fragment)
     return any(
         is_secret_name(name) or name.lower() in ("sig", "signature", "x-amz-signature")
         for name, value in query

@@ -137,7 +137,7 @@ def test_an_unknown_name_is_answered_with_the_likely_one(
 
 @pytest.mark.parametrize("question", ["torch", "cuda", "features"])
 def test_what_is_no_version_is_said_to_be_none(question: str) -> None:
-    assert "is not a version number" in str(asks(question, "latest"))
+    assert "is not a release" in str(asks(question, "latest"))
 
 
 def test_a_companion_can_be_asked_for_a_series_as_its_own_table_names_it() -> None:

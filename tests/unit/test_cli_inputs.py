@@ -124,6 +124,97 @@ def test_a_recipe_without_an_image_has_none_to_run_or_push(
     assert "error: the recipe asks for no image" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("plan", "--torch", ""), "--torch"),
+        (("plan", "--torch="), "--torch"),
+        (("store", "share", "--store", ""), "--store"),
+        (("key", "export", "-o", ""), "-o"),
+        (("plan", ""), "an argument"),
+        (("build", "--dry-run", "--preset", "quickstart", "--python", ""), "--python"),
+    ],
+)
+def test_an_empty_value_is_refused_and_not_left_out(
+    run: Run, tmp_path: Path, words: tuple[str, ...], name: str
+) -> None:
+    """A variable that is not set, in a script, must not build something else for hours."""
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert f"error: {name} has an empty value" in err
+    assert "Give it a value, or leave it out" in err
+    assert not (tmp_path / "shared").exists()
+
+
+@pytest.mark.parametrize("output", [".", "/", "..", "folder", "x" * 300])
+def test_a_result_that_cannot_have_its_name_is_refused_in_a_sentence(
+    run: Run, tmp_path: Path, output: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for words in ("plan --torch 2.6.0 --python 3.11 --json -o", "key export -o"):
+        code, _, err = run(*words.split(), output)
+        assert code == 5
+        assert "cannot be written: " in err
+
+
+@pytest.mark.parametrize("output", [".", "folder", "/proc/x", "recipe.toml/x"])
+@pytest.mark.parametrize("command", ["lock", "bundle"])
+def test_where_nothing_can_be_written_nothing_is_fetched(
+    run: Run, tmp_path: Path, command: str, output: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "recipe.toml").write_text('torch = "2.6.0"\npython = "3.11"\n')
+    code, _, err = run(command, "-o", output)
+    assert code == 5
+    assert err.startswith(f"error: {output} cannot be written: ")
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    "words", ["store gc --days 99999999999999", "job list --limit 99999999999999999999"]
+)
+def test_a_number_without_end_is_refused(run: Run, words: str) -> None:
+    code, _, err = run(*words.split())
+    assert code == 2
+    assert "must be less than" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("plan --torch 2.6.0 -o x", "--output needs --as or --json"),
+        ("plan --torch 2.6.0 --as script --explain", "--explain and --as do not go together"),
+        ("plan --torch 2.6.0 --json --explain", "--explain and --json do not go together"),
+        ("plan --torch 2.6.0 --json --as conda", "--as and --json do not go together"),
+        ("diagnose x.log --yes", "--yes needs --fix"),
+        ("conda x.whl --channel here", "--channel needs --explain"),
+        ("conda x.whl --explain x.txt", "--explain packs no wheel"),
+    ],
+)
+def test_a_flag_that_would_change_nothing_is_refused(run: Run, words: str, reason: str) -> None:
+    code, out, err = run(*words.split())
+    assert code == 2
+    assert reason in err
+    assert not out or json.loads(out)["error"]["message"] == reason
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [("torch v2.6.0", "torch 2.6.0"), ("cuda cu126", "CUDA 12.6"), ("cuda 126", "CUDA 12.6")],
+)
+def test_facts_take_a_release_as_recipes_do(run: Run, words: str, title: str) -> None:
+    code, out, _ = run("facts", *words.split())
+    assert code == 0
+    assert out.startswith(title)
+    code, _, err = run("facts", words.split()[0], "12x")
+    assert code == 2
+    assert f"`torchsmith facts {words.split()[0]}` lists them" in err
+
+
+def test_an_empty_word_of_another_program_is_its_own(run: Run) -> None:
+    assert run("guard", "--dry-run", "--", "printf", "")[0] == 0
+
+
 # A command line of each command with --json that fails, or changes nothing.
 HARMLESS = {
     "plan": "missing.toml",

@@ -70,7 +70,7 @@ def recipe(folder: Path, content: bytes | str) -> Path:
         (b"#" * (10 << 20), "is larger than 1 MiB"),
         (b"# only a comment\n", "torch: is missing"),
         (b"torch = " + b"[" * 100_000, "nested too deeply"),
-        (b"torch = " + b"[" * 300 + b"]" * 300, "torch: must be a table, not a list"),
+        (b"torch = " + b"[" * 300 + b"]" * 300, "torch: is one; several are listed in [matrix]"),
         (b"torch = " + b"{a=" * 5000 + b"1" + b"}" * 5000, "nested too deeply"),
         (b".".join([b"a"] * 400_000) + b" = 1", "more than 100 parts"),
         (b"[" + b" . ".join([b'"a"'] * 5000) + b"]", "more than 100 parts"),

@@ -93,6 +93,12 @@ def test_a_key_in_the_wrong_place_is_told_its_place(text: str, said: str) -> Non
         ('torch = "2.6"\nbuild.jobs = true', "must be a whole number"),
         ('torch = "2.6"\nbuild.jobs = 0x' + "f" * 9999, "a number of 39,996 bits"),
         ('torch = "2.6"\npatches = "a.patch"', "must be a list, not text"),
+        ('torch = ["2.6"]', "torch: is one; several are listed in [matrix]: torch = [...]"),
+        ('torch = "2.6"\ncuda = ["12.4"]', "several are listed in [matrix]: cuda = [...]"),
+        (
+            'torch = "2.6"\ncuda = "latest"',
+            "expected a CUDA release such as 12.6, or 'none' or 'host'",
+        ),
         ('torch = "2.6"\ngpus = []', "the list of GPUs is empty"),
         ('torch = "2.6"\ngpus = [true]', "true is not a GPU"),
     ],

@@ -23,6 +23,7 @@ TOKEN = "ghp_" + "a1B2" * 9
         *("DB_PASS", "DB_PASS1", "PASSPHRASE", "GPG_PASSPHRASE", "DB_PWD", "SENTRY_DSN", "APIKEY"),
         *("AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_CONNECTION_STRING"),
         *("NPM_AUTH", "CI_JOB_JWT", "SESSION_COOKIE", "SLACK_WEBHOOK_URL", "UV_PUBLISH_TOKEN"),
+        *("DOCKER_AUTH_CONFIG", "PGPASS", "AUTHORIZATION"),
         *("GOOGLE_CREDENTIALS", "REGISTRY_CREDS", "SECRETS", "PASSWORD", "TOKENS", "aws.secret"),
     ],
 )
@@ -57,6 +58,10 @@ def test_what_only_sounds_alike_is_no_secret(name: str) -> None:
         TOKEN,
         f"--token={TOKEN}",
         "AKIAABCDEFGHIJKLMNOP",
+        "nvapi-" + "a1B2" * 12,
+        "dckr_pat_" + "a1B2" * 6,
+        "WANDB=wandb_v1_" + "a1B2" * 9,
+        "https://host/x#access_token=abc",
         "-----BEGIN OPENSSH PRIVATE KEY-----",
     ],
 )

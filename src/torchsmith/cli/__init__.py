@@ -6,6 +6,7 @@ command that needs it.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -19,9 +20,10 @@ def main() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # What everybody may write to, a store above all, could not be trusted the next time.
     os.umask(os.umask(0o022) | 0o002)
+    _open_closed_streams()
     from torchsmith.cli.output import begin_output, print_json_error
     from torchsmith.cli.terminal import guard_streams
-    from torchsmith.errors import RecipeError, TorchsmithError
+    from torchsmith.errors import HostError, RecipeError, StoreError, TorchsmithError
 
     guard_streams()
     begin_output()
@@ -46,11 +48,12 @@ def main() -> None:
     except TorchsmithError as error:
         _end(error, debug, error.message, error.hint)
     except (OSError, MemoryError, RecursionError) as error:
-        _end(error, debug, _of_the_machine(error), "With --debug, the traceback is shown.")
+        hint = "With --debug, the traceback is shown."
+        _end(error, debug, _of_the_machine(error), hint, _code_of(error))
     except Exception as error:
         if _is_out_of_memory(error):
             hint = "Free some memory, or raise the limits that `ulimit -a` shows."
-            _end(error, debug, f"there is not enough memory: {error}", hint)
+            _end(error, debug, f"there is not enough memory: {error}", hint, HostError.exit_code)
         # SQLite is imported by few commands: known by its name.
         if type(error).__module__ != "sqlite3":
             raise
@@ -59,6 +62,7 @@ def main() -> None:
             debug,
             f"a database of the store cannot be used: {error}",
             "Check the room left and the rights on the store; `TORCHSMITH_STORE` names another.",
+            StoreError.exit_code,
         )
     except KeyboardInterrupt:
         _complain("interrupted")
@@ -71,6 +75,21 @@ def main() -> None:
     finally:
         # The process ends here: looking through a million objects for garbage helps nobody.
         gc.freeze()
+
+
+def _open_closed_streams() -> None:
+    """Give closed standard streams (`torchsmith ... >&-`) to /dev/null.
+
+    Else the first file that is opened, a database of the store maybe, takes their number, and
+    whatever a program prints goes into it.
+    """
+    while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(opened, True)
+    os.close(opened)
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _complain(message: str, hint: str = "") -> None:
@@ -88,6 +107,18 @@ def _of_the_machine(error: BaseException) -> str:
     named = getattr(error, "filename", None)
     said = getattr(error, "strerror", None) or str(error)
     return f"{named}: {said}" if named else said
+
+
+def _code_of(error: OSError | MemoryError | RecursionError) -> int:
+    """The exit code of what the machine would not do; 1 would call it a bug of ours."""
+    from torchsmith.errors import DiskFullError, HostError, UsageError
+
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError.exit_code
+    if isinstance(error, RecursionError) or number == errno.ENAMETOOLONG:
+        return UsageError.exit_code
+    return HostError.exit_code
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -108,7 +139,7 @@ def _say_what_is_known(error: BaseException) -> None:
             _complain(line)
 
 
-def _end(error: BaseException, debug: bool, message: str, hint: str) -> None:
+def _end(error: BaseException, debug: bool, message: str, hint: str, code: int = 1) -> None:
     from torchsmith.cli.output import json_wanted, print_json_error
 
     if json_wanted():
@@ -117,7 +148,7 @@ def _end(error: BaseException, debug: bool, message: str, hint: str) -> None:
             _complain(f"  {line}")
     _complain(f"error: {message}", hint)
     _say_what_is_known(error)
-    code = getattr(error, "exit_code", 1)
+    code = getattr(error, "exit_code", code)
     problems = [str(item) for item in getattr(error, "problems", ())]
     print_json_error(message, hint, code, problems)
     if debug:

@@ -43,7 +43,10 @@ def bundle(
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.outlook import outlook
     from torchsmith.engine.store import Store
+    from torchsmith.files import check_result
 
+    if not dry_run:
+        check_result(output)
     loaded = wishes.loaded(recipe, preset, given)
     here = wishes.host_for(host, brief=True)
     if host is None:

@@ -49,6 +49,12 @@ def conda(
     from torchsmith.cli.output import print_json
     from torchsmith.errors import UsageError
 
+    if channel and explain is None:
+        raise UsageError(
+            "--channel needs --explain", "To write into a channel, name its folder: --output."
+        )
+    if explain is not None and wheel:
+        raise UsageError("--explain packs no wheel", "Leave the wheels out.")
     if explain is not None:
         _explain(explain, channel or [], json=json)
         return

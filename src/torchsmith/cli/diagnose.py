@@ -147,6 +147,8 @@ def diagnose(
     if list_:
         show_diagnosis.show_list(json=json)
         return
+    if yes and fix is None:
+        raise UsageError("--yes needs --fix", "Name the recipe to change: --fix recipe.toml.")
     if log is None:
         raise UsageError("no log was named", "Name a file, or - for standard input.")
     versions = _versions(fix) if fix is not None else {}

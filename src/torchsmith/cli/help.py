@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from torchsmith.errors import UsageError
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 # How typer names the kinds of values, and how a person would.
 _KINDS = {"str": "TEXT", "int": "N", "float": "NUMBER", "path": "PATH", "file": "PATH"}
@@ -18,7 +20,20 @@ _TYPE = re.compile(r" ?<(?:list\[)?([^<>\]]+)\]?>")
 
 
 class Command(TyperCommand):
-    """A command whose help names values and not types."""
+    """A command whose help names values and not types; it takes no empty value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an empty value: an unset variable of a script would mean something else."""
+        ours = args[: args.index("--")] if "--" in args else args
+        for before, word in zip(["", *ours], ours, strict=False):
+            if not word or (word.startswith("--") and word.endswith("=")):
+                # The name before an empty word; the option itself where it is written `--name=`.
+                name = word.rstrip("=") or (before if before.startswith("-") else "an argument")
+                raise UsageError(
+                    f"{name} has an empty value",
+                    "Give it a value, or leave it out: is a variable unset?",
+                )
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Write arguments as `FILE` and `[FILE]`."""

@@ -36,7 +36,7 @@ def lock(
     from torchsmith.engine.lockfile import lock_file, what_was_taken
     from torchsmith.engine.store import Store
     from torchsmith.errors import UsageError
-    from torchsmith.files import write_result
+    from torchsmith.files import check_result, write_result
     from torchsmith.images.registry import digests
     from torchsmith.plan.lock import base_images
     from torchsmith.recipe.presets import is_shipped
@@ -47,6 +47,8 @@ def lock(
         raise UsageError(
             "there is no recipe file to put the lock beside", "Name the lock: --output FILE."
         )
+    target = output or lock_file(path)
+    check_result(target)
     here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
     place = Store(store)
     wanted = Wanted(here=stay, lock=False)
@@ -72,7 +74,6 @@ def lock(
             on_event=shown.event,
         )
     taken = what_was_taken(plan, done.work, images)
-    target = output or lock_file(path)
     write_result(target, taken.toml().encode())
     packages = {(item.name, item.version) for one in taken.install for item in one.packages}
     counts = (

@@ -40,6 +40,16 @@ def plan(
     """Check that a recipe can exist and show what would be done."""
     from torchsmith.errors import UsageError
 
+    if json and render is not None:
+        raise UsageError("--as and --json do not go together", "Leave one of them out.")
+    if explain and (json or render is not None):
+        other = "--json" if json else "--as"
+        hint = "The JSON holds every reason." if json else "Leave one of them out."
+        raise UsageError(f"--explain and {other} do not go together", hint)
+    if output is not None and not json and render is None:
+        raise UsageError(
+            "--output needs --as or --json", "Say what to write: --as script, or --json."
+        )
     with ThreadPoolExecutor(1) as pool:
         # Asking programs for their versions is mostly waiting: it goes on while we import.
         machine = pool.submit(wishes.host_for, host, brief=True)
@@ -55,8 +65,6 @@ def plan(
     wanted = Wanted(here=stay, online=online, elsewhere=elsewhere, must=False, lock=not no_lock)
     made = planning.make(loaded, here, json=json, wanted=wanted)
     if render is not None:
-        if json:
-            raise UsageError("--as and --json do not go together", "Leave one of them out.")
         _render(made, loaded, render, output)
     elif json:
         _print_json(made, output)
@@ -83,10 +91,8 @@ def _print_json(made: Plan, output: Path | None) -> None:
 
 
 def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) -> None:
-    import sys
-
     from torchsmith import __version__
-    from torchsmith.cli.output import print_files, write_tree
+    from torchsmith.cli.output import print_content, show_files, write_tree
     from torchsmith.files import write_result
     from torchsmith.plan.render.conda import render_conda
     from torchsmith.plan.render.dockerfile import dockerfile_context
@@ -95,7 +101,7 @@ def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) 
     if render == "script":
         text = render_script(made, __version__)
         if output is None:
-            sys.stdout.write(text)
+            print_content(text)
         else:
             write_result(output, text.encode(), mode=0o755)
         return
@@ -107,7 +113,5 @@ def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) 
     if output is not None:
         write_tree(output, files)
         print(f"written: {output}/{{{', '.join(files)}}}")
-    elif len(files) == 1:
-        sys.stdout.write(next(iter(files.values())).decode())
     else:
-        print_files(files)
+        show_files(files, None)

@@ -84,7 +84,8 @@ def share(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
 def gc(
     store: wishes.StoreFolder = None,
     days: Annotated[
-        float, typer.Option("--days", min=0, help="Keep what was used within so many days.")
+        float,
+        typer.Option("--days", min=0, max=100_000, help="Keep what was used within so many days."),
     ] = 30.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Name what would be removed; remove nothing.")

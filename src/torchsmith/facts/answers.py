@@ -20,7 +20,7 @@ from torchsmith.facts.cuda import (
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
 from torchsmith.facts.models import Toolkit, TorchRelease
-from torchsmith.facts.ranges import release, version_range
+from torchsmith.facts.ranges import cuda_release, release, version_range
 from torchsmith.facts.torch import (
     companion_for,
     companion_releases,
@@ -68,10 +68,14 @@ def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
 
 
 def _checked(what: str, text: str) -> str:
+    """A release, written as a recipe may write it: v2.6.0 and cu126, too."""
+    text = cuda_release(text) if what == "cuda" else text.removeprefix("v")
     try:
         release(text)
-    except ValueError as error:
-        raise UsageError(f"{what}: {error}") from None
+    except ValueError:
+        raise UsageError(
+            f"{what}: {text!r} is not a release", f"`torchsmith facts {what}` lists them."
+        ) from None
     return text
 
 

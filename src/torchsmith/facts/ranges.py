@@ -14,6 +14,7 @@ from functools import lru_cache
 
 Release = tuple[int, ...]
 
+_LABEL = re.compile(r"\A(?:cu([0-9]{1,2})|([0-9]{2}))([0-9])\Z")
 _VERSION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}")
 
 
@@ -23,6 +24,11 @@ def release(text: str) -> Release:
     if not _VERSION.fullmatch(text):
         raise ValueError(f"{text!r} is not a version number such as 2.6.0")
     return tuple(int(part) for part in text.split("."))
+
+
+def cuda_release(text: str) -> str:
+    """A CUDA release as it is, or as wheels are labelled: cu126, or 126."""
+    return _LABEL.sub(r"\1\2.\3", text)
 
 
 def python_release(text: str) -> Release:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -13,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from torchsmith.facts.ranges import cuda_release
 from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.job import Job
 from torchsmith.recipe.outcome import Image, Packages, Publish
@@ -117,15 +117,12 @@ class Cuda(Section):
     )
 
 
-_LABEL = re.compile(r"\A(?:cu([0-9]{1,2})|([0-9]{2}))([0-9])\Z")
-
-
 def _short_cuda(value: Any) -> Any:
-    """A release as it is, or as wheels are labelled: cu126, or 126."""
+    """The release alone, for the table."""
     if value is False:
         return {"version": "none"}
     if isinstance(value, str):
-        return {"version": _LABEL.sub(r"\1\2.\3", value)}
+        return {"version": cuda_release(value)}
     return value
 
 

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from torchsmith.errors import RecipeProblem
 from torchsmith.names import nearest
-from torchsmith.recipe.models import Recipe
+from torchsmith.recipe.models import Matrix, Recipe
 from torchsmith.recipe.positions import Path, line_of
 from torchsmith.recipe.shown import Written, dotted, shortened
 from torchsmith.secret_names import holds_secret, is_secret_name
@@ -20,6 +20,8 @@ from torchsmith.secret_names import holds_secret, is_secret_name
 _MISSING = object()
 # Nobody reads more than this at once.
 _MOST = 101
+# Keys that have one value in a recipe, and several in its matrix.
+_AXES = {(name,) for name in Matrix.model_fields}
 # Tables that text may stand for.
 _SHORT = ("Torch", "Cuda", "Patch")
 
@@ -132,7 +134,12 @@ def _problem(
         # A secret is not repeated in messages, which end up in logs.
         plain = False
     said = f"{shortened(value)}: " if plain else ""
-    expected = " or ".join(message.removeprefix("must be ") for message in messages[1:])
+    if isinstance(value, list) and path in _AXES and messages[0].startswith("must be"):
+        return RecipeProblem(
+            f"is one; several are listed in [matrix]: {key} = [...]", key=key, line=line
+        )
+    plainer = (message.removeprefix("must be ") for message in messages[1:])
+    expected = " or ".join(message.removeprefix("expected ") for message in plainer)
     text = said + ", or ".join(filter(None, (messages[0], expected)))
     return RecipeProblem(text, key=key, line=line, meant=meant)
 
