@@ -49,6 +49,17 @@ def test_case_spaces_and_the_maker_s_name_change_nothing(name: str, gpu: Gpu) ->
         ("GeForce RTX 3080 Lite Hash Rate", "8.6"),
         ("GeForce GTX 1650 Mobile Refresh", "7.5"),
         ("RTX A2000 Embedded GPU", "8.6"),
+        # as a driver's own list has them
+        ("NVIDIA A100-PG509-200", "8.0"),
+        ("NVIDIA A800 80GB PCIe LC", "8.0"),
+        ("NVIDIA AX800", "8.0"),
+        ("NVIDIA A10M", "8.6"),
+        ("NVIDIA GeForce RTX 3050 OEM", "8.6"),
+        ("NVIDIA GeForce RTX 3050 A Laptop GPU", "8.9"),
+        ("NVIDIA RTX 2000E Ada Generation", "8.9"),
+        ("NVIDIA RTX A4000H", "8.6"),
+        ("NVIDIA RTX 6000D", "12.0"),
+        ("NVIDIA T400E", "7.5"),
         # two chips have these names
         ("GeForce 710M", None),
         ("GeForce 820M", None),
