@@ -568,3 +568,10 @@ def test_an_old_cub_is_not_taken_for_a_newer_torch() -> None:
     assert (kinds(made), made.standing) == (["cuda-torch"], "fails")
     assert "nobody is known" in cautions(resolved(torch="2.3.1", cuda="11.4", gpus=["8.0"]))
     assert "nobody is known" not in cautions(resolved(torch="2.2.2", cuda="11.4", gpus=["8.0"]))
+
+
+def test_a_distribution_without_the_compiler_is_not_chosen_for_its_python() -> None:
+    wish = {"python": "3.7", "build": {"compiler": "gcc-9"}, "cuda": "11.2", "image": {}}
+    made = resolved(torch="1.10.1", **wish)
+    assert (made.system, made.python_from) == ("ubuntu-20.04", "source")
+    assert made.compiler.cc == "gcc-9"
