@@ -212,7 +212,7 @@ def test_a_free_threaded_python_is_one_of_its_own(torch: str, python: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("torch", "python"), [("2.6.0", "3.13t"), ("2.12.1", "3.13t"), ("2.8.0", "3.14t")]
+    ("torch", "python"), [("2.5.1", "3.13t"), ("2.12.1", "3.13t"), ("2.8.0", "3.14t")]
 )
 def test_a_free_threaded_python_nothing_was_published_for_is_refused(
     torch: str, python: str
@@ -485,3 +485,93 @@ def test_an_images_distribution_has_the_compiler_that_is_asked_for() -> None:
     made = resolve(Variant("image", recipe), FACTS, Host(platform="linux-x86_64"))
     assert isinstance(made, Resolution)
     assert made.system == "debian-13"
+
+
+# --------------------------------------------------------------------- published wheels
+
+
+def test_a_wheel_is_refused_where_glibc_is_older_than_it_needs() -> None:
+    wish: dict[str, Any] = {"python": "3.11", "cuda": "11.8", "system": "ubuntu-18.04"}
+    old = resolved(torch={"release": "2.6.0", "use": "wheel"}, **wish)
+    assert old.wheel_index.endswith("/cu118")
+    made = refused(torch={"release": "2.7.0", "use": "wheel"}, **wish)
+    assert kinds(made) == ["wheel-libc"]
+    assert "glibc 2.27" in made.conflicts[0].first.statement
+    assert "ubuntu-20.04" in made.conflicts[0].cure
+    # The same release, compiled there, needs no newer glibc.
+    assert resolved(torch="2.6.0", python="3.11", system="ubuntu-20.04")
+
+
+def test_of_2_6_only_the_wheel_for_cuda_12_6_needs_a_newer_glibc() -> None:
+    here = X86.model_copy(update={"system": "ubuntu-18.04"})
+    wheel = {"release": "2.6.0", "use": "wheel"}
+    assert resolved(here, torch=wheel, python="3.11", cuda="12.4")
+    made = refused(here, torch=wheel, python="3.11", cuda="12.6")
+    assert kinds(made) == ["wheel-libc"]
+    arm = {"system": "ubuntu-18.04", "platform": "linux-aarch64"}
+    assert kinds(refused(ARM, torch=wheel, python="3.11", **arm)) == ["wheel-libc"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "python", "platform", "kind"),
+    [
+        ("2.5.1", "3.13", "linux-aarch64", "wheel-python"),
+        ("1.13.1", "3.11", "linux-aarch64", "wheel-python"),
+        ("1.10.2", "3.10", "linux-x86_64", "wheel-python"),
+        ("1.6.0", "3.8", "linux-aarch64", "wheel-platform"),
+        ("1.4.1", "3.8", "linux-x86_64", "wheel-platform"),
+    ],
+)
+def test_a_wheel_that_another_platform_has_is_refused(
+    torch: str, python: str, platform: str, kind: str
+) -> None:
+    wish = {"python": python, "platform": platform, "system": "debian-12"}
+    made = refused(torch={"release": torch, "use": "wheel"}, **wish)
+    assert kinds(made) == [kind]
+    assert made.nearest
+
+
+@pytest.mark.parametrize(
+    ("torch", "wish", "index", "version"),
+    [
+        ("2.6.0", {"python": "3.13t"}, "whl/cpu", "2.6.0"),
+        ("2.6.0", {"python": "3.13"}, "", "2.6.0"),
+        ("2.6.0", {"python": "3.13", "cuda": "12.4"}, "", "2.6.0"),
+        ("2.6.0", {"python": "3.13t", "cuda": "12.4"}, "whl/cu124", "2.6.0+cu124"),
+        ("1.8.2", {"python": "3.8", "cuda": "11.1"}, "whl/lts/1.8/cu111", "1.8.2+cu111"),
+        ("1.8.2", {"python": "3.8"}, "whl/lts/1.8/cpu", "1.8.2"),
+        (
+            "2.4.1",
+            {"python": "3.11", "cuda": "12.4", "platform": "linux-aarch64"},
+            "whl/cu124",
+            "2.4.1",
+        ),
+    ],
+)
+def test_a_wheel_comes_from_the_index_that_has_it(
+    torch: str, wish: dict[str, Any], index: str, version: str
+) -> None:
+    made = resolved(torch={"release": torch, "use": "wheel"}, system="ubuntu-22.04", **wish)
+    assert made.wheel_index.removeprefix("https://download.pytorch.org/") == index
+    assert made.version == version
+
+
+def test_the_gpu_of_a_board_is_looked_for_in_the_wheel() -> None:
+    wheel = {"release": "2.9.1", "use": "wheel"}
+    made = refused(torch=wheel, board="jetson-agx-orin", python="3.10", cuda="12.6")
+    assert kinds(made) == ["wheel-gpu"]
+    assert resolved(torch=wheel, board="jetson-agx-thor", python="3.12", cuda="13.0")
+
+
+def test_an_old_cub_is_not_taken_for_a_newer_torch() -> None:
+    made = refused(torch="2.5.1", cuda="11.4", python="3.10", gpus=["8.7"])
+    assert (kinds(made), made.standing) == (["cuda-torch"], "fails")
+    assert "nobody is known" in cautions(resolved(torch="2.3.1", cuda="11.4", gpus=["8.0"]))
+    assert "nobody is known" not in cautions(resolved(torch="2.2.2", cuda="11.4", gpus=["8.0"]))
+
+
+def test_a_distribution_without_the_compiler_is_not_chosen_for_its_python() -> None:
+    wish = {"python": "3.7", "build": {"compiler": "gcc-9"}, "cuda": "11.2", "image": {}}
+    made = resolved(torch="1.10.1", **wish)
+    assert (made.system, made.python_from) == ("ubuntu-20.04", "source")
+    assert made.compiler.cc == "gcc-9"

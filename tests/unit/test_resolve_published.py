@@ -9,8 +9,9 @@ import pytest
 from torchsmith.facts.conditions import Place
 from torchsmith.facts.cuda import toolkits
 from torchsmith.facts.files import Facts
+from torchsmith.facts.models import Platform
 from torchsmith.facts.ranges import python_release, version_range
-from torchsmith.facts.torch import releases
+from torchsmith.facts.torch import releases, wheel_pythons
 from torchsmith.host.models import Host
 from torchsmith.recipe.gpus import split_arch_list
 from torchsmith.recipe.matrix import Variant
@@ -29,7 +30,7 @@ PYTHONS = sorted(
 )
 
 
-def published(torch: str) -> Iterator[tuple[str, str, list[str]]]:
+def published(torch: str) -> Iterator[tuple[str, Platform, list[str]]]:
     """CUDA, platform and arch list of every wheel of a release."""
     for entry in FACTS.torch.published:
         for toolkit in toolkits(FACTS):
@@ -69,10 +70,11 @@ def test_every_published_wheel_can_be_built(torch: str) -> None:
 
 @pytest.mark.parametrize("torch", EVERY)
 def test_every_published_wheel_can_be_taken_as_it_is(torch: str) -> None:
-    (pythons,) = (item.pythons for item in releases(FACTS) if item.version == torch)
+    (known,) = (item for item in releases(FACTS) if item.version == torch)
     for cuda, platform, _ in published(torch):
-        made = outcome(torch, pythons[-1], cuda, platform, ["published"], "wheel")
-        assert isinstance(made, Resolution), (torch, cuda)
+        for python in wheel_pythons(known, platform):
+            made = outcome(torch, python, cuda, platform, ["published"], "wheel")
+            assert isinstance(made, Resolution), (torch, cuda)
 
 
 def test_a_python_a_release_was_not_published_for_is_refused() -> None:

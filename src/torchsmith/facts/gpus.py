@@ -25,7 +25,7 @@ _BRANDS = {
 # Words around a name that tell no two cards apart.
 _AROUND = re.compile(
     r"nvidia|corporation|gpu|graphics|card|generation|developer|devkit|kit|module|mig"
-    r"|pcie?|fhhl|dgxs|sxm\d*|nvl\d*|hbm\d+e?|gddr\d+x?|embedded|\d+(?:g|gb|gib)"
+    r"|pcie?|fhhl|[dh]gx|dgxs|mega|sxm\d*|nvl\d*|hbm\d+e?|gddr\d+x?|embedded|\d+(?:g|gb|gib)"
 )
 # What card makers put around NVIDIA's name. "Super", "Ti" and "Ada" are NVIDIA's own words.
 _MAKERS = re.compile(
@@ -40,12 +40,14 @@ _MAKERS = re.compile(
 # A share of a card, as a virtual machine sees it: "GRID A100D-80C", "NVIDIA A40-1-6Q". The letters
 # after the card's name are its form and memory.
 _SHARE = re.compile(
-    r"(?:grid |nvidia ){0,4}(?P<card>[a-z0-9 ]{0,60}?\d{1,9})[a-z]{0,2}"
+    r"(?:grid |nvidia ){0,4}(?P<card>[a-z0-9 ]{0,60}?\d{1,9}(?:-ada)?)[a-z]{0,2}"
     r"(?:-\d)?-\d{1,3}[abcq](?:me)?"
 )
 _PORTABLE = re.compile(r"refresh|laptop|notebook|mobile|maxq|max|q|with|design")
 # From Pascal on a portable card has the architecture of the one it is named after.
 _SAME_NAME_SAME_CHIP = (6, 0)
+# lspci names the chip, and the card in brackets: "GA104M [GeForce RTX 3070 Mobile / Max-Q]".
+_IN_BRACKETS = re.compile(r"\[([^\[\]]{2,60})\]")
 _WORD = re.compile(r"[a-z0-9]+")
 # Alone, these are AMD's names too: there is a GeForce 840M and a Radeon 840M.
 _BARE_NUMBER = re.compile(r"\d{3}[a-z]*")
@@ -97,6 +99,12 @@ def _index(facts: Facts) -> _Index:
 
 def find_gpu(facts: Facts, name: str) -> Gpu | None:
     """Return the GPU a name says, or None if it says none or more than one."""
+    inside = _IN_BRACKETS.findall(name[:_LONGEST])
+    found = (_find_named(facts, text) for text in (name, *inside))
+    return next((gpu for gpu in found if gpu is not None), None)
+
+
+def _find_named(facts: Facts, name: str) -> Gpu | None:
     words = _words(name)
     if (gpu := _find(facts, name, words)) is not None:
         return gpu

@@ -64,13 +64,19 @@ class TorchRelease(Fact, frozen=True, kw_only=True):
     date: str | None = None
     # CPythons it has published Linux wheels for.
     pythons: list[PythonVersion]
+    # Those of a platform whose wheels are for others; none: it has no wheels there.
+    pythons_on: dict[Platform, list[PythonVersion]] = {}
     # CPythons upstream builds for and calls experimental; published or not.
     experimental: list[PythonVersion] = []
+    # Those of a platform whose wheels are on PyTorch's own index and not on PyPI.
+    index_on: dict[Platform, list[PythonVersion]] = {}
     # The CUDA of the wheel on PyPI itself, and where that wheel has it.
     pypi_cuda: Version | None = None
     pypi_cuda_on: list[Platform] = []
     # Its version on PyTorch's own index, where that is not this release with a label such as +cu92.
     on_index: str | None = None
+    # The folder of that index, where it has one of its own.
+    index_folder: str = ""
 
 
 class ReleasesFile(_Model, frozen=True, kw_only=True):
@@ -158,6 +164,18 @@ class PublishedArchs(Fact, frozen=True, kw_only=True):
     platform: Platform = "linux-x86_64"
     # As TORCH_CUDA_ARCH_LIST, e.g. 7.0;8.0;8.6;9.0+PTX; empty: nobody has looked inside.
     archs: str
+    # Whether the version of these wheels tells the CUDA: 2.6.0+cu126.
+    labelled: bool = True
+
+
+class WheelLibc(Fact, frozen=True, kw_only=True):
+    """The oldest glibc that published wheels run with."""
+
+    torch: Range
+    platform: Platform | None = None
+    # Only the wheels of these toolkits.
+    cuda: Range | None = None
+    glibc: Version
 
 
 class TorchFrontend(Fact, frozen=True, kw_only=True):
@@ -187,6 +205,7 @@ class TorchFile(_Model, frozen=True, kw_only=True):
     cxx: list[TorchCxx]
     archs: list[TorchArchs]
     published: list[PublishedArchs]
+    wheel_libc: list[WheelLibc]
     trouble: list[Trouble]
     switch: list[TorchSwitch] = []
     frontend: list[TorchFrontend]

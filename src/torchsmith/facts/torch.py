@@ -10,11 +10,13 @@ from torchsmith.facts.files import Facts
 from torchsmith.facts.models import (
     Library,
     LibraryRelease,
+    Platform,
     PublishedArchs,
     Source,
     StackPackage,
     TorchRange,
     TorchRelease,
+    WheelLibc,
 )
 from torchsmith.facts.ranges import Release, release, version_range
 
@@ -124,6 +126,25 @@ def wheel_cudas(facts: Facts, torch: str, platform: str) -> tuple[str, ...]:
             key=release,
         )
     )
+
+
+def wheel_pythons(known: TorchRelease, platform: Platform) -> tuple[str, ...]:
+    """The Pythons a release has published wheels for on a platform; none: it has no wheels."""
+    mine = known.pythons_on.get(platform, known.pythons)
+    return tuple(dict.fromkeys((*mine, *known.index_on.get(platform, ()))))
+
+
+@cache
+def wheel_libc(facts: Facts, torch: str, cuda: str, platform: str) -> WheelLibc | None:
+    """The glibc the published wheels of a release ask for; None: an old one."""
+    for entry in facts.torch.wheel_libc:
+        if (
+            torch in version_range(entry.torch)
+            and entry.platform in (None, platform)
+            and (entry.cuda is None or (cuda != "" and cuda in version_range(entry.cuda)))
+        ):
+            return entry
+    return None
 
 
 def published_archs(facts: Facts, torch: str, cuda: str, platform: str) -> PublishedArchs | None:

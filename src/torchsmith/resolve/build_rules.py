@@ -20,7 +20,7 @@ from torchsmith.facts.cuda import (
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, CPython, Jetpack, System, Trouble
 from torchsmith.facts.ranges import dotted, python_release, release, version_range
-from torchsmith.facts.torch import entry_for
+from torchsmith.facts.torch import entry_for, wheel_libc
 from torchsmith.resolve.combination import Clash, Combination, Rule
 from torchsmith.resolve.models import Conflict, Evidence
 from torchsmith.resolve.rules import cudnn_torch, python_rule
@@ -149,6 +149,29 @@ def there_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
         standing="fails",
     )
     yield Clash(conflict, ("system", "torch"), trouble.name)
+
+
+def wheel_libc_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether a published wheel runs with the glibc that is there."""
+    if not asked.published or asked.own_base:
+        return
+    entry = wheel_libc(facts, asked.torch, asked.cuda, asked.platform)
+    system = find_system(facts, _built_on(facts, asked))
+    have = system.glibc if system is not None else asked.place.glibc
+    if entry is None or not have or release(have) >= release(entry.glibc):
+        return
+    where = system.name if system is not None else "this machine"
+    conflict = Conflict(
+        "wheel-libc",
+        f"the published wheel of torch {asked.torch} does not install on {where}",
+        Evidence(f"{where} has glibc {have}"),
+        Evidence(
+            f"the wheel needs glibc {entry.glibc} or newer. {entry.note.rstrip('.')}".rstrip(". "),
+            addresses(facts.torch.sources, entry),
+        ),
+        "torch.use = 'source'",
+    )
+    yield Clash(conflict, ("system", "torch", *(("cuda",) if asked.cuda else ())))
 
 
 @cache
@@ -469,6 +492,7 @@ BUILD_RULES: tuple[Rule, ...] = (
     _compiler,
     _system,
     there_rule,
+    wheel_libc_rule,
     _toolkit,
     _board,
 )

@@ -45,6 +45,7 @@ from torchsmith.resolve.rules import (
     cuda_rule,
     cudnn_rule,
     python_rule,
+    wheel_python_rule,
     wheel_rule,
 )
 from torchsmith.resolve.stack import stack_rule
@@ -298,7 +299,11 @@ class _Piece(Struct, frozen=True):
 
 _PIECES = (
     _Piece(("archs",), arch_options, (arch_rule,)),
-    _Piece(("python", "system"), python_options, (python_rule, python_place_rule)),
+    _Piece(
+        ("python", "system"),
+        python_options,
+        (python_rule, wheel_python_rule, python_place_rule),
+    ),
     _Piece(("cudnn",), cudnn_options, (cudnn_rule,)),
     _Piece(("companions",), companion_options, (companion_rule, stack_rule)),
     _Piece(("compiler", "system", "toolkit", "jetpack"), place_options, BUILD_RULES),

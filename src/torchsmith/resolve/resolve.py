@@ -9,7 +9,7 @@ from torchsmith.facts.cuda import find_toolkit
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Mode, TorchRelease
 from torchsmith.facts.ranges import release
-from torchsmith.facts.torch import entry_for, find_release, releases
+from torchsmith.facts.torch import entry_for, find_release, published_archs, releases
 from torchsmith.host.models import Host
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
@@ -227,7 +227,7 @@ class _Attempt:
             place=self.place,
             pythons=((self.python,) if self.installed is not None else pythons_here(self.host)),
             published=recipe.torch.use == "wheel",
-            gpus=tuple(named_archs(self.facts, recipe.gpus)),
+            gpus=tuple(named_archs(self.facts, recipe.gpus) or ([board.arch] if board else [])),
             from_source=recipe.torch.use == "source",
             compiled=compiled(recipe),
             own_base=own_base(recipe),
@@ -481,12 +481,15 @@ class _Attempt:
 
     def _wheel_index(self) -> str:
         """Where the published wheel of this CUDA lies; empty where PyPI's own is of it."""
-        if self.recipe.torch.use != "wheel" or not self.cuda:
+        if self.recipe.torch.use != "wheel":
             return ""
-        known = self.release
-        if known.pypi_cuda == self.cuda and self.target.platform in known.pypi_cuda_on:
+        known, platform = self.release, self.target.platform
+        pypi = self.python not in known.index_on.get(platform, ()) and not known.index_folder
+        own = not self.cuda or (known.pypi_cuda == self.cuda and platform in known.pypi_cuda_on)
+        if pypi and own:
             return ""
-        return f"{WHEEL_INDEX}/cu{self.cuda.replace('.', '')}"
+        folder = f"cu{self.cuda.replace('.', '')}" if self.cuda else "cpu"
+        return "/".join(filter(None, (WHEEL_INDEX, known.index_folder, folder)))
 
     def _version(self) -> str:
         recipe = self.recipe
@@ -497,8 +500,10 @@ class _Attempt:
             return self.installed.version
         torch = self.release.version
         if recipe.torch.use == "wheel":
-            # PyPI's carries no label; the others' tells the CUDA.
-            label = f"cu{self.cuda.replace('.', '')}" if self._wheel_index() else ""
+            # PyPI's carries no label; most others tell the CUDA.
+            indexed = self.cuda if self._wheel_index() else ""
+            entry = indexed and published_archs(self.facts, torch, indexed, self.target.platform)
+            label = f"cu{indexed.replace('.', '')}" if entry and entry.labelled else ""
             if label and self.release.on_index:
                 torch, label = self.release.on_index, ""
         return recipe.torch.version or (f"{torch}+{label}" if label else torch)

@@ -26,6 +26,7 @@ from torchsmith.facts.torch import (
     patched_cuda,
     published_archs,
     wheel_cudas,
+    wheel_pythons,
 )
 from torchsmith.recipe.gpus import split_arch_list
 from torchsmith.resolve.combination import Clash, Combination, Rule
@@ -117,8 +118,24 @@ def builds_with(entry: TorchCuda, cuda: str) -> bool:
 
 
 def wheel_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
-    """Whether PyTorch publishes this release for this CUDA, with code for these GPUs."""
-    if not (asked.published and asked.cuda and find_toolkit(facts, asked.cuda)):
+    """Whether PyTorch publishes this release there, for this CUDA, with code for these GPUs."""
+    known = find_release(facts, asked.torch)
+    if not asked.published or known is None:
+        return
+    if not wheel_pythons(known, asked.platform):
+        conflict = Conflict(
+            "wheel-platform",
+            f"no wheel of torch {asked.torch} is published for {asked.platform}",
+            Evidence(f"asked for: the published wheel, and platform = {asked.platform!r}"),
+            Evidence(
+                f"torch {asked.torch} has no wheels for {asked.platform}",
+                addresses(facts.releases.sources, known),
+            ),
+            "torch.use = 'source'",
+        )
+        yield Clash(conflict, ("torch",))
+        return
+    if not (asked.cuda and find_toolkit(facts, asked.cuda)):
         return
     cudas = wheel_cudas(facts, asked.torch, asked.platform)
     own = Evidence(f"asked for: the published wheel with CUDA {asked.cuda}")
@@ -156,6 +173,28 @@ def wheel_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
             "torch.use = 'source'",
         )
         yield Clash(conflict, ("cuda", "torch"), arch)
+
+
+def wheel_python_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether the published wheels of this platform are for this Python, as others may be."""
+    known = find_release(facts, asked.torch)
+    if not asked.published or known is None or asked.python not in known.pythons:
+        return
+    pythons = wheel_pythons(known, asked.platform)
+    if pythons and asked.python not in pythons:
+        conflict = Conflict(
+            "wheel-python",
+            f"no wheel of torch {asked.torch} for Python {asked.python} is published for "
+            f"{asked.platform}",
+            Evidence(f"asked for: the published wheel, and Python {asked.python}"),
+            Evidence(
+                f"on {asked.platform} torch {asked.torch} was published for CPython "
+                f"{', '.join(pythons)}",
+                addresses(facts.releases.sources, known),
+            ),
+            "torch.use = 'source'",
+        )
+        yield Clash(conflict, ("python", "torch"))
 
 
 def arch_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
@@ -373,6 +412,7 @@ RULES: tuple[Rule, ...] = (
     python_rule,
     cuda_rule,
     wheel_rule,
+    wheel_python_rule,
     arch_rule,
     cudnn_rule,
     companion_rule,

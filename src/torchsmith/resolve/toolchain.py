@@ -28,6 +28,7 @@ from torchsmith.resolve.build_rules import (
     gccs_of,
     on_system,
     pythons_of,
+    source_of_python,
     why_compiler,
 )
 from torchsmith.resolve.models import Caution, Choice, CompilerChoice, Conflict
@@ -189,11 +190,13 @@ def default_system(
         "debian-13",
     ]
     platform = place.platform or "linux-x86_64"
-    for name in names:
-        system = find_system(facts, name)
-        if toolkit and not brings_toolkit(facts, toolkit.version, name, platform):
-            continue
-        if system is None or not (python == "" or from_uv(python) or python in pythons_of(system)):
+    known = [system for name in names if (system := find_system(facts, name)) is not None]
+    brought = python == "" or from_uv(python)
+    homes = [system for system in known if brought or python in pythons_of(system)]
+    # Where it is not at home, its source may be built.
+    others = known if source_of_python(facts, python) is not None else []
+    for system in (*homes, *others):
+        if toolkit and not brings_toolkit(facts, toolkit.version, system.name, platform):
             continue
         there = on_system(place, system)
         packaged = [
@@ -204,7 +207,7 @@ def default_system(
         if fails_anyway(facts, torch, cuda, there) is None and any(
             allows_compiler(facts, torch, cuda, "gcc", item, there) for item in packaged
         ):
-            return name
+            return system.name
     if compiler:
         return default_system(facts, cuda, torch, place, python)
     return default_system(facts, cuda, torch, place) if python else (*names, "ubuntu-20.04")[0]
