@@ -75,7 +75,21 @@ _PLACES = (
         r"wandb login[ \t]{1,3}(?:--\S{1,80}[ \t]{1,3}){0,4}(?P<secret>\w{20,200})",
     ),
     _rule("-stdin", r"-stdin\b[ \t]{0,3}<<<[ \t]{0,3}(?P<secret>\S{1,1024})"),
-    _rule("echo ", r"echo (?:-n )?(?P<secret>[^\s|$]{4,1024})[ \t]{0,3}\|[^|\n]{0,200}?\blogin\b"),
+    _rule(
+        "echo ",
+        r"echo (?:-n )?(?P<secret>[^\s|$]{4,1024})[ \t]{0,3}\|[^|\n]{0,200}?"
+        r"(?:\blogin\b|\bsudo\b[^|\n]{0,40}?\s-S\b|\bchpasswd\b)",
+    ),
+    _rule(
+        "htpasswd",
+        r"htpasswd\b[^\n]{0,60}?\s-\w{0,4}b\w{0,4}(?:\s+[^\s-]\S{0,200}){2}\s+(?P<secret>\S{1,1024})",
+    ),
+    _rule("ssh-keygen", r"ssh-keygen\b[^\n]{0,200}?\s-[NP][ \t]{1,3}(?P<secret>[^\s-]\S{0,1024})"),
+    _rule(
+        '"username"',
+        r"\"username\"[ \t]{0,3}:[ \t]{0,3}\"[^\"\n]{1,200}\"[ \t]{0,3},[ \t]{0,3}"
+        r"\"key\"[ \t]{0,3}:[ \t]{0,3}\"(?P<secret>[^\"\n]{8,1024})",
+    ),
     _rule("creds", r"--(?:src-|dest-)?creds[= ](?P<secret>\S{3,1024})"),
     _rule("creds", r"creds[= ](?P<secret>[^\s:]{1,200}:\S{1,1024})"),
     _rule("aws_secret_access_key ", r"aws_secret_access_key[ \t]{1,3}(?P<secret>[^\s=:]{16,200})"),

@@ -203,7 +203,21 @@ epoch 3 done
 """
 
 
-@pytest.mark.parametrize("log", [CMAKE, RETRIED, PLATFORM, NCCL])
+STEP = """\
+srun: Job 4711 step creation temporarily disabled, retrying (Requested nodes are busy)
+srun: Step created for job 4711
+"""
+QUEUE = """\
+  4711       gpu train.sh  user  R       1:00      1 node3
+  4712       gpu train.sh  user PD       0:00      1 (Priority)
+"""
+LINKED = """\
+/usr/bin/ld: skipping incompatible /usr/lib/libcuda.so when searching for -lcuda
+[100%] Linking CXX shared library libx.so
+"""
+
+
+@pytest.mark.parametrize("log", [CMAKE, RETRIED, PLATFORM, NCCL, STEP, QUEUE, LINKED])
 def test_what_was_only_tried_or_came_right_is_no_failure(log: str) -> None:
     found = diagnose(log.splitlines())
     assert ids(found) == []
@@ -261,6 +275,34 @@ def test_a_good_end_before_the_failure_is_none() -> None:
         ),
         ("Reason: QOSMinCpuNotSatisfied", "slurm-account"),
         ("NameError: name 'autogptq_cuda_64' is not defined", "extension-without-cuda"),
+        (
+            "NVRM: No NVIDIA graphics adapter probed!\n"
+            "NVRM: was loaded and obtained ownership of the NVIDIA device(s).",
+            "gpu-taken-by-another-driver",
+        ),
+        (
+            "Initialization failed. warmup error: Traceback (most recent call last):\n"
+            "AssertionError: res=<Response [502]>, res.text=''\nKilled",
+            "server-behind-proxy",
+        ),
+        (
+            "TRTInternal Error: Could not find any implementation for node conv1\n"
+            "Segmentation fault",
+            "tensorrt-no-implementation",
+        ),
+        (
+            "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). "
+            "Error 2: out of memory",
+            "cuda-start-out-of-memory",
+        ),
+        (
+            "[1.0] Out of memory: Killed process 19463 (cc1plus) total-vm:1kB\nKilled",
+            "too-little-memory-for-kernel",
+        ),
+        (
+            "nvidia-container-cli: initialization error: driver error: failed to process request",
+            "container-driver-not-loaded",
+        ),
     ],
 )
 def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -> None:
@@ -355,6 +397,52 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
             "library version: libshm.dylib requires version 1.0.0 or later",
             "unknown",
         ),
+        # A wheel that is not there is why it is compiled, and not why that fails.
+        (
+            "ninja: build stopped: subcommand failed.\n"
+            "    urllib.request.urlretrieve(wheel_url, wheel_filename)\n"
+            "urllib.error.HTTPError: HTTP Error 404: Not Found",
+            "unknown",
+        ),
+        ("urllib.error.HTTPError: HTTP Error 404: Not Found", "download-not-there"),
+        # thrust is AMD's, too.
+        (
+            "fatal error: 'thrust/complex.h' file not found\nerror generated when compiling for "
+            "gfx803.",
+            "header-missing",
+        ),
+        ("fatal error: 'thrust/complex.h' file not found", "cccl-headers-moved"),
+        # Python names a part only of a package that it found.
+        ("ModuleNotFoundError: No module named 'lab.part'", "package-part-missing"),
+        ("ModuleNotFoundError: No module named 'lab'", "module-missing"),
+        ("ModuleNotFoundError: No module named 'google.protobuf'", "module-missing"),
+        ("ModuleNotFoundError: No module named 'utils.general'", "module-missing"),
+        (
+            "ModuleNotFoundError: No module named 'triton.language'; 'triton' is not a package",
+            "python-name-hidden",
+        ),
+        ("ImportError: No module named _th_sox", "compiled-part-missing"),
+        ("ImportError: No module named _ctypes", "python-part-missing"),
+        # An option of gcc is not one that a newer nvcc would know.
+        ("nvcc fatal   : Unknown option '-fopenmp'", "nvcc-flag-of-host-compiler"),
+        (
+            "nvcc fatal   : Unknown option '-generate-dependencies-with-compile'",
+            "nvcc-option-unknown",
+        ),
+        # What was mapped, loaded or cut off.
+        ("OSError: libtorch.so: file too short", "library-file-damaged"),
+        ("RuntimeError: storage has wrong size: expected 0 got 64", "checkpoint-damaged"),
+        (
+            "undefined symbol: _ZN8pybind116detail11type_casterIN2at6TensorEvE4castERKS3_",
+            "extension-not-linked-with-torch-python",
+        ),
+        # A server that is reached and does not answer is not one that cannot be reached.
+        (
+            "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='h', port=443): Max retries "
+            "exceeded with url: / (Caused by ReadTimeoutError('x'))",
+            "unknown",
+        ),
+        ("ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "nccl-without-gpu"),
     ],
 )
 def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: str) -> None:
@@ -369,6 +457,19 @@ def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: s
         ("x.cpp:3:1: error: 'runtime_error' is not a member of 'std'", "header of runtime_error"),
         ("ModuleNotFoundError: No module named 'pkg_resources'", "not there, or too new"),
         ("undefined symbol: cblas_sgemm_alloc", "lacks cblas_sgemm_alloc"),
+        ("my_ext.so: undefined symbol: _ZN2at4nameEv", "does not fit the torch that it finds"),
+        ("fatal error: TH/TH.h: No such file or directory", "is not found"),
+        ("nvcc fatal   : Unknown option '-threads'", "does not know the option"),
+        ("RuntimeError: CUDA error: unknown error", "does not say why"),
+        (
+            "fatal: could not read Username for 'https://github.com': No such device or address",
+            "private, or not there",
+        ),
+        (
+            "PackageNotFoundError: No package metadata was found for The 'lab>=0.4' distribution "
+            "was not found and is required by this application",
+            "wants: lab",
+        ),
     ],
 )
 def test_a_title_claims_no_more_than_the_line_says(log: str, title: str) -> None:
@@ -376,7 +477,17 @@ def test_a_title_claims_no_more_than_the_line_says(log: str, title: str) -> None
 
 
 @pytest.mark.parametrize(
-    "line", ["Can't find it", "limit exceeded", "SomeOddError()", "Process ended: exit code 3"]
+    "line",
+    [
+        "Can't find it",
+        "limit exceeded",
+        "SomeOddError()",
+        "Process ended: exit code 3",
+        "-- Configuring incomplete, errors occurred!",
+        "hash mismatch in x",
+        "rsync: connection unexpectedly closed",
+        "Restarting kernel...",
+    ],
 )
 def test_what_sounds_like_a_failure_is_not_called_quiet(line: str) -> None:
     assert diagnose([line]).ended == "badly"

@@ -146,7 +146,7 @@ def explained(
     left = named(matched.keys() - past)
     ended: Literal["well", "quiet", "badly"] = "badly"
     if all(known.failures[item.id].standing == "warning" for item in left):
-        ended = "well" if seen.well else "badly" if left or seen.troubled or past else "quiet"
+        ended = "well" if seen.well else "badly" if left or seen.troubled else "quiet"
     unknown = ended == "badly" and not left
     return Diagnosis(
         left,

@@ -85,9 +85,11 @@ _BAD_END = re.compile(
 )
 # Not all of these are failures, but whoever says none of them has told of none.
 _TROUBLE = re.compile(
-    r"(?i)\b(?:error|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
+    r"(?i)\b(?:errors?|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
     r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such|"
-    r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*)\b"
+    r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*|out of memory|"
+    r"mismatch|conflicts for|unrecogni[sz]ed|unexpectedly|terminated|not able to|"
+    r"restarting kernel)\b"
 )
 _MAGIC = (
     (b"\x1f\x8b", gzip.open),
