@@ -82,6 +82,13 @@ _ISSUED = re.compile(
 )
 
 
+# A variable or header that gets a value where it stands: not $FROM_ELSEWHERE, no file, no number.
+_GIVEN = re.compile(
+    r"(?<![\w.$-])([A-Z_][A-Z0-9_]{2,60})=[\"']?(?![$<*{%~./@]|\d+\b)[^\s;&|\"'$(){}]{12,}"
+    r"|(?i:authorization:\s{0,3}(?:bearer|basic|token)\s{1,3})([\w.~+/=-]{12,})"
+)
+
+
 def issued_secrets(content: bytes) -> Iterator[tuple[int, int]]:
     """Where what services issued as secrets stands in a text, known by how it begins."""
     for start, least in _STARTS:
@@ -101,6 +108,8 @@ def holds_secret(text: str) -> bool:
     if _CREDENTIALS.search(text) or _ISSUED.search(text):
         return True
     if any(issued_secrets(text.encode(errors="surrogateescape"))):
+        return True
+    if any(found[2] or is_secret_name(found[1]) for found in _GIVEN.finditer(text)):
         return True
     return "://" in text and any(_signed(word) for word in text.split() if "://" in word)
 

@@ -20,11 +20,21 @@ from torchsmith.engine.store import Store
 from torchsmith.host.models import Host
 from torchsmith.package.origins import taken_for
 from torchsmith.plan.build import with_keys
-from torchsmith.plan.lock import Image, Lock, LockError, Package, base_images, is_lock, with_lock
+from torchsmith.plan.lock import (
+    Image,
+    Lock,
+    LockError,
+    Package,
+    Source,
+    asked_of,
+    base_images,
+    is_lock,
+    with_lock,
+)
 from torchsmith.plan.models import Fetch, Plan, Step, Task
 from torchsmith.plan.pip import pip_install
 from torchsmith.plan.render.pythons import uv_commands
-from torchsmith.recipe.load import parse_recipe
+from torchsmith.recipe.load import load_recipe, parse_recipe
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import write_bundle
 from torchsmith.sources.tree import tree_hash
@@ -149,6 +159,46 @@ def test_a_lock_for_other_requirements_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        *(("tiny==1.0", True), ("Tiny[x]==1.0", True), ("tiny==1.0.0", True), ("tiny==1.*", True)),
+        *(("tiny==1.1", False), ("other==1.0", False), ("tiny==2.*", False)),
+    ],
+)
+def test_a_lock_does_not_overrule_a_version_that_is_asked_for(asked: str, fits: bool) -> None:
+    if fits:
+        with_lock(plan(asked=asked), locked("0" * 64, asked))
+        return
+    with pytest.raises(LockError, match=f"asks pip for {asked}, the lock names another"):
+        with_lock(plan(asked=asked), locked("0" * 64, asked))
+
+
+def test_a_lock_does_not_overrule_a_commit_that_the_recipe_pins() -> None:
+    pinned = SourceChoice("git", url="https://example.invalid/x", ref="v1", commit="a" * 40)
+    made = plan(pinned)
+    source = Source("fetch-near", asked_of(made.steps[1]), "0" * 64, commit="b" * 40)
+    lock = replace(locked("0" * 64), source=(source,))
+    with pytest.raises(LockError, match=f"pinned to the commit {'a' * 40}, the lock names b"):
+        with_lock(made, lock)
+    with_lock(made, replace(lock, source=(replace(source, commit="a" * 40),)))
+
+
+def test_a_lock_that_cannot_be_read_is_never_a_reason_to_go_without(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('torch = "2.6.0"\npython = "3.11"\n', encoding="utf-8")
+    lock = tmp_path / "torchsmith.lock"
+    for make, reason in (
+        (lambda: os.mkfifo(lock), "is not a file"),
+        (lambda: lock.symlink_to("nowhere"), "does not exist"),
+        (lock.mkdir, "is a folder"),
+    ):
+        make()
+        with pytest.raises(LockError, match=reason):
+            plan_recipe(load_recipe(recipe), Host(platform="linux-x86_64"), Store(tmp_path / "s"))
+        lock.rmdir() if lock.is_dir() else lock.unlink()
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "format = 2",
@@ -225,9 +275,13 @@ def test_base_images_are_held_to_their_digests() -> None:
     assert list(base_images(made.files)) == ["debian:12", "debian:12-slim"]
     digest = f"sha256:{'a' * 64}"
     lock = replace(locked("0" * 64), image=(Image("debian:12", digest),))
+    with pytest.raises(LockError, match="does not name the base image debian:12-slim"):
+        with_lock(made, lock)
+    slim = Image("debian:12-slim", f"sha256:{'b' * 64}")
+    lock = replace(lock, image=(*lock.image, slim))
     lines = with_lock(made, lock).files["image/x/Dockerfile"].decode().splitlines()
     assert lines[0] == f"FROM debian:12@{digest} AS build"
-    assert lines[2:] == ["FROM build AS next", "FROM debian:12-slim"]
+    assert lines[2:] == ["FROM build AS next", f"FROM debian:12-slim@{slim.digest}"]
 
 
 def test_a_recipe_has_one_lock_beside_it() -> None:

@@ -295,6 +295,28 @@ def test_a_policy_may_ask_for_sources_and_a_report(signed: Path, run: Run, tmp_p
     assert run("verify", str(signed), "--policy", rules)[0] == 0
 
 
+@pytest.mark.parametrize(
+    "path", ["../other/x", "./x", "%2e%2e/other/x", "a/..", "..%2fother/x", "..\\other", "../x?y"]
+)
+def test_a_source_that_climbs_out_of_what_a_policy_allows_is_refused(
+    signed: Path, run: Run, tmp_path: Path, path: str
+) -> None:
+    key = own_key()
+    assert key is not None
+    uri = f"git+https://example.org/trusted/{path}"
+    source = {"name": "x", "uri": uri, "annotations": {"tree-sha256": "a"}}
+    predicate = {"buildDefinition": {"resolvedDependencies": [source]}}
+    envelope_path(signed).write_bytes(seal(told(signed, predicate=predicate), signer()))
+    rules = policy(
+        tmp_path,
+        f'[[allow]]\nartifact = "*"\nkeys = ["{key.id}"]\n'
+        'sources = ["git+https://example.org/trusted/*"]\n',
+    )
+    code, _, said = run("verify", str(signed), "--policy", rules)
+    assert code == 9
+    assert "other sources only" in said
+
+
 def test_a_policy_may_ask_for_no_network_and_for_hashes(
     signed: Path, run: Run, tmp_path: Path
 ) -> None:

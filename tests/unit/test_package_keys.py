@@ -201,3 +201,33 @@ def test_a_list_of_revoked_keys_that_others_may_write_to_is_refused(theirs: Path
     (keys_folder() / "revoked").chmod(0o666)
     with pytest.raises(HostError, match="everybody may write"):
         trusted_keys()
+
+
+@pytest.mark.parametrize(
+    "end", ["until: 2020-01-01\r\n", "Until: 2020-01-01 \n", "until=2020-01-01\n"]
+)
+def test_an_end_of_trust_holds_however_it_is_written(theirs: Path, end: str) -> None:
+    theirs.write_bytes(end.encode() + theirs.read_bytes())
+    assert [key.problem for key in trusted_keys()] == ["expired"]
+    theirs.write_bytes(theirs.read_bytes().replace(b"2020-01-01", b"New Year"))
+    with pytest.raises(UsageError, match="'New Year' is not a day"):
+        trusted_keys()
+
+
+def test_a_list_of_revoked_keys_is_taken_whole_or_refused(theirs: Path, home: Path) -> None:
+    key = read_public(theirs)
+    listed = home / "list"
+    listed.write_text(f"\ufeff{key.id.upper()}  # lost\r\n\r\n", encoding="utf-8")
+    assert revoke([str(listed)]) == (key.id,)
+    assert [one.problem for one in trusted_keys()] == ["revoked"]
+    for wrong in (f"{key.id}\nsha256:{key.id}\n", "not an id\n", "a" * 100_000):
+        listed.write_text(wrong, encoding="utf-8")
+        with pytest.raises(UsageError, match=r"is not the id of a key|is too long"):
+            revoke([str(listed)])
+    os.mkfifo(home / "pipe")
+    with pytest.raises(UsageError, match="is not a file"):
+        revoke([str(home / "pipe")])
+    # Also the list that is kept: a line that is not understood may be a key that is lost.
+    (keys_folder() / "revoked").write_text(f"{key.id[:-1]}\n", encoding="utf-8")
+    with pytest.raises(UsageError, match="line 1 is not the id of a key"):
+        trusted_keys()

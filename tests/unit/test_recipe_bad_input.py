@@ -288,6 +288,13 @@ def test_a_line_of_shell_is_one_line(line: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "url", ["https://a/b/../c", "https://a/./b", "https://a/b/%2E./c", "https://a/.."]
+)
+def test_no_url_leads_elsewhere_than_it_reads(url: str, tmp_path: Path) -> None:
+    assert "write where it leads" in refusal("source.url = {}", url, tmp_path)[0]
+
+
+@pytest.mark.parametrize(
     "url", ["https://me:secret@host/x", "ssh://git:x@host/y", "ext::sh -c x", "http://", "-u"]
 )
 def test_no_url_holds_a_password_or_a_command(url: str, tmp_path: Path) -> None:

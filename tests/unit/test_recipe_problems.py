@@ -99,6 +99,11 @@ def test_a_key_in_the_wrong_place_is_told_its_place(text: str, said: str) -> Non
             'torch = "2.6"\ncuda = "latest"',
             "expected a CUDA release such as 12.6, or 'none' or 'host'",
         ),
+        (
+            'torch = "2.6"\n[[job]]\nname = "j"\n[[job.role]]\n'
+            'command = "x glpat-a1B2c3D4e5F6g7H8"',
+            "programs find it in their own configuration",
+        ),
         ('torch = "2.6"\ngpus = []', "the list of GPUs is empty"),
         ('torch = "2.6"\ngpus = [true]', "true is not a GPU"),
     ],
@@ -187,3 +192,11 @@ def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_bytes(b'\xef\xbb\xbftorch = "2.6.0"\r\n')
     assert load_recipe(path).recipe.torch.release == "2.6.0"
+
+
+def test_text_that_may_not_stand_is_not_told_to_be_a_list() -> None:
+    (problem,) = problems(
+        'torch = "2.6"\n[[job]]\nname = "j"\n[[job.role]]\ncommand = "x glpat-a1B2c3D4e5F6g7H8"\n'
+    )
+    assert "a password or token stands in it" in problem
+    assert "list" not in problem

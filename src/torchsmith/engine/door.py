@@ -161,7 +161,7 @@ def plan_recipe(
         plan = with_same_batches(plan)
     plan = asked_of_engine(plan, engine=wanted.tool, network=wanted.network, cache=wanted.layers)
     file = lock_file(Path(loaded.path))
-    if wanted.lock and not wanted.elsewhere and file.is_file():
+    if wanted.lock and not wanted.elsewhere and (file.is_symlink() or file.exists()):
         plan = with_lock(plan, read_lock(file))
     elif wanted.reproducible and wanted.lock and wanted.bundle is None:
         raise LockError(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from torchsmith.foreign import MalformedError, decode_toml
+from torchsmith.inputs import why_unreadable
 from torchsmith.plan.attest import Origin
 from torchsmith.plan.lock import (
     FORMAT,
@@ -40,6 +41,8 @@ def lock_file(recipe: Path) -> Path:
 def read_lock(path: Path) -> Lock:
     """Read a lock; whatever is wrong with it is an error, never a reason to go without."""
     hint = "`torchsmith lock` writes one."
+    if reason := why_unreadable(path):
+        raise LockError(f"{path} {reason}", hint)
     try:
         with path.open("rb") as file:
             lock = decode_toml(file.read(_MOST_BYTES + 1), Lock, _MOST_BYTES)

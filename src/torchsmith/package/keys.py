@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchsmith.errors import HostError, UsageError
 from torchsmith.files import write_result
-from torchsmith.inputs import check_file
+from torchsmith.inputs import check_file, why_unreadable
 from torchsmith.owners import make_folder, read_plain, who_else_writes
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 # No public key is longer; what is, is something else.
 _LONGEST = 1 << 16
 _ID = re.compile(r"[0-9a-f]{64}")
+# As people write it by hand, too: an end that is not understood is no trust without an end.
+_UNTIL = re.compile(
+    rb"^[ \t]*until[ \t]*[:=][ \t]*([^\r\n]*?)[ \t]*\r?$", re.MULTILINE | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +196,7 @@ def _public(path: Path, content: bytes) -> PublicKey:
             f"{path} is not an ed25519 public key", "`torchsmith key export` writes one."
         )
     known = SSlibKey.from_crypto(key)
-    until = re.search(rb"^until: (\S{1,32})$", content, re.MULTILINE)
+    until = _UNTIL.search(content)
     return PublicKey(
         known.keyid,
         known.keyval["public"],
@@ -268,7 +272,7 @@ def _revoked() -> Path:
 def revoked_keys() -> frozenset[str]:
     """The ids of keys that are believed no more."""
     path = _revoked()
-    if not path.exists():
+    if not path.exists() and not path.is_symlink():
         return frozenset()
     try:
         why = _who_else(path.parent) or who_else_writes(path)
@@ -279,13 +283,20 @@ def revoked_keys() -> frozenset[str]:
         raise HostError(
             f"somebody else may have changed the list of revoked keys: {why}", f"chmod 600 {path}"
         )
-    return frozenset(_ids(content))
+    return frozenset(_ids(content, path))
 
 
-def _ids(content: bytes) -> list[str]:
-    lines = content.decode("utf-8", "replace").splitlines()
-    words = [line.partition("#")[0].strip() for line in lines]
-    return [word for word in words if _ID.fullmatch(word)]
+def _ids(content: bytes, path: Path) -> list[str]:
+    lines = content.decode("utf-8-sig", "replace").splitlines()
+    words = [line.partition("#")[0].strip().lower() for line in lines]
+    for number, word in enumerate(words, 1):
+        if word and not _ID.fullmatch(word):
+            # To pass over a line would be to go on believing a key that was to be revoked.
+            raise UsageError(
+                f"{path}: line {number} is not the id of a key: {word[:80]!r}",
+                "One id a line, 64 hexadecimal digits; # begins a note.",
+            )
+    return [word for word in words if word]
 
 
 def revoke(keys: Sequence[str]) -> tuple[str, ...]:
@@ -296,14 +307,16 @@ def revoke(keys: Sequence[str]) -> tuple[str, ...]:
             wanted.append(key)
             continue
         path = Path(key)
-        try:
-            content = path.read_bytes()[:_LONGEST]
-        except OSError as error:
+        if reason := why_unreadable(path):
             raise UsageError(
-                f"{key} is neither the id of a key nor a file: {error.strerror}",
+                f"{key} is neither the id of a key nor a file: it {reason}",
                 "`torchsmith key list` shows the ids.",
-            ) from None
-        found = [read_public(path).id] if b"-----BEGIN" in content else _ids(content)
+            )
+        with path.open("rb") as file:
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:
+            raise UsageError(f"{key} is too long for a list of ids", "Split it into several.")
+        found = [read_public(path).id] if b"-----BEGIN" in content else _ids(content, path)
         if not found:
             raise UsageError(f"{key} names no key", "A list has one id a line; # begins a note.")
         wanted += found

@@ -13,6 +13,7 @@ An artifact that no entry names is refused; of several that name it, one must ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,6 +32,8 @@ from torchsmith.sources.tree import file_hash
 from torchsmith.verify.report import beside, from_json
 
 _MOST_BYTES = 1 << 20
+# https://host/trusted/../other/x is fetched from other.
+_CLIMBS = re.compile(r"[/\\]\.{1,2}(?:[/\\?#@]|\Z)|%2e|%2f|%5c", re.IGNORECASE)
 
 
 class Allowed(Struct, frozen=True, forbid_unknown_fields=True):
@@ -150,7 +153,11 @@ def _sources(artifact: Path, entry: Allowed, said: _Predicate) -> None:
         return
     items = said.build_definition.resolved_dependencies
     sources = [item.uri for item in items if "tree-sha256" in item.annotations]
-    strange = [uri for uri in sources if not any(fnmatchcase(uri, one) for one in entry.sources)]
+    strange = [
+        uri
+        for uri in sources
+        if _CLIMBS.search(uri) or not any(fnmatchcase(uri, one) for one in entry.sources)
+    ]
     if strange or not sources:
         raise SignatureError(
             "not allowed",

@@ -25,6 +25,7 @@ FOLDER = "lock"
 # Where a plan keeps the lock it is held to.
 RECORD = f"{FOLDER}/torchsmith.lock"
 _FROM = re.compile(r"^FROM (\S+)(?: AS (\S+))?$", re.MULTILINE)
+_EXACT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?(===?[A-Za-z0-9.+!_*-]+)")
 _HINT = "Run `torchsmith lock` again; --no-lock goes without."
 
 
@@ -137,6 +138,8 @@ def with_lock(plan: Plan, lock: Lock) -> Plan:
     files = {**plan.files, RECORD: lock.toml().encode()}
     steps = [_held(step, lock, files) for step in plan.steps]
     digests = {item.name: item.digest for item in lock.image}
+    if loose := [name for name in base_images(plan.files) if name not in digests]:
+        raise LockError(f"the lock does not name the base image {loose[0]}", _HINT)
 
     def pinned(found: re.Match[str]) -> str:
         name = found[1]
@@ -168,6 +171,11 @@ def _held_source(step: Step, lock: Lock) -> Step:
     fetch = step.task.arguments
     assert isinstance(fetch, Fetch)
     source = fetch.source
+    if source.commit and found.commit not in ("", source.commit):
+        raise LockError(
+            f"{step.id} is pinned to the commit {source.commit}, the lock names {found.commit}",
+            _HINT,
+        )
     if found.commit:
         source = replace(source, commit=found.commit)
     return replace(step, task=Task("fetch", replace(fetch, source=source, tree=found.tree)))
@@ -195,12 +203,33 @@ def _held_packages(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
                 f"{' '.join(install.asked)}",
                 _HINT,
             )
+        if wrong := _contradicted(install):
+            raise LockError(f"{step.id} asks pip for {wrong}, the lock names another", _HINT)
         name = f"{FOLDER}/{plain_name(step.id)}-{len(inputs) - len(step.inputs) + 1}.txt"
         if install.packages:
             inputs.append(name)
             files[name] = requirements(install.packages).encode()
         commands += _lines(line, parts[0], parts[1], name, install)
     return replace(step, commands=tuple(commands), inputs=tuple(inputs))
+
+
+def _contradicted(install: Install) -> str:
+    """A requirement for one version of a package where the lock has another, or none."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # Few plans have a lock.
+    from packaging.utils import canonicalize_name
+
+    versions = {canonicalize_name(item.name): item.version for item in install.packages}
+    for word in install.asked:
+        if found := _EXACT.fullmatch(word):
+            version = versions.get(canonicalize_name(found[1]), "")
+            try:
+                # 2.6.0+cpu and 2.6 are what `==2.6.0` asks for.
+                held = bool(version) and SpecifierSet(found[2], prereleases=True).contains(version)
+            except InvalidSpecifier:
+                held = False
+            if not held:
+                return word
+    return ""
 
 
 def is_lock(name: str) -> bool:

@@ -121,6 +121,9 @@ def _problem(
         example = ": name one release at the top, such as torch = '2.6.0'" if key == "torch" else ""
         return RecipeProblem(f"is missing{example}", key=key, line=line)
 
+    if isinstance(value, str) and "value_error" in kinds:
+        # Text may stand here: that it is no list is not what is wrong with it.
+        items = [item for item in items if item["type"] not in ("list_type", "dict_type")]
     messages = list(dict.fromkeys(_message(item, value) for item in items))
     allowed = [
         option

@@ -139,6 +139,16 @@ def _without_secret(text: str) -> str:
     return text
 
 
+_DOTS = re.compile(r"/(?:\.|%2e){1,2}(?:[/?#]|\Z)", re.IGNORECASE)
+
+
+def _as_it_reads(url: str) -> str:
+    if _DOTS.search(url):
+        # What fetches it takes these out: it would come from another place than provenance says.
+        raise ValueError("must not hold /./ or /../: write where it leads")
+    return url
+
+
 # git-check-ref-format allows more; an option (leading dash), '..' and '@{' are never a ref here.
 Ref = Annotated[
     str,
@@ -164,6 +174,7 @@ Url = Annotated[
         longest=512,
     ),
     AfterValidator(_without_secret),
+    AfterValidator(_as_it_reads),
 ]
 Bucket = Annotated[
     str,
