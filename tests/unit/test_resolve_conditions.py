@@ -608,3 +608,30 @@ def test_of_another_platform_it_is_said_what_exists(name: str, exists: str) -> N
 )
 def test_a_distribution_is_recognised_by_its_codename(name: str, meant: str) -> None:
     assert meant in problems(f'torch = "2.9.1"\nsystem = "{name}"\n')
+
+
+# ----------------------------------------------------------------------------- cuDNN and GPUs
+
+
+@pytest.mark.parametrize(
+    ("cudnn", "gpu", "runs"),
+    [
+        ("9.5", "RTX 5090", False),
+        ("8.9", "RTX 5090", False),
+        ("9.8", "RTX 5090", True),
+        ("9.10", "V100", True),
+        ("9.12", "V100", False),
+        # Some 9 runs on each of them.
+        ("9", "RTX 5090", True),
+        ("9", "GTX 1080", True),
+    ],
+)
+def test_a_cudnn_is_refused_for_gpus_it_does_not_run_on(cudnn: str, gpu: str, runs: bool) -> None:
+    wish = {"cuda": {"version": "12.8", "cudnn": cudnn}, "gpus": [gpu], "python": "3.12"}
+    made = outcome(torch="2.7.1", **wish)
+    if runs:
+        assert isinstance(made, Resolution)
+    else:
+        assert isinstance(made, Refusal)
+        assert kinds(made) == ["cudnn-arch"]
+        assert "cuDNN 9" in made.nearest

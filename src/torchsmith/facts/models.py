@@ -430,8 +430,9 @@ class Cudnn(Fact, frozen=True, kw_only=True):
     cuda: Range
     # Toolkits inside that range it was not built for.
     lacks: list[Version] = []
-    # The oldest compute capability it runs on, where that is not CUDA's own.
+    # The oldest and the newest compute capability it runs on, where they are not CUDA's own.
     oldest_arch: Arch | None = None
+    newest_arch: Arch | None = None
 
 
 class CudaFile(_Model, frozen=True, kw_only=True):
