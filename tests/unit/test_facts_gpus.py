@@ -79,6 +79,9 @@ def test_case_spaces_and_the_maker_s_name_change_nothing(name: str, gpu: Gpu) ->
         ("1660S", "7.5"),
         ("RTX 4070S Ti", "8.9"),
         ("PG509", "8.0"),
+        ("B100", "10.0"),
+        ("GB200 Superchip", "10.0"),
+        ("Blackwell Ultra", "10.3"),
         # two chips have these names
         ("GeForce 710M", None),
         ("GeForce 820M", None),

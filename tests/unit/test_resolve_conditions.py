@@ -575,3 +575,63 @@ def test_a_distribution_without_the_compiler_is_not_chosen_for_its_python() -> N
     made = resolved(torch="1.10.1", **wish)
     assert (made.system, made.python_from) == ("ubuntu-20.04", "source")
     assert made.compiler.cc == "gcc-9"
+
+
+# ------------------------------------------------------------- names of platforms and systems
+
+
+@pytest.mark.parametrize("name", ["aarch64", "arm64", "linux/arm64", "linux-arm64", "sbsa"])
+def test_a_platform_has_many_names(name: str) -> None:
+    assert resolved(torch="2.9.1", platform=name).platform == "linux-aarch64"
+    assert resolved(torch="2.9.1", platform="linux/amd64").platform == "linux-x86_64"
+
+
+@pytest.mark.parametrize(
+    ("name", "exists"),
+    [
+        ("win-amd64", "WSL"),
+        ("macos-arm64", "MPS"),
+        ("osx-64", "MPS"),
+        ("musllinux_1_2_x86_64", "py3-torch"),
+        ("linux-riscv64", "python3-torch"),
+        ("linux-ppc64le", "python3-torch"),
+        ("s390x", "whl/cpu"),
+    ],
+)
+def test_of_another_platform_it_is_said_what_exists(name: str, exists: str) -> None:
+    assert exists in problems(f'torch = "2.9.1"\nplatform = "{name}"\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("jammy", "ubuntu-22.04"), ("debian-bookworm", "debian-12"), ("ubuntu24.04", "ubuntu-24.04")],
+)
+def test_a_distribution_is_recognised_by_its_codename(name: str, meant: str) -> None:
+    assert meant in problems(f'torch = "2.9.1"\nsystem = "{name}"\n')
+
+
+# ----------------------------------------------------------------------------- cuDNN and GPUs
+
+
+@pytest.mark.parametrize(
+    ("cudnn", "gpu", "runs"),
+    [
+        ("9.5", "RTX 5090", False),
+        ("8.9", "RTX 5090", False),
+        ("9.8", "RTX 5090", True),
+        ("9.10", "V100", True),
+        ("9.12", "V100", False),
+        # Some 9 runs on each of them.
+        ("9", "RTX 5090", True),
+        ("9", "GTX 1080", True),
+    ],
+)
+def test_a_cudnn_is_refused_for_gpus_it_does_not_run_on(cudnn: str, gpu: str, runs: bool) -> None:
+    wish = {"cuda": {"version": "12.8", "cudnn": cudnn}, "gpus": [gpu], "python": "3.12"}
+    made = outcome(torch="2.7.1", **wish)
+    if runs:
+        assert isinstance(made, Resolution)
+    else:
+        assert isinstance(made, Refusal)
+        assert kinds(made) == ["cudnn-arch"]
+        assert "cuDNN 9" in made.nearest

@@ -61,6 +61,11 @@ def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
     # Part of a name is closer than a misspelt one: orin, jetson orin.
     close = [item for item in known if words and all(word in item.lower() for word in words)][:4]
     close = close or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    if what in ("torch", "cuda") and not release(known[0]) <= release(name) <= release(known[-1]):
+        # A number outside of all we know is not one of them misspelt.
+        return UsageError(
+            f"no {what} named {name!r} is known", f"Known are {known[0]} to {known[-1]}."
+        )
     hint = (
         f"Did you mean {' or '.join(close)}?" if close else f"`torchsmith facts {what}` lists them."
     )

@@ -24,7 +24,7 @@ _BRANDS = {
 }
 # Words around a name that tell no two cards apart.
 _AROUND = re.compile(
-    r"nvidia|corporation|gpu|graphics|card|generation|developer|devkit|kit|module|mig"
+    r"nvidia|corporation|gpu|graphics|card|superchip|generation|developer|devkit|kit|module|mig"
     r"|pcie?|fhhl|[dh]gx|dgxs|mega|sxm\d*|nvl\d*|hbm\d+e?|gddr\d+x?|embedded|\d+(?:g|gb|gib)"
 )
 # What card makers put around NVIDIA's name. "Super", "Ti" and "Ada" are NVIDIA's own words.

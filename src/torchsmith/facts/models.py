@@ -430,8 +430,9 @@ class Cudnn(Fact, frozen=True, kw_only=True):
     cuda: Range
     # Toolkits inside that range it was not built for.
     lacks: list[Version] = []
-    # The oldest compute capability it runs on, where that is not CUDA's own.
+    # The oldest and the newest compute capability it runs on, where they are not CUDA's own.
     oldest_arch: Arch | None = None
+    newest_arch: Arch | None = None
 
 
 class CudaFile(_Model, frozen=True, kw_only=True):
@@ -637,6 +638,8 @@ class System(Fact, frozen=True, kw_only=True):
 
     # e.g. ubuntu-20.04, debian-12
     name: str
+    # e.g. focal, bookworm
+    codename: str
     # Its container base image, its name in full: docker.io/library/ubuntu:20.04
     image: str
     glibc: Version
@@ -712,11 +715,21 @@ class CPython(Fact, frozen=True, kw_only=True):
     sha256: Sha256
 
 
+class OtherPlatform(Fact, frozen=True, kw_only=True):
+    """A platform nothing is built for here."""
+
+    # A regular expression for its names, in lower case.
+    pattern: str
+    # What there is for it.
+    exists: str
+
+
 class SystemsFile(_Model, frozen=True, kw_only=True):
     """``systems.toml``."""
 
     sources: dict[str, Source]
     system: list[System]
+    other_platform: list[OtherPlatform] = []
     cpython: list[CPython]
     debian: list[DebianSource]
     debian_build: list[DebianBuild] = []

@@ -93,10 +93,11 @@ def unknown_names(recipe: Recipe, facts: Facts) -> Iterator[UnknownName]:
                 nearest(recipe.board, boards),
             )
     if recipe.system is not None:
-        systems = [system.name for system in facts.systems.system]
+        systems = {system.name: system.codename for system in facts.systems.system}
         if recipe.system not in systems:
+            called = (name for name, code in systems.items() if code in recipe.system)
             yield UnknownName(
                 ("system",),
                 f"{recipe.system!r} is not a distribution we know: {', '.join(systems)}",
-                nearest(recipe.system, systems),
+                next(called, "") or nearest(recipe.system, systems),
             )

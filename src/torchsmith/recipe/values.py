@@ -23,7 +23,9 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from torchsmith.facts.files import shipped
 from torchsmith.facts.models import Mode
+from torchsmith.facts.platforms import other_platform, platform_named
 from torchsmith.secret_names import holds_secret, is_secret_name
 
 
@@ -349,4 +351,18 @@ FeatureMode = Annotated[
     WithJsonSchema({"enum": ["on", "off", "system", "static", True, False]}),
 ]
 
-PlatformText = Literal["host", "linux-x86_64", "linux-aarch64"]
+
+def _platform(value: Any) -> Any:
+    """One spelling for a platform; what there is for one that nothing is built for."""
+    if not isinstance(value, str):
+        return value
+    if (other := other_platform(shipped(), value)) is not None:
+        raise ValueError(
+            f"torchsmith builds for linux-x86_64 and linux-aarch64 only. {other.exists}"
+        )
+    return platform_named(value)
+
+
+PlatformText = Annotated[
+    Literal["host", "linux-x86_64", "linux-aarch64"], BeforeValidator(_platform)
+]

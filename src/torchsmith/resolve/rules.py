@@ -14,7 +14,7 @@ from torchsmith.facts.cuda import (
     runs_on,
 )
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import TorchCuda
+from torchsmith.facts.models import Cudnn, TorchCuda
 from torchsmith.facts.ranges import python_release, release, version_range
 from torchsmith.facts.torch import (
     companion_for,
@@ -275,26 +275,32 @@ def cudnn_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
 
 @cache
 def _cudnn_arch(facts: Facts, cudnn: str, arch: str) -> tuple[Clash, ...]:
-    """A cuDNN that no longer runs on a GPU: 9.12 left Maxwell, Pascal and Volta behind."""
-    for line in facts.cuda.cudnn:
-        if (
-            line.oldest_arch is None
-            or not version_range(line.cudnn).touches(cudnn)
-            or arch_number(arch)[:2] >= arch_number(line.oldest_arch)[:2]
-        ):
-            continue
-        conflict = Conflict(
-            "cudnn-arch",
-            f"cuDNN {cudnn} does not run on GPUs of compute capability {arch}",
-            Evidence(f"asked for: cuDNN {cudnn}, and compute capability {arch}"),
-            Evidence(
-                f"cuDNN {version_range(line.cudnn)} runs on {line.oldest_arch} and newer. "
-                f"{line.note.rstrip('.')}",
-                addresses(facts.cuda.sources, line),
-            ),
-        )
-        return (Clash(conflict, ("cudnn", "archs"), arch),)
-    return ()
+    """A cuDNN that does not run on a GPU: 9.12 left Volta behind, Blackwell came with 9.7."""
+    lines = [line for line in facts.cuda.cudnn if version_range(line.cudnn).touches(cudnn)]
+    if not lines or any(_runs_cudnn(line, arch) for line in lines):
+        return ()
+    line = lines[-1]
+    limit = (
+        f"{line.oldest_arch} and newer" if line.oldest_arch else f"GPUs up to {line.newest_arch}"
+    )
+    conflict = Conflict(
+        "cudnn-arch",
+        f"cuDNN {cudnn} does not run on GPUs of compute capability {arch}",
+        Evidence(f"asked for: cuDNN {cudnn}, and compute capability {arch}"),
+        Evidence(
+            f"cuDNN {version_range(line.cudnn)} runs on {limit}. {line.note.rstrip('.')}",
+            addresses(facts.cuda.sources, line),
+        ),
+    )
+    return (Clash(conflict, ("cudnn", "archs"), arch),)
+
+
+def _runs_cudnn(line: Cudnn, arch: str) -> bool:
+    number = arch_number(arch)[:2]
+    oldest, newest = line.oldest_arch, line.newest_arch
+    return (oldest is None or number >= arch_number(oldest)[:2]) and (
+        newest is None or number <= arch_number(newest)[:2]
+    )
 
 
 @cache

@@ -7,6 +7,7 @@ from msgspec import Struct
 from torchsmith.facts.conditions import Place
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, Jetpack
+from torchsmith.facts.platforms import other_platform
 from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
 from torchsmith.recipe.models import Archive, Recipe
@@ -22,16 +23,6 @@ from torchsmith.resolve.rules import builds_with
 from torchsmith.resolve.toolchain import Decided, default_system
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
-# What there is for machines torchsmith does not build for.
-_ELSEWHERE = {
-    "win": "PyTorch publishes wheels for Windows: pip install torch --index-url "
-    "https://download.pytorch.org/whl/cu130",
-    "darwin": "PyTorch publishes wheels for macOS, with MPS for Apple's GPUs: pip install torch",
-    "macos": "PyTorch publishes wheels for macOS, with MPS for Apple's GPUs: pip install torch",
-    "riscv64": "Debian has a package for riscv64: apt-get install python3-torch",
-    "s390x": "PyTorch publishes wheels for s390x: https://download.pytorch.org/whl/cpu",
-    "ppc64le": "Debian has a package for ppc64el: apt-get install python3-torch",
-}
 
 
 class Target(Struct):
@@ -123,7 +114,7 @@ def _platform(
         platform = board.platform
     if platform not in PLATFORMS:
         nearest = PLATFORMS[platform.endswith(("arm64", "aarch64"))]
-        exists = next((text for part, text in _ELSEWHERE.items() if part in platform), "")
+        other = other_platform(facts, platform)
         decided.conflicts.append(
             Conflict(
                 "platform",
@@ -131,7 +122,7 @@ def _platform(
                 Evidence(f"this machine is {platform}"),
                 Evidence("linux-x86_64 and linux-aarch64 can be built for"),
                 f"platform = '{nearest}' in an image: system = 'debian-12'"
-                + (f". {exists}" if exists else ""),
+                + (f". {other.exists}" if other is not None else ""),
                 (Change("platform", nearest), Change("system", "debian-12")),
             )
         )
