@@ -443,6 +443,14 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
             "unknown",
         ),
         ("ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "nccl-without-gpu"),
+        # A number that CUDA gave.
+        ("spconv/indice.cu 60\ncuda execution failed with error 2", "gpu-out-of-memory"),
+        ("spconv/indice.cu 60\ncuda execution failed with error 98", "no-kernel-image"),
+        (
+            "ERROR: Invalid requirement: \"'git+https://lab/x.git'\": Expected package name",
+            "requirement-not-valid",
+        ),
+        ("ValueError: invalid strategy name: `strategy='dp'`.", "lightning-strategy-unknown"),
     ],
 )
 def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: str) -> None:
