@@ -297,7 +297,7 @@ def test_a_good_end_before_the_failure_is_none() -> None:
         ),
         (
             "[1.0] Out of memory: Killed process 19463 (cc1plus) total-vm:1kB\nKilled",
-            "too-little-memory-for-kernel",
+            "ended-for-want-of-memory",
         ),
         (
             "nvidia-container-cli: initialization error: driver error: failed to process request",
@@ -443,6 +443,14 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
             "unknown",
         ),
         ("ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "nccl-without-gpu"),
+        # A number that CUDA gave.
+        ("spconv/indice.cu 60\ncuda execution failed with error 2", "gpu-out-of-memory"),
+        ("spconv/indice.cu 60\ncuda execution failed with error 98", "no-kernel-image"),
+        (
+            "ERROR: Invalid requirement: \"'git+https://lab/x.git'\": Expected package name",
+            "requirement-not-valid",
+        ),
+        ("ValueError: invalid strategy name: `strategy='dp'`.", "lightning-strategy-unknown"),
     ],
 )
 def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: str) -> None:
@@ -461,6 +469,14 @@ def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: s
         ("fatal error: TH/TH.h: No such file or directory", "is not found"),
         ("nvcc fatal   : Unknown option '-threads'", "does not know the option"),
         ("RuntimeError: CUDA error: unknown error", "does not say why"),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+            "not loaded, or does not answer",
+        ),
+        (
+            "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error",
+            "does not answer any more",
+        ),
         (
             "fatal: could not read Username for 'https://github.com': No such device or address",
             "private, or not there",
