@@ -22,8 +22,8 @@ from torchsmith.package.origins import taken_for
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.lock import Image, Lock, LockError, Package, base_images, is_lock, with_lock
 from torchsmith.plan.models import Fetch, Plan, Step, Task
-from torchsmith.plan.pip import pip_install
-from torchsmith.plan.render.pythons import uv_commands
+from torchsmith.plan.render.stages import uv_commands
+from torchsmith.plan.shell import pip_install
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import write_bundle

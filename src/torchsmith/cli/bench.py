@@ -101,7 +101,7 @@ def bench(
         result = read_result(read)
     else:
         from torchsmith.bench.compare import Wish, compare
-        from torchsmith.bench.sides import parse_sides
+        from torchsmith.bench.launch import parse_sides
         from torchsmith.cli.show_bench import progress
 
         wish = Wish(

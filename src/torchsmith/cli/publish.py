@@ -44,8 +44,7 @@ def publish(
     that is taken are refused.
     """
     from torchsmith.cli.output import tell
-    from torchsmith.ship.deliver import deliver
-    from torchsmith.ship.wishes import wished
+    from torchsmith.ship.deliver import deliver, wished
 
     given = files or []
     recipe = given[0] if len(given) == 1 and given[0].suffix == ".toml" else None

@@ -6,6 +6,7 @@ https://github.com/in-toto/attestation/blob/main/spec/v1/bundle.md
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import UsageError, VerificationError
+from torchsmith.files import write_result
 from torchsmith.foreign import decode
-from torchsmith.package.keys import PublicKey
+from torchsmith.package.keys import PublicKey, signer
 from torchsmith.plan.attest import attestations
 from torchsmith.sources.tree import file_hash
+from torchsmith.verify.report import Report, beside
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
@@ -295,3 +298,58 @@ def _with_its_bill(claim: Claim, artifact: Path) -> None:
                 f"{path.name} is not the bill of materials that was signed",
                 "It was changed afterwards: get it again from whoever built the artifact.",
             )
+
+
+TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+_RESULTS = {"pass": "PASSED", "warn": "WARNED", "fail": "FAILED"}
+
+
+class _File(Struct, frozen=True):
+    name: str = ""
+    digest: dict[str, str] = {}
+
+
+class _Result(Struct, frozen=True):
+    configuration: tuple[_File, ...] = ()
+
+
+def sign_report(report: Report, artifact: Path) -> Path:
+    """Sign the report that lies beside an artifact; the statement joins those about it."""
+    document = beside(artifact)
+    statement = {
+        "_type": STATEMENT,
+        "subject": [{"name": artifact.name, "digest": {"sha256": file_hash(artifact)}}],
+        "predicateType": TEST_RESULT,
+        "predicate": {
+            "result": _RESULTS[report.rating],
+            "configuration": [{"name": document.name, "digest": {"sha256": file_hash(document)}}],
+        },
+    }
+    path = envelope_path(artifact)
+    # An older report is replaced: it is about a file that is no longer there.
+    kept = [line for line, kind in kinds_in(path) if kind != TEST_RESULT]
+    sealed = seal(json.dumps(statement, sort_keys=True).encode(), signer())
+    write_result(path, b"".join([*kept, sealed]))
+    return path
+
+
+def report_signer(
+    artifact: Path, keys: Sequence[PublicKey], digest: str, made: Signed | None
+) -> str:
+    """The id of the trusted key that vouches for the report beside an artifact; empty if none.
+
+    Whoever signed how it was made signed the report of that build, too.
+    """
+    try:
+        found = hashlib.sha256(beside(artifact).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+    if made is not None and byproducts(made.claim).get(beside(artifact).name) == found:
+        return made.signer.id
+    try:
+        signed = check(artifact, keys, digest, predicate=TEST_RESULT)
+        result = msgspec.convert(signed.claim.predicate, _Result)
+    except (SignatureError, msgspec.ValidationError):
+        return ""
+    digests = {item.digest.get("sha256") for item in result.configuration}
+    return signed.signer.id if found in digests else ""

@@ -11,10 +11,17 @@ from msgspec import Struct
 
 from torchsmith.errors import TorchsmithError
 from torchsmith.package.contents import Contents, Kind, read_contents
-from torchsmith.package.envelope import PROVENANCE, Claim, SignatureError, Signed, check, claims
+from torchsmith.package.envelope import (
+    PROVENANCE,
+    Claim,
+    SignatureError,
+    Signed,
+    check,
+    claims,
+    report_signer,
+)
 from torchsmith.package.keys import trusted_keys
 from torchsmith.package.materials import outside
-from torchsmith.package.reports import report_signer
 from torchsmith.package.sbom import bill_path
 from torchsmith.verify.binary import Library, version_key
 from torchsmith.verify.fatbin import order

@@ -14,8 +14,7 @@ from torchsmith.host.system import read_system
 from torchsmith.package.contents import Contents
 from torchsmith.package.origins import Taken, Tree
 from torchsmith.plan.attest import Attest, Change, Subject
-from torchsmith.verify.linkage import baseline, brings
-from torchsmith.verify.loader import library_places
+from torchsmith.verify.linkage import baseline, brings, library_places
 
 # dpkg is asked here and nowhere else; on a system without it, libraries have no owner.
 # It reads the lists of all packages: on a busy machine that takes a while.

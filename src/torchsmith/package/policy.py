@@ -24,9 +24,8 @@ from msgspec import Meta, Struct
 from torchsmith.errors import UsageError
 from torchsmith.foreign import MalformedError, decode_toml
 from torchsmith.inputs import check_file
-from torchsmith.package.envelope import SignatureError, Signed, check
+from torchsmith.package.envelope import SignatureError, Signed, check, report_signer
 from torchsmith.package.keys import PublicKey
-from torchsmith.package.reports import report_signer
 from torchsmith.sources.tree import file_hash
 from torchsmith.verify.report import beside, from_json
 

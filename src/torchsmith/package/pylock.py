@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from torchsmith.errors import HostError, TorchsmithError
-from torchsmith.plan.pylock import Together
+from torchsmith.plan.packages import Together
 from torchsmith.sources.tree import file_hash
 from torchsmith.temporary import temporary_folder
 

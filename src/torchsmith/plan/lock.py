@@ -17,8 +17,7 @@ from torchsmith.errors import UsageError
 from torchsmith.plan.attest import Attest
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Fetch, Plan, Step, Task, digest
-from torchsmith.plan.pip import reported
-from torchsmith.plan.shell import plain_name, sh
+from torchsmith.plan.shell import plain_name, reported, sh
 
 FORMAT = 1
 FOLDER = "lock"

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, json
+from msgspec.structs import replace
 
 from torchsmith.plan.expects import Expects
 from torchsmith.resolve.models import Resolution, SourceChoice
@@ -294,3 +295,17 @@ def as_json(value: Any) -> Any:
             return {str(name): as_json(item) for name, item in value}
         return [as_json(item) for item in value]
     return value
+
+
+_SHIPS = frozenset({"image", "publish", "job"})
+
+
+def build_only(plan: Plan) -> Plan:
+    """The plan without images, publishing and jobs."""
+    steps = tuple(step for step in plan.steps if step.kind not in _SHIPS)
+    return replace(plan, steps=steps)
+
+
+def shipping(plan: Plan) -> tuple[str, ...]:
+    """The ids of the steps that `build_only` leaves out."""
+    return tuple(step.id for step in plan.steps if step.kind in _SHIPS)

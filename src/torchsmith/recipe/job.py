@@ -7,7 +7,6 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from torchsmith.recipe.section import Section, unique_names
 from torchsmith.recipe.values import (
     EnvName,
     Form,
@@ -16,7 +15,9 @@ from torchsmith.recipe.values import (
     Name,
     NoSecrets,
     Script,
+    Section,
     SourcePath,
+    unique_names,
 )
 
 # Stands for null in what is kept of OpenPAI: TOML has no word for it.

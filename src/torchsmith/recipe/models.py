@@ -16,7 +16,6 @@ from pydantic import (
 from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.job import Job
 from torchsmith.recipe.outcome import Image, Packages, Publish
-from torchsmith.recipe.section import Section, WhenThere, unique_names
 from torchsmith.recipe.values import (
     BRANCH,
     PACKAGE_VERSION,
@@ -40,11 +39,14 @@ from torchsmith.recipe.values import (
     Pythons,
     PythonText,
     Ref,
+    Section,
     Sha256,
     Size,
     SourcePath,
     Url,
     VersionText,
+    WhenThere,
+    unique_names,
 )
 
 Profile = Literal["release", "minimal", "debug"]

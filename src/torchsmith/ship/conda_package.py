@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from torchsmith.errors import UsageError, VerificationError
 from torchsmith.foreign import decode
-from torchsmith.ship.archives import CHUNK, escapes
+from torchsmith.ship.folder import CHUNK, escapes
 from torchsmith.sources.unfolding import (
     BombError,
     Member,

@@ -25,6 +25,14 @@ from torchsmith.errors import OutputError, TorchsmithError, UsageError
 from torchsmith.inputs import check_file
 from torchsmith.plan.attest import attestations
 
+CHUNK = 1 << 20
+
+
+def escapes(name: str) -> bool:
+    """Whether a name leads out of the folder an archive is unpacked in."""
+    return name.startswith("/") or ".." in name.split("/")
+
+
 FolderKind = Literal["index", "channel"]
 Say = Callable[[str], None]
 Action = Literal["added", "same", "replaced", "yanked", "marked", "restored", "removed"]

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchsmith.errors import OutputError, UsageError
-from torchsmith.ship.archives import CHUNK
 from torchsmith.ship.client import ClientError, run_client
-from torchsmith.ship.folder import Change, FolderKind, Say, check_folder, file_hash
+from torchsmith.ship.folder import CHUNK, Change, FolderKind, Say, check_folder, file_hash
 
 _CURE = "pip install awscli"
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.errors import TorchsmithError
-from torchsmith.sources.folder import copy_tree
-from torchsmith.sources.tree import file_hash, walk
+from torchsmith.sources.tree import copy_tree, file_hash, walk
 
 _OWN = ".torchsmith-tree"
 _CONFIGURED, _FILES, _INCOMING = "configured", "files.json", "incoming"

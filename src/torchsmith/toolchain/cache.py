@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsmith.toolchain.build_paths import IGNORED
-from torchsmith.toolchain.collection import COLLECTION
+from torchsmith.toolchain.build_paths import COLLECTION, IGNORED
 from torchsmith.toolchain.nvcc_parts import COMPILED, FOUND, LOG, PARTS
 
 _MOST = "20G"

@@ -29,7 +29,7 @@ from torchsmith.host.probe import ask
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.admission import Admission
 from torchsmith.toolchain.admission_server import AdmissionServer, Options, no_options
-from torchsmith.toolchain.collection import ROOM_FOR_LATE_COLLECTION, collect_late
+from torchsmith.toolchain.build_paths import ROOM_FOR_LATE_COLLECTION, collect_late
 from torchsmith.toolchain.compiles import Language
 from torchsmith.toolchain.governor_events import GaveUp, Listener
 from torchsmith.toolchain.jobserver import Jobserver

@@ -21,9 +21,8 @@ from torchsmith.facts.torch import find_release, wheel_cudas
 from torchsmith.host.models import InstalledTorch
 from torchsmith.inputs import check_file
 from torchsmith.verify.binary import Library, read_library, version_key
-from torchsmith.verify.demangle import demangled
 from torchsmith.verify.linkage import baseline, newest
-from torchsmith.verify.symbols import Symbols, read_symbols
+from torchsmith.verify.symbols import Symbols, demangled, read_symbols
 from torchsmith.verify.target import fits as takes_python
 from torchsmith.verify.wheelfile import Wheel, read_wheel, required
 

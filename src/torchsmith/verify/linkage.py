@@ -6,11 +6,29 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from msgspec import Struct, convert
 
+from torchsmith.host.probe import run
 from torchsmith.verify.binary import Library, looks_shared, version_key
 from torchsmith.verify.checks import Check, few, holds
+
+
+def library_places() -> list[tuple[str, str]]:
+    """Each library the loader knows and where it lies, in the order it looks in."""
+    for program in ("ldconfig", "/sbin/ldconfig"):
+        if said := run([program, "-p"]):
+            pairs = (line.strip().partition(" => ") for line in said.splitlines())
+            return [(name.split()[0], path.strip()) for name, arrow, path in pairs if arrow]
+    return []
+
+
+def system_libraries() -> frozenset[str]:
+    """Names the machine's loader finds; not in a person's own folder, which no other has."""
+    home = f"{Path.home()}/"
+    return frozenset(name for name, path in library_places() if not path.startswith(home))
+
 
 GROUP = "libraries"
 MIB = 1 << 20

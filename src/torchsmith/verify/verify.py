@@ -17,10 +17,8 @@ from torchsmith.sources.tree import file_hash
 from torchsmith.verify.binary import Library, below, looks_shared, read_files
 from torchsmith.verify.buildconfig import foreign_paths
 from torchsmith.verify.checks import Check, Status, few
-from torchsmith.verify.compare import compare, compare_companion, matching
-from torchsmith.verify.gpucode import judge_gpu_code
-from torchsmith.verify.linkage import Surroundings, judge
-from torchsmith.verify.loader import system_libraries
+from torchsmith.verify.compare import compare, compare_companion, judge_gpu_code, matching
+from torchsmith.verify.linkage import Surroundings, judge, system_libraries
 from torchsmith.verify.probing import Probed, probe
 from torchsmith.verify.report import Report
 from torchsmith.verify.target import (

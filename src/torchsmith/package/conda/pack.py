@@ -15,8 +15,13 @@ from pathlib import Path
 from torchsmith.errors import UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.inputs import one_file
-from torchsmith.package.conda.describe import describe_tree, describe_wheel, layout_of
-from torchsmith.package.conda.info import Description, info_files
+from torchsmith.package.conda.describe import (
+    Description,
+    describe_tree,
+    describe_wheel,
+    info_files,
+    layout_of,
+)
 from torchsmith.package.conda.tree import PLACEHOLDER, Entry, entry_of, read_tree
 from torchsmith.package.conda.wheel import Contents, lay_out, read_contents
 from torchsmith.package.conda.write import EARLIEST, said, write_package

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from torchsmith.inputs import one_file
 from torchsmith.package.finish.design import Options
-from torchsmith.package.finish.finish import UNFINISHED, finish_wheel, pins_in
-from torchsmith.package.finish.nvidia import read_pins
-from torchsmith.package.finish.report import Finished, lines
+from torchsmith.package.finish.finish import UNFINISHED, Finished, finish_wheel, lines, pins_in
+from torchsmith.package.finish.outside import read_pins
 from torchsmith.plan.finishing import Finishing
 from torchsmith.tasks import run_task
 

@@ -4,23 +4,78 @@ from __future__ import annotations
 
 import posixpath
 import re
+import unicodedata
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
 from torchsmith.errors import UsageError
-from torchsmith.package.finish import loader, metadata
+from torchsmith.inputs import check_file
+from torchsmith.package.finish import metadata
 from torchsmith.package.finish.manylinux import Policies, Tag
-from torchsmith.package.finish.opening import loadable
-from torchsmith.package.finish.outside import Rules, Settled, Vendored, settle
+from torchsmith.package.finish.outside import (
+    Rules,
+    Settled,
+    Vendored,
+    finder,
+    read_installed,
+    settle,
+)
 from torchsmith.package.patchelf import Patch
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.verify.binary import Library
+from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import in_system_folder
-from torchsmith.verify.wheelfile import Wheel
+from torchsmith.verify.wheelfile import Wheel, read_wheel
+
+_CURE = "Nothing was written. Build it or download it again."
+
+
+def open_wheel(path: Path) -> Wheel:
+    """Read a wheel; refuse one that is cut short, says two things, or would write elsewhere."""
+    check_file(path, "Name a wheel.")
+    wheel = read_wheel(path)
+    for check in wheel.checks:
+        if check.status == "fail":
+            wanted = f", wanted: {check.wanted}" if check.wanted else ""
+            raise UsageError(
+                f"{path.name} is not a sound wheel: {check.name}: {check.found}{wanted}", _CURE
+            )
+    if odd := _two_in_one_place(wheel.files):
+        raise UsageError(
+            f"{path.name} is not a sound wheel: some disks see these names as one: {few(odd)}",
+            _CURE,
+        )
+    if broken := [f"{item.path} ({item.broken})" for item in wheel.libraries if item.broken]:
+        raise UsageError(f"{path.name} has broken libraries: {few(broken, 2)}", _CURE)
+    machines = sorted({item.machine for item in loadable(wheel)})
+    if len(machines) > 1:
+        raise UsageError(
+            f"{path.name} has libraries for {' and '.join(machines)}",
+            "A wheel is for one machine: find where the others came from.",
+        )
+    return wheel
+
+
+def loadable(wheel: Wheel) -> list[Library]:
+    """Libraries and programs the loader will read; object files and GPU code are left alone."""
+    return [item for item in wheel.libraries if item.dynamic]
+
+
+def _two_in_one_place(names: tuple[str, ...]) -> list[str]:
+    """Names that differ in case or in how letters are written, or lie below a file."""
+    plain = {name: unicodedata.normalize("NFC", name).casefold() for name in names}
+    counts = Counter(plain.values())
+    folders = {str(parent) for name in plain.values() for parent in PurePosixPath(name).parents}
+    return [
+        name
+        for name, text in plain.items()
+        if counts[text] > 1 or text in folders or text != str(PurePosixPath(text))
+    ]
 
 
 class Options(Struct, frozen=True):
@@ -67,10 +122,10 @@ def design(wheel: Wheel, options: Options) -> Design:
     tag = Tag((platform,), "it has no libraries")
     if libraries:
         policies = Policies(libraries[0].machine)
-        find = loader.finder(policies.machine)
+        find = finder(policies.machine)
         settled = settle(
             libraries,
-            Rules(wheel.name, options.libraries, options.pins, policies, find, loader.read),
+            Rules(wheel.name, options.libraries, options.pins, policies, find, read_installed),
         )
         every = [*libraries, *(item.library for item in settled.vendored.values())]
         tag = policies.tag(every, settled.of("system"))

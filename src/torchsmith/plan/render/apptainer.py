@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from torchsmith.plan.render.instructions import apt_libraries, apt_words
-from torchsmith.plan.render.pythons import cpython_commands, uv_commands
+from torchsmith.plan.render.instructions import apt_libraries, apt_words, comment
 from torchsmith.plan.render.stages import (
     archive_commands,
+    cpython_commands,
     cuda_commands,
     environment_commands,
     pins,
@@ -19,8 +19,8 @@ from torchsmith.plan.render.stages import (
     repository_setup,
     runtime_base,
     runtime_packages,
+    uv_commands,
 )
-from torchsmith.plan.render.text import comment
 from torchsmith.plan.shell import one_command
 from torchsmith.recipe.outcome import Image, Training
 from torchsmith.resolve.models import Resolution

@@ -21,6 +21,7 @@ from torchsmith.plan.render.instructions import (
     SECRETS_FOLDER,
     apt_install,
     arg,
+    comment,
     copy,
     env,
     healthcheck,
@@ -28,6 +29,7 @@ from torchsmith.plan.render.instructions import (
     run,
     secret_exports,
     secret_mounts,
+    sentences,
 )
 from torchsmith.plan.render.stages import (
     absent_cuda,
@@ -38,7 +40,6 @@ from torchsmith.plan.render.stages import (
     runtime_stage,
     train_stage,
 )
-from torchsmith.plan.render.text import comment, sentences
 from torchsmith.plan.render.twins import twin
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Image

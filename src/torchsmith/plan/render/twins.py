@@ -17,9 +17,8 @@ from torchsmith.plan.expects import LIBRARIES, Expects
 from torchsmith.plan.finishing import Finishing
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Step
-from torchsmith.plan.packages import Libtorch
+from torchsmith.plan.packages import Libtorch, Together
 from torchsmith.plan.publish import Delivery, Shipment
-from torchsmith.plan.pylock import Together
 from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.fetching import fetch_commands
 from torchsmith.plan.shell import OURS, fresh_copy, in_project, needs_program, sh, unless

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath
 
-from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch, Member
 from torchsmith.toolchain.accel.batches import (
     File,
     Limits,
@@ -18,7 +17,15 @@ from torchsmith.toolchain.accel.batches import (
     form_batches,
     limits_for,
 )
-from torchsmith.toolchain.accel.files import write_if_changed, write_text
+from torchsmith.toolchain.accel.files import (
+    DEPS,
+    IN,
+    OUT,
+    Batch,
+    Member,
+    write_if_changed,
+    write_text,
+)
 from torchsmith.toolchain.accel.gcc_command import kind_of
 from torchsmith.toolchain.accel.headers import FEWEST
 from torchsmith.toolchain.accel.lessons import Lessons
