@@ -267,22 +267,92 @@ def _about(claim: Claim, artifact: Path, digest: str) -> None:
     )
 
 
-class _Byproduct(Struct, frozen=True):
+class Source(Struct, frozen=True):
+    """A source, as provenance names it."""
+
     name: str = ""
+    uri: str = ""
     digest: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+
+
+class _Compiler(Struct, frozen=True):
+    kind: str = ""
+    version: str = ""
+
+
+class _Resolution(Struct, frozen=True):
+    compiler: _Compiler = _Compiler()
+
+
+class _Internal(Struct, frozen=True):
+    env: Mapping[str, str] = {}
+    resolution: _Resolution = _Resolution()
+
+
+class _External(Struct, frozen=True):
+    recipe: Mapping[str, object] = {}
+    variant: str = ""
+
+
+class _Definition(Struct, frozen=True, rename="camel"):
+    external_parameters: _External = _External()
+    internal_parameters: _Internal = _Internal()
+    resolved_dependencies: tuple[Source, ...] = ()
+
+
+class _Builder(Struct, frozen=True):
+    version: Mapping[str, str] = {}
+
+
+class _Metadata(
+    Struct, frozen=True, rename={"started_on": "startedOn", "finished_on": "finishedOn"}
+):
+    started_on: str = ""
+    finished_on: str = ""
+    torchsmith_network: str = ""
 
 
 class _RunDetails(Struct, frozen=True):
-    byproducts: tuple[_Byproduct, ...] = ()
+    builder: _Builder = _Builder()
+    metadata: _Metadata = _Metadata()
+
+
+class Predicate(Struct, frozen=True, rename="camel"):
+    """What SLSA provenance says, as far as it is read here."""
+
+    build_definition: _Definition
+    run_details: _RunDetails
+
+
+NOTHING = Predicate(_Definition(), _RunDetails())
+
+
+def read_predicate(claim: Claim) -> Predicate | None:
+    """The provenance in a statement; None where it is not of that form."""
+    try:
+        return msgspec.convert(claim.predicate, Predicate)
+    except msgspec.ValidationError:
+        return None
+
+
+class _File(Struct, frozen=True):
+    name: str = ""
+    digest: dict[str, str] = {}
+
+
+class _Byproducts(Struct, frozen=True):
+    byproducts: tuple[_File, ...] = ()
 
 
 def byproducts(claim: Claim) -> dict[str, str]:
     """The documents a statement vouches for: the sha256 of each, by its name."""
     try:
-        run = msgspec.convert(claim.predicate.get("runDetails", {}), _RunDetails)
+        details = msgspec.convert(claim.predicate.get("runDetails", {}), _Byproducts)
     except msgspec.ValidationError:
         return {}
-    names = {item.name.rpartition("/")[2]: item.digest.get("sha256", "") for item in run.byproducts}
+    files = details.byproducts
+    names = {item.name.rpartition("/")[2]: item.digest.get("sha256", "") for item in files}
     return {name: sha256 for name, sha256 in names.items() if name not in ("", ".", "..")}
 
 
@@ -302,11 +372,6 @@ def _with_its_bill(claim: Claim, artifact: Path) -> None:
 
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 _RESULTS = {"pass": "PASSED", "warn": "WARNED", "fail": "FAILED"}
-
-
-class _File(Struct, frozen=True):
-    name: str = ""
-    digest: dict[str, str] = {}
 
 
 class _Result(Struct, frozen=True):

@@ -16,8 +16,10 @@ from torchsmith.package.envelope import (
     Claim,
     SignatureError,
     Signed,
+    Source,
     check,
     claims,
+    read_predicate,
     report_signer,
 )
 from torchsmith.package.keys import trusted_keys
@@ -51,15 +53,6 @@ class Linkage(Struct, frozen=True):
     manylinux: str = ""
     gpu: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
-
-
-class Source(Struct, frozen=True):
-    """A source, as provenance names it."""
-
-    name: str
-    uri: str = ""
-    digest: Mapping[str, str] = {}
-    annotations: Mapping[str, str] = {}
 
 
 class Provenance(Struct, frozen=True):
@@ -226,56 +219,10 @@ def _signature(path: Path, sha256: str) -> tuple[Signature, Claim | None, Signed
     return Signature(state, keys, message=message), claim, None
 
 
-class _Compiler(Struct, frozen=True):
-    kind: str = ""
-    version: str = ""
-
-
-class _Resolution(Struct, frozen=True):
-    compiler: _Compiler = _Compiler()
-
-
-class _Internal(Struct, frozen=True):
-    env: Mapping[str, str] = {}
-    resolution: _Resolution = _Resolution()
-
-
-class _External(Struct, frozen=True):
-    recipe: Mapping[str, object] = {}
-    variant: str = ""
-
-
-class _Definition(Struct, frozen=True, rename="camel"):
-    external_parameters: _External = _External()
-    internal_parameters: _Internal = _Internal()
-    resolved_dependencies: tuple[Source, ...] = ()
-
-
-class _Builder(Struct, frozen=True):
-    version: Mapping[str, str] = {}
-
-
-class _Metadata(Struct, frozen=True, rename="camel"):
-    started_on: str = ""
-    finished_on: str = ""
-
-
-class _Run(Struct, frozen=True):
-    builder: _Builder = _Builder()
-    metadata: _Metadata = _Metadata()
-
-
-class _Predicate(Struct, frozen=True, rename="camel"):
-    build_definition: _Definition
-    run_details: _Run
-
-
 def _provenance(claim: Claim) -> Provenance | None:
-    try:
-        said = msgspec.convert(claim.predicate, _Predicate)
-    except msgspec.ValidationError:
+    if (predicate := read_predicate(claim)) is None:
         return None
-    definition, run = said.build_definition, said.run_details
+    definition, run = predicate.build_definition, predicate.run_details
     compiler = definition.internal_parameters.resolution.compiler
     items = definition.resolved_dependencies
     return Provenance(

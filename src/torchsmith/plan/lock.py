@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct, json
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from torchsmith.errors import UsageError
@@ -18,6 +18,7 @@ from torchsmith.plan.attest import Attest
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Fetch, Plan, Step, Task, digest
 from torchsmith.plan.shell import plain_name, reported, sh
+from torchsmith.recipe.toml import toml_lines
 
 FORMAT = 1
 FOLDER = "lock"
@@ -79,31 +80,17 @@ class Lock(Struct, frozen=True):
     def toml(self) -> str:
         """The lock as a file."""
         lines = ["# Written by `torchsmith lock`: what a build of this recipe may take."]
-        lines.append(f"format = {self.format}")
-        tables: list[tuple[str, Struct]] = [("source", item) for item in self.source]
-        tables += [("image", item) for item in self.image]
-        for name, item in tables:
-            lines += ["", f"[[{name}]]"]
-            lines += [
-                f"{key} = {_text(value)}"
-                for key in item.__struct_fields__
-                if (value := getattr(item, key))
-            ]
+        lines += toml_lines({"format": self.format})
+        for name, items in (("source", self.source), ("image", self.image)):
+            for item in items:
+                fields = {key: value for key, value in structs.asdict(item).items() if value}
+                lines += ["", f"[[{name}]]", *toml_lines(fields)]
         for install in self.install:
-            asked = ", ".join(map(_text, install.asked))
-            lines += ["", "[[install]]", f"step = {_text(install.step)}", f"asked = [{asked}]"]
+            named = {"step": install.step, "asked": install.asked}
+            lines += ["", "[[install]]", *toml_lines(named)]
             for package in install.packages:
-                lines += ["[[install.packages]]"]
-                lines += [f"{key} = {_text(getattr(package, key))}" for key in _PACKAGE_KEYS]
+                lines += ["[[install.packages]]", *toml_lines(structs.asdict(package))]
         return "\n".join(lines) + "\n"
-
-
-_PACKAGE_KEYS = ("name", "version", "sha256", "url")
-
-
-def _text(value: str) -> str:
-    # JSON's strings are TOML's basic strings, once nothing in them is beyond ASCII's printables.
-    return json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
 def asked_of(step: Step) -> str:

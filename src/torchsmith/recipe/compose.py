@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +14,7 @@ from torchsmith.recipe.load import LoadedRecipe, meaning_problems, parse_recipe
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Training
 from torchsmith.recipe.problems import problems_of
+from torchsmith.recipe.toml import toml_lines, toml_value
 
 # What problems of flags are said to be in, instead of a file.
 COMMAND_LINE = "the command line"
@@ -32,11 +32,6 @@ _COMMENTS = {
     "cpu": '"portable", "native", or a CPU the compiler knows.',
     "profile": "release, minimal or debug.",
 }
-
-
-def _value(value: object) -> str:
-    # DEL is the one character JSON allows in a string and TOML does not.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _pairs(items: object, what: str, default: str) -> dict[str, str]:
@@ -61,19 +56,15 @@ def _torch(text: str) -> str:
     What is no release is built from that ref, with the facts of the release it belongs to.
     """
     if found := _RELEASE.fullmatch(text):
-        return _value(found[1])
+        return toml_value(found[1])
     facts = shipped()
     newest = releases(facts)[-1].version
     if found := _CANDIDATE.fullmatch(text):
         wanted = found[1] or found[2]
         newest = wanted if find_release(facts, wanted) else newest
     elif not _MOVING.fullmatch(text):
-        return _value(text)
-    return f"{{ release = {_value(newest)}, ref = {_value(text)} }}"
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
+        return toml_value(text)
+    return f"{{ release = {toml_value(newest)}, ref = {toml_value(text)} }}"
 
 
 def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
@@ -89,22 +80,19 @@ def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
         value = wishes.get(name)
         if value:
             listed = value if isinstance(value, list) else [value]
-            plain = _torch(str(value)) if name == "torch" else _value(value)
-            put(name, _value(listed) if name in _LISTS else plain)
+            plain = _torch(str(value)) if name == "torch" else toml_value(value)
+            put(name, toml_value(listed) if name in _LISTS else plain)
     if wishes.get("compiler"):
-        lines += ["", "[build]", f"compiler = {_value(wishes['compiler'])}"]
+        lines += ["", "[build]", f"compiler = {toml_value(wishes['compiler'])}"]
     if features := wishes.get("features"):
-        lines += ["", "[features]"]
-        pairs = _pairs(features, "--feature", "on")
-        lines += [f"{_key(name)} = {_value(mode)}" for name, mode in pairs.items()]
+        lines += ["", "[features]", *toml_lines(_pairs(features, "--feature", "on"))]
     if companions := wishes.get("companions"):
-        lines += ["", "[companions]"]
-        pairs = _pairs(companions, "--with", "match")
         # As of torch, the tag of a release is as good as its number.
-        lines += [
-            f"{_key(name)} = {_value(found[1] if (found := _RELEASE.fullmatch(text)) else text)}"
-            for name, text in pairs.items()
-        ]
+        pairs = {
+            name: found[1] if (found := _RELEASE.fullmatch(text)) else text
+            for name, text in _pairs(companions, "--with", "match").items()
+        }
+        lines += ["", "[companions]", *toml_lines(pairs)]
     return "\n".join(lines) + "\n"
 
 
