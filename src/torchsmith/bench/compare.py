@@ -13,13 +13,12 @@ from pathlib import Path
 from torchsmith import __version__
 from torchsmith.bench import parity
 from torchsmith.bench.launch import Say, Side, launcher
-from torchsmith.bench.measure import Comparison, Progress, Runner
+from torchsmith.bench.measure import EFFORTS, Comparison, Progress, Runner, choose
 from torchsmith.bench.parity import Parity
 from torchsmith.bench.process import pick_cpus
 from torchsmith.bench.reasons import reasons
 from torchsmith.bench.result import Contender, Machine, Method, Result
 from torchsmith.bench.statistics import ALPHA
-from torchsmith.bench.suite import EFFORTS, choose
 from torchsmith.bench.verdicts import CONTROL, judge
 from torchsmith.errors import HostError, UsageError
 

@@ -19,9 +19,9 @@ from torchsmith.bench.chart import (
     times,
     wide,
 )
+from torchsmith.bench.measure import GROUPS
 from torchsmith.bench.reasons import traits
 from torchsmith.bench.result import Compared, Contender, Result
-from torchsmith.bench.suite import GROUPS
 
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 _STYLE = f"""{COLOURS}

@@ -147,7 +147,7 @@ def _drawn(result: Result, path: Path) -> str:
 def _list(
     suite: str, device: str, groups: Sequence[str], skip: Sequence[str], *, json: bool
 ) -> None:
-    from torchsmith.bench.suite import choose
+    from torchsmith.bench.measure import choose
     from torchsmith.cli.output import print_json
 
     devices = ("cpu", "cuda") if device == "both" else (device,)

@@ -17,12 +17,11 @@ from torchsmith.plan.jobs import job_steps
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Cost, Place, Plan, Step, Task, digest, step_key
 from torchsmith.plan.packages import conda_step, library_conda_step, libtorch_step, pylock_step
-from torchsmith.plan.patching import patch_source
 from torchsmith.plan.publish import publish_steps, wheel_folder
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
 from torchsmith.plan.render.stages import base_name, base_stage
 from torchsmith.plan.shell import fresh_copy, ours, plain_name, sh
-from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
+from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch, patch_source
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps
 from torchsmith.recipe.models import Recipe

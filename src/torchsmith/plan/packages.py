@@ -20,8 +20,8 @@ from torchsmith.plan.conda import (
     torch_run_exports,
 )
 from torchsmith.plan.models import Cost, Step, Task, as_json
-from torchsmith.plan.patching import patch_files
 from torchsmith.plan.publish import wheel_folder
+from torchsmith.plan.sources import patch_files
 from torchsmith.resolve.models import Resolution
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from torchsmith.errors import SourceError
-from torchsmith.sources.cache import emptied
+from torchsmith.sources.download import emptied
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.tree import check_links
 from torchsmith.sources.unfolding import Member, Metered

@@ -12,9 +12,8 @@ from torchsmith.errors import SourceError, UnreachableError
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import is_local, local_path, shown
 from torchsmith.sources.bundle import fetch_bundle
-from torchsmith.sources.cache import emptied
 from torchsmith.sources.debian import fetch_debian, fetch_pool, pool_file
-from torchsmith.sources.download import PATIENT, Retry, download
+from torchsmith.sources.download import PATIENT, Retry, download, emptied
 from torchsmith.sources.extract import LIMITS, Limits, extract
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.models import FetchedSource, Progress, quiet

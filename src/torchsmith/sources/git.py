@@ -19,8 +19,7 @@ from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.host.probe import Answer
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import check_git_address, is_local, shown
-from torchsmith.sources.cache import locked
-from torchsmith.sources.download import PATIENT, Retry
+from torchsmith.sources.download import PATIENT, Retry, locked
 from torchsmith.sources.git_program import answer, git, is_final, is_refused, reason, unreachable
 from torchsmith.sources.models import FetchedSource, Progress, Shared
 from torchsmith.sources.submodules import check_place, submodules

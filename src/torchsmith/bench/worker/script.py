@@ -168,10 +168,6 @@ def facts(t: Any) -> "dict[str, Any]":
     }
 
 
-class Missing(Exception):
-    """This torch does not have what was asked for."""
-
-
 class Worker:
     """What lives between two requests: the case that is ready, and the inputs of operators."""
 
@@ -262,7 +258,8 @@ def answer(worker: Worker, wish: "dict[str, Any]") -> "dict[str, Any]":
         return dict(getattr(worker, wish["do"])(wish))
     except Exception as error:
         first = (str(error).strip().split("\n")[0] or type(error).__name__)[:300]
-        lacks = type(error).__name__ in ("Missing", "NotImplementedError")
+        # Of a case, or of torch itself: this torch does not have what was asked for.
+        lacks = isinstance(error, NotImplementedError)
         # A stop in the middle of using memory: what was half made goes, and the next case can try.
         attempt(lambda: worker.drop({}))
         if lacks or LACKS.search(str(error)):

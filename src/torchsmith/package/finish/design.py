@@ -16,7 +16,7 @@ from msgspec import Struct
 from torchsmith.errors import UsageError
 from torchsmith.inputs import check_file
 from torchsmith.package.finish import metadata
-from torchsmith.package.finish.manylinux import Policies, Tag
+from torchsmith.package.finish.audit import Policies, Tag
 from torchsmith.package.finish.outside import (
     Rules,
     Settled,

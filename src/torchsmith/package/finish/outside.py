@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from torchsmith.errors import HostError, UsageError
-from torchsmith.package.finish.manylinux import Policies
+from torchsmith.package.finish.audit import Policies
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.sources.tree import file_hash
 from torchsmith.verify.binary import Library, read_library

@@ -25,8 +25,8 @@ from torchsmith.plan.magma import (
 )
 from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
-from torchsmith.plan.patching import patch_files
 from torchsmith.plan.shell import export_unless_set, needs_program
+from torchsmith.plan.sources import patch_files
 from torchsmith.plan.torch import build_env
 from torchsmith.resolve.models import MagmaChoice, Resolution
 

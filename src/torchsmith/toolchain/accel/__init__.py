@@ -17,9 +17,8 @@ code, the others are empty, so linking stays as it was.
 What is left to read, by batches and by files that are in none, is read once for many of them:
 
     with_headers.py  compiles with them; ccache runs it for what it has not
-    precompiled.py   has them compiled, when they are first needed
+    precompiled.py   chooses them, and has them compiled when they are first needed
     gcc_command.py   what a compiler's command says
-    headers.py       which headers are worth it
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from torchsmith.toolchain.accel.files import (
     write_text,
 )
 from torchsmith.toolchain.accel.gcc_command import kind_of
-from torchsmith.toolchain.accel.headers import FEWEST
 from torchsmith.toolchain.accel.lessons import Lessons
 from torchsmith.toolchain.accel.ninja_file import (
     Command,
@@ -37,6 +36,7 @@ from torchsmith.toolchain.accel.ninja_file import (
     read_commands,
     read_statements,
 )
+from torchsmith.toolchain.accel.precompiled import FEWEST
 from torchsmith.toolchain.accel.unit import INCLUDED_SOURCE, included_sources
 from torchsmith.toolchain.accel.with_headers import LIST
 
