@@ -86,7 +86,7 @@ def read_toolkit(programs: Programs, nvcc: Path) -> Toolkit | None:
 
 def _toolkit_root(programs: Programs, nvcc: Path) -> Path | None:
     above = Path(os.path.realpath(nvcc)).parent.parent
-    if _has_headers(above):
+    if any((place / "cuda.h").is_file() for place in _toolkit_includes(above)):
         return above
     # A script in another folder that calls the real one (/usr/local/bin/nvcc, Debian's
     # /usr/bin/nvcc): nvcc itself says where it stands, as CMake's FindCUDAToolkit asks it. It
@@ -98,10 +98,6 @@ def _toolkit_root(programs: Programs, nvcc: Path) -> Path | None:
         if top.is_dir():
             return top
     return None
-
-
-def _has_headers(folder: Path) -> bool:
-    return any((place / "cuda.h").is_file() for place in _toolkit_includes(folder))
 
 
 def _toolkit_includes(folder: Path) -> list[Path]:

@@ -87,16 +87,14 @@ def read_l4t(root: Path = Path("/")) -> str | None:
 
 def read_cpu_name(programs: Programs, root: Path = Path("/")) -> str:
     """Return the CPU's name; on ARM the kernel gives numbers only, and lscpu has the names."""
-    found = re.search(r"^model name\s*:\s*(\S.*)$", _cpuinfo(root), re.MULTILINE)
+    found = re.search(
+        r"^model name\s*:\s*(\S.*)$", read_text(root / "proc/cpuinfo") or "", re.MULTILINE
+    )
     if found is None:
         lscpu = programs.find("lscpu")
         said = programs.run(lscpu) if lscpu else None
         found = re.search(r"^Model name:\s*(\S.*)$", said or "", re.MULTILINE)
     return found[1].strip() if found else ""
-
-
-def _cpuinfo(root: Path) -> str:
-    return read_text(root / "proc/cpuinfo") or ""
 
 
 def read_pythons(programs: Programs, running: Path | None = None) -> tuple[Python, ...]:

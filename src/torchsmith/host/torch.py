@@ -24,6 +24,7 @@ _ASKS = (
     " print(json.dumps([platform.python_version(), os.path.dirname(origin) if origin else '',"
     " [p for p in own if os.path.isdir(p)], getattr(sys, 'abiflags', '')]))"
 )
+_RECORD = "torch-*.dist-info/RECORD"
 _VERSION = re.compile(r"^__version__ = ['\"]([0-9][0-9A-Za-z.+]*)['\"]", re.MULTILINE)
 _CUDA = re.compile(r"^cuda(?:: Optional\[str\])? = ['\"]([0-9.]+)['\"]", re.MULTILINE)
 
@@ -65,7 +66,8 @@ def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
         path=str(python.absolute()),
         module=module,
         packages=tuple(packages),
-        evidence=tuple(str(path) for path in (about_file, *_records(Path(module)))),
+        # The list of its files with their hashes, which only a torch in development lacks.
+        evidence=(str(about_file), *map(str, sorted(Path(module).parent.glob(_RECORD)))),
         beside=_distributions(packages),
     )
 
@@ -85,11 +87,6 @@ def _distributions(folders: Iterable[str]) -> dict[str, str]:
             if name:
                 found.setdefault(str(canonicalize_name(name)), version)
     return found
-
-
-def _records(module: Path) -> list[Path]:
-    """The list of its files with their hashes, which only a torch in development lacks."""
-    return sorted(module.parent.glob("torch-*.dist-info/RECORD"))
 
 
 def read_torches(

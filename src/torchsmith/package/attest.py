@@ -22,11 +22,11 @@ from torchsmith import __version__
 from torchsmith.errors import OutputError
 from torchsmith.files import write_result
 from torchsmith.package.contents import read_contents
-from torchsmith.package.envelope import PROVENANCE, STATEMENT, envelope_path, seal
+from torchsmith.package.envelope import PROVENANCE, STATEMENT, bill_path, envelope_path, seal
 from torchsmith.package.keys import signer
 from torchsmith.package.materials import Beside, Materials, gather
 from torchsmith.package.origins import Tree, installed, read_tree, taken_for
-from torchsmith.package.sbom import bill, bill_path
+from torchsmith.package.sbom import bill
 from torchsmith.plan.attest import HISTORY, Attest, History, Made
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.tree import file_hash

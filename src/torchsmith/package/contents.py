@@ -102,7 +102,7 @@ def read_contents(path: Path) -> Contents:
         size = path.stat().st_size
         digest = file_hash(path)
         seen = _Seen(size)
-        for name, stream, claimed in members(path):
+        for name, stream, claimed in _members(path):
             seen.add(name, stream, claimed)
     except OSError as error:
         raise _damaged(path, error.strerror or str(error)) from None
@@ -186,8 +186,7 @@ def _describes(name: str) -> bool:
     )
 
 
-def members(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
-    """Each file of an artifact: its name, its content, and the size it claims to have."""
+def _members(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
     if path.name.endswith((".whl", ".zip")):
         yield from _zipped(path)
     elif path.name.endswith(".conda"):

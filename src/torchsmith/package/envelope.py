@@ -79,6 +79,11 @@ def envelope_path(artifact: Path) -> Path:
     return artifact.with_name(attestations(artifact.name)[1])
 
 
+def bill_path(artifact: Path) -> Path:
+    """Where an artifact's bill of materials lies."""
+    return artifact.with_name(attestations(artifact.name)[0])
+
+
 def seal(statement: bytes, signer: Signer) -> bytes:
     """A statement in an envelope, as one line."""
     from securesystemslib.dsse import Envelope

@@ -17,6 +17,7 @@ from torchsmith.package.envelope import (
     SignatureError,
     Signed,
     Source,
+    bill_path,
     check,
     claims,
     read_predicate,
@@ -24,7 +25,6 @@ from torchsmith.package.envelope import (
 )
 from torchsmith.package.keys import trusted_keys
 from torchsmith.package.materials import outside
-from torchsmith.package.sbom import bill_path
 from torchsmith.verify.binary import Library, version_key
 from torchsmith.verify.fatbin import order
 from torchsmith.verify.linkage import baseline, newest

@@ -13,23 +13,21 @@ runs as a step of a plan, in its work folder; see torchsmith.plan.packages.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from torchsmith.errors import DiskFullError, OutputError, UsageError
+from torchsmith.errors import UsageError
+from torchsmith.files import whole_file
 from torchsmith.host.limits import read_cores
 from torchsmith.inputs import check_file, one_file
-from torchsmith.package.pack import EARLIEST, DosDate, Member, ZipWriter, packed_members
+from torchsmith.package.pack import EARLIEST, Member, ZipWriter, packed_members, writing
 from torchsmith.package.patchelf import Patch, patch
 from torchsmith.plan.packages import Libtorch, archive_name
 from torchsmith.tasks import run_task
@@ -116,7 +114,6 @@ _TESTS = re.compile(
     r"bin/(?:test_|upgrader_models/|[^/]*(?:Test|\.ptl?)$)"
     r"|lib/lib(?:[^/]*_test|backend_with_compiler|aoti_custom_ops)\.so"
 )
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Contents(Struct, frozen=True):
@@ -163,39 +160,24 @@ def pack_libtorch(
     """Write the archive of a torch wheel into a folder, whole or not at all."""
     tree = _tree(wheel)
     target = folder / tree.contents.archive
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (
             zipfile.ZipFile(wheel) as archive,
             tempfile.TemporaryDirectory(dir=folder, prefix=".libtorch-") as scratch,
+            whole_file(target) as file,
         ):
-            members = list(_members(tree, archive, Path(scratch)))
+            # The largest first, so that no core is left with one at the end.
+            members = sorted(
+                _members(tree, archive, Path(scratch)),
+                key=lambda member: (-member.size, member.name),
+            )
             date = max((info.date_time for info in archive.infolist()), default=EARLIEST)
-            _write(members, part, max(date, EARLIEST), threads or read_cores())
-        part.replace(target)
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise DiskFullError(str(folder)) from None
-        raise OutputError(
-            f"{target} cannot be written: {error.strerror}", "Name another place with --output."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+            writer = ZipWriter(file, max(date, EARLIEST))
+            for packed, _ in packed_members(members, threads or read_cores()):
+                writer.add(packed)
+            writer.close()
     return tree.contents, target
-
-
-def _write(members: Iterable[Member], part: Path, date: DosDate, threads: int) -> None:
-    # The largest first, so that no core is left with one at the end.
-    ordered = sorted(members, key=lambda member: (-member.size, member.name))
-    with part.open("wb") as file:
-        writer = ZipWriter(file, date)
-        for packed, _ in packed_members(ordered, threads):
-            writer.add(packed)
-        writer.close()
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _members(tree: _Tree, archive: zipfile.ZipFile, folder: Path) -> Iterator[Member]:

@@ -25,7 +25,7 @@ from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch, 
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.models import CompanionChoice, PatchChoice, Resolution
+from torchsmith.resolve.models import CompanionChoice, Resolution
 
 # Kinds that need the distribution's own Python, compilers or libraries. Sources are brought and
 # patched on this machine, and packages of what was built are packed there.
@@ -124,13 +124,9 @@ class _Collector:
                 raise ValueError(f"two different steps are named {step.id}")
 
 
-def _patches(resolution: Resolution, project: str) -> tuple[PatchChoice, ...]:
-    return tuple(patch for patch in resolution.patches if patch.project == project)
-
-
 def _patched(collector: _Collector, resolution: Resolution, fetch: Step, project: str) -> Step:
     collector.add(fetch)
-    patches = _patches(resolution, project)
+    patches = tuple(patch for patch in resolution.patches if patch.project == project)
     vendored = resolution.vendored if project == "torch" else ()
     if not patches and not vendored:
         return fetch

@@ -116,11 +116,6 @@ def formats_were_built(companion: CompanionChoice, wheel: str) -> list[str]:
     return [f"python -c {shlex.quote(_FIND)} {in_work(folder)}/{shlex.quote(name)} {sh(*asked)}"]
 
 
-def formats_are_read(companion: CompanionChoice) -> list[str]:
-    """Lines of Python that write a picture of each kind and read it again."""
-    return [line for item in companion.formats for line in _READ[item.name]]
-
-
 _CHECKS = {
     "vision": VISION_CHECK,
     "audio": "import torchaudio",
@@ -219,7 +214,9 @@ def companion_steps(
         outputs=(pattern,),
         cost=compile_cost(facts, companion.name, resolution),
     )
-    check = "; ".join([_CHECKS[companion.name], *formats_are_read(companion)])
+    # A picture of each kind is written and read again.
+    pictures = [line for item in companion.formats for line in _READ[item.name]]
+    check = "; ".join([_CHECKS[companion.name], *pictures])
     expects = expected_companion(resolution, companion)
     return [
         compile_step,

@@ -121,10 +121,10 @@ def _problem(
 
     messages = list(dict.fromkeys(_message(item, value) for item in items))
     allowed = [
-        option
+        option.strip(" '")
         for item in items
         if item["type"] == "literal_error"
-        for option in _literals(item["ctx"]["expected"])
+        for option in item["ctx"]["expected"].replace(" or ", ",").split(",")
     ]
     meant = nearest(value, allowed, 0.6) if isinstance(value, str) else ""
     plain = value is not _MISSING and not isinstance(value, dict | list)
@@ -180,10 +180,6 @@ def _kind_of(value: Any) -> str:
         Written: "a number",
     }
     return names.get(type(value), "a date or time")
-
-
-def _literals(expected: str) -> list[str]:
-    return [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

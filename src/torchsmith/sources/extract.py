@@ -281,13 +281,10 @@ def _from_zip(file: IO[bytes], into: _Destination) -> None:
                 into.link(item.filename, os.fsdecode(archive.read(item)))
             elif kind in (0, stat.S_IFREG):
                 with archive.open(item) as content:
-                    into.file(item.filename, content, mode, _zip_time(item))
+                    when = float(calendar.timegm((*item.date_time, 0, 0, 0)))
+                    into.file(item.filename, content, mode, when)
             else:
                 raise into.refuse(item.filename, "is a device or another special file")
-
-
-def _zip_time(item: zipfile.ZipInfo) -> float:
-    return float(calendar.timegm((*item.date_time, 0, 0, 0)))
 
 
 def extract(

@@ -269,7 +269,7 @@ def pack(
         if b"@torchsmith " in content:
             return None
         changed = content
-        for number, name in _longest_first(names):
+        for number, name in sorted(enumerate(names), key=lambda pair: -len(pair[1])):
             changed = changed.replace(name.encode(), mark(number).encode())
         marked = spelling.taken_out(changed)
         if marked is None or (marked != content and b"\0" in content):
@@ -289,10 +289,6 @@ def unpack(kept: bytes, names: Sequence[str], spelling: Spelling) -> list[bytes]
             part = part.replace(mark(number).encode(), name.encode())
         parts.append(part)
     return parts
-
-
-def _longest_first(names: Sequence[str]) -> list[tuple[int, str]]:
-    return sorted(enumerate(names), key=lambda pair: len(pair[1]), reverse=True)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from packaging.version import InvalidVersion, Version
 
 from torchsmith.plan.expects import LIBRARIES, Expects
 from torchsmith.verify.binary import Library
-from torchsmith.verify.checks import Check, Status, few, holds
+from torchsmith.verify.checks import Check, Status, few, holds, rated
 from torchsmith.verify.fatbin import order
 from torchsmith.verify.probing import TorchFacts
 
@@ -143,16 +143,12 @@ def _cuda(asked: Expects, facts: TorchFacts) -> Iterator[Check]:
         return
     due = asked.archs
     have = facts.compiled_for
-    missing = [name for name in due if name not in have]
-    extra = [name for name in have if name not in due]
+    missing = set(due) - set(have)
+    extra = set(have) - set(due)
     cure = f"TORCH_CUDA_ARCH_LIST={asked.arch_list!r}, and build again"
+    status: Status = "fail" if missing else "warn" if extra else "pass"
     listed = " ".join(have) or "none"
-    if missing:
-        yield Check(GROUP, "architectures", "fail", listed, " ".join(due), cure=cure)
-    elif extra:
-        yield Check(GROUP, "architectures", "warn", listed, " ".join(due), cure=cure)
-    else:
-        yield Check(GROUP, "architectures", "pass", listed)
+    yield rated(GROUP, "architectures", status, listed, " ".join(due), cure)
 
 
 def _features(asked: Expects, facts: TorchFacts) -> Iterator[Check]:
@@ -245,7 +241,4 @@ def judge_gpu_code(
     # Torch may have a reason for more; an extension need not have any.
     if (name == "torch" and not missing and extra) or (name not in _HAVE_SOME and not found):
         status = "warn"
-    if status == "pass":
-        yield Check(GPU_CODE, name, "pass", there)
-    else:
-        yield Check(GPU_CODE, name, status, there, " ".join(wanted), cure=cure)
+    yield rated(GPU_CODE, name, status, there, " ".join(wanted), cure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -155,7 +155,8 @@ def describe(wheel: Wheel, symbols: dict[str, Symbols]) -> Subject:
             parts.append(Part(item.path, names, linked))
     taken = frozenset[str]().union(*(part.symbols for part in parts))
     kind: Kind = "stable" if taken and all(map(is_stable, taken)) else "bound"
-    majors = {found[1] for item in libraries for found in _majors(item)}
+    needed = {name for item in libraries for name in item.needed}
+    majors = {found[1] for name in needed if (found := _CUDA_LIBRARY.match(name))}
     return Subject(
         wheel,
         kind if parts else "independent",
@@ -166,10 +167,6 @@ def describe(wheel: Wheel, symbols: dict[str, Symbols]) -> Subject:
         newest(libraries, "GLIBCXX")[0],
         max(majors, key=int, default=""),
     )
-
-
-def _majors(library: Library) -> Iterator[re.Match[str]]:
-    return filter(None, map(_CUDA_LIBRARY.match, library.needed))
 
 
 def _outside(libraries: Iterable[Library], inside: set[str]) -> set[str]:

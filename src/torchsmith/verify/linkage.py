@@ -12,7 +12,7 @@ from msgspec import Struct, convert
 
 from torchsmith.host.probe import run
 from torchsmith.verify.binary import Library, looks_shared, version_key
-from torchsmith.verify.checks import Check, few, holds
+from torchsmith.verify.checks import Check, Status, few, holds, rated
 
 
 def library_places() -> list[tuple[str, str]]:
@@ -125,11 +125,9 @@ def _search_paths(libraries: Sequence[Library], around: Surroundings) -> Check:
             (useless if harmless else foreign).append(f"{library.path}: {entry}")
     cure = "patchelf --set-rpath '$ORIGIN' FILE, or configure with CMAKE_SKIP_INSTALL_RPATH"
     wanted = "paths that start at $ORIGIN"
-    if foreign:
-        return Check(GROUP, "search paths", "fail", few(foreign), wanted, cure=cure)
-    if useless:
-        return Check(GROUP, "search paths", "warn", few(useless), wanted, cure=cure)
-    return Check(GROUP, "search paths", "pass", "none leads out of the package")
+    status: Status = "fail" if foreign else "warn" if useless else "pass"
+    found = few(foreign or useless) or "none leads out of the package"
+    return rated(GROUP, "search paths", status, found, wanted, cure)
 
 
 def in_system_folder(path: str) -> bool:
@@ -241,17 +239,13 @@ def _symbols(libraries: Sequence[Library], around: Surroundings) -> Iterator[Che
         limit = limits[family]
         if not version:
             continue
+        found = f"{family}_{version}"
         if limit and version_key(version) > version_key(limit):
-            yield Check(
-                GROUP,
-                title,
-                "fail",
-                f"{family}_{version} (for {path})",
-                f"at most {limit}, as its tag promises",
-                cure="build in the manylinux image of that tag, or tag it as what it is",
-            )
+            wanted = f"at most {limit}, as its tag promises"
+            cure = "build in the manylinux image of that tag, or tag it as what it is"
+            yield Check(GROUP, title, "fail", f"{found} (for {path})", wanted, cure=cure)
         else:
-            yield Check(GROUP, title, "pass" if limit else "info", f"{family}_{version}")
+            yield Check(GROUP, title, "pass" if limit else "info", found)
 
 
 def _stacks(libraries: Sequence[Library]) -> Check:
@@ -269,10 +263,9 @@ def _stacks(libraries: Sequence[Library]) -> Check:
 def _debug(libraries: Sequence[Library]) -> Check:
     total = sum(library.debug_bytes for library in libraries)
     found = f"{total / MIB:.0f} MiB" if total >= MIB else f"{total} bytes" if total else "none"
-    if total > _MUCH_DEBUG:
-        cure = "strip --strip-debug makes the package smaller; keep it for debugging"
-        return Check(GROUP, "debug information", "warn", found, cure=cure)
-    return Check(GROUP, "debug information", "info", found)
+    cure = "strip --strip-debug makes the package smaller; keep it for debugging"
+    status: Status = "warn" if total > _MUCH_DEBUG else "info"
+    return rated(GROUP, "debug information", status, found, cure=cure)
 
 
 def _openmp(libraries: Sequence[Library]) -> Check:
@@ -280,10 +273,9 @@ def _openmp(libraries: Sequence[Library]) -> Check:
     asked = {name for item in libraries for name in item.needed if openmp_runtime(name)}
     kinds = {openmp_runtime(name) for name in [*asked, *copies]}
     found = few(sorted({*copies, *asked})) or "none"
-    if len(kinds) > 1 or len(copies) > 1:
-        cure = "two OpenMP runtimes in one process start twice the threads, and may crash"
-        return Check(GROUP, "openmp runtimes", "warn", found, "one", cure=cure)
-    return Check(GROUP, "openmp runtimes", "info", found)
+    cure = "two OpenMP runtimes in one process start twice the threads, and may crash"
+    status: Status = "warn" if len(kinds) > 1 or len(copies) > 1 else "info"
+    return rated(GROUP, "openmp runtimes", status, found, "one", cure)
 
 
 def openmp_runtime(name: str) -> str:

@@ -29,7 +29,7 @@ from packaging.utils import (
 
 from torchsmith.sources.unfolding import LONGEST_TEXT, check_zip
 from torchsmith.verify.binary import MAGIC, Library, read_bytes
-from torchsmith.verify.checks import Check, Status, few, holds
+from torchsmith.verify.checks import Check, Status, few, holds, rated
 
 GROUP = "wheel"
 COMPANIONS = ("torchvision", "torchaudio", "torchtext")
@@ -358,9 +358,7 @@ def torch_pin(wheel: Wheel, torch: str) -> Check | None:
     wanted = f"torch=={torch}" if torch else "torch at exactly one version"
     if requirement is not None and torch and not requirement.specifier.contains(torch, True):
         return Check(GROUP, name, "fail", found, wanted, cure="it was built against another torch")
-    if exact:
-        return Check(GROUP, name, "pass", found)
     # Other libraries rarely pin: a person has to know which torch they were built against.
-    status: Status = "fail" if wheel.name in COMPANIONS else "warn"
+    status: Status = "pass" if exact else "fail" if wheel.name in COMPANIONS else "warn"
     cure = "build it with PYTORCH_VERSION set to the torch it is compiled against"
-    return Check(GROUP, name, status, found, wanted, cure=cure if status == "fail" else "")
+    return rated(GROUP, name, status, found, wanted, cure if status == "fail" else "")

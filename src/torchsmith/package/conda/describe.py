@@ -6,7 +6,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -155,13 +155,8 @@ def system_requirements(libraries: Sequence[Library]) -> tuple[list[str], list[s
 
 
 def _newest(libraries: Sequence[Library], family: str) -> str:
-    return max(_needed_versions(libraries, family), key=version_key, default="")
-
-
-def _needed_versions(libraries: Sequence[Library], family: str) -> Iterator[str]:
-    for library in libraries:
-        if found := library.versions.get(family):
-            yield found
+    found = filter(None, (library.versions.get(family) for library in libraries))
+    return max(found, key=version_key, default="")
 
 
 _ARCHITECTURES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
@@ -397,7 +392,9 @@ def describe_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Descr
         summary=spec.summary or metadata.get("Summary", ""),
         home=spec.home or metadata.get("Home-page", "") or "",
         date=contents.date or _source_date(),
-        imports=spec.imports or _imports(contents),
+        # Every module it brings that is not private.
+        imports=spec.imports
+        or tuple(name for name in contents.wheel.modules if not name.startswith("_")),
         commands=spec.commands,
         entry_points=contents.entry_points,
         variant={
@@ -438,11 +435,6 @@ def _build(spec: CondaSpec, layout: Layout, label: str, cuda: str, *, torch: boo
     if torch or cuda or label == "cpu":
         return conda_build_string(layout.python, cuda, "", spec.number)
     return f"py{layout.python.replace('.', '')}_{spec.number}"
-
-
-def _imports(contents: Contents) -> tuple[str, ...]:
-    """What a test imports: every module it brings that is not private."""
-    return tuple(name for name in contents.wheel.modules if not name.startswith("_"))
 
 
 def _license(contents: Contents) -> str:

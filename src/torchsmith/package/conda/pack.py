@@ -24,7 +24,8 @@ from torchsmith.package.conda.describe import (
 )
 from torchsmith.package.conda.tree import PLACEHOLDER, Entry, entry_of, read_tree
 from torchsmith.package.conda.wheel import Contents, lay_out, read_contents
-from torchsmith.package.conda.write import EARLIEST, said, write_package
+from torchsmith.package.conda.write import EARLIEST, write_package
+from torchsmith.package.pack import writing
 from torchsmith.plan.conda import CondaSpec
 
 _PREFIX = "@PREFIX@"
@@ -64,7 +65,7 @@ def pack(
     described = describe_wheel(spec, contents, layout)
     files = _targets(spec, described)
     if write:
-        with said(output):
+        with writing(output):
             output.mkdir(parents=True, exist_ok=True)
             # Beside the result, where there has to be room anyway.
             with tempfile.TemporaryDirectory(dir=output, prefix=".conda-") as folder:

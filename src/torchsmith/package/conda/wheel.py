@@ -127,10 +127,6 @@ def read_contents(path: Path) -> Contents:
     return Contents(wheel, metadata, folder, _entry_points(path, text), date)
 
 
-def _text(archive: zipfile.ZipFile, name: str) -> str:
-    return archive.read(name).decode("utf-8", "replace")
-
-
 def _entry_points(path: Path, text: str) -> tuple[str, ...]:
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
@@ -273,7 +269,7 @@ def _write_record(
     (root / info / "INSTALLER").write_text("conda\n", encoding="utf-8")
     record = f"{info}/RECORD"
     with zipfile.ZipFile(contents.wheel.path) as archive:
-        text = _text(archive, f"{contents.folder}/RECORD")
+        text = archive.read(f"{contents.folder}/RECORD").decode("utf-8", "replace")
     known = {row[0]: row[1:3] for row in csv.reader(io.StringIO(text)) if len(row) > 2}
     rows: list[list[str]] = []
     for name, place in places.items():

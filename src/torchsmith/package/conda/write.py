@@ -7,20 +7,19 @@ https://docs.conda.io/projects/conda/en/stable/user-guide/concepts/packages.html
 from __future__ import annotations
 
 import bz2
-import errno
 import json
 import tarfile
 import zipfile
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
-from torchsmith.errors import DiskFullError, OutputError, UsageError
+from torchsmith.errors import UsageError
 from torchsmith.files import whole_file
 from torchsmith.package.conda.tree import Entry
+from torchsmith.package.pack import writing
 
 _LEVEL = 9
 _HEADER = f"BZh{_LEVEL}".encode()
@@ -118,8 +117,12 @@ def write_package(
     threads: int = 1,
 ) -> None:
     """Write a package in the format its name ends with; `info` is by path below info/."""
-    about = [_member(f"info/{name}", content) for name, content in sorted(info.items())]
-    with said(target.parent), whole_file(target) as file:
+    # Never unpacked into a prefix: nothing asks for their hashes.
+    about = [
+        Entry(f"info/{name}", len(content), "", content=content)
+        for name, content in sorted(info.items())
+    ]
+    with writing(target.parent), whole_file(target) as file:
         if target.name.endswith(".conda"):
             _write_conda(entries, about, file, target.name.removesuffix(".conda"), date, threads)
         elif target.name.endswith(".tar.bz2"):
@@ -135,11 +138,6 @@ def write_package(
                 f"{target.name} is not the name of a conda package",
                 "It ends with .conda or .tar.bz2.",
             )
-
-
-def _member(path: str, content: bytes) -> Entry:
-    # Never unpacked into a prefix: nothing asks for its hash.
-    return Entry(path, len(content), "", content=content)
 
 
 def _write_conda(
@@ -210,17 +208,3 @@ def _write_content(entry: Entry, into: _Sink) -> None:
             f"{entry.source} was changed while it was packed",
             "Pack it again when nothing writes to it.",
         )
-
-
-@contextmanager
-def said(folder: Path) -> Iterator[None]:
-    """Say in words why nothing can be written."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFullError(str(folder)) from error
-        raise OutputError(
-            f"{error.filename or folder} cannot be written: {error.strerror or error}",
-            "Give another folder, or mend its rights.",
-        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -17,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 from packaging.utils import parse_wheel_filename
 
-from torchsmith.errors import DiskFullError, HostError, OutputError, UsageError
+from torchsmith.errors import HostError, OutputError, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.host.system import read_platform
 from torchsmith.inputs import check_file
@@ -25,7 +24,7 @@ from torchsmith.package.finish.audit import audit
 from torchsmith.package.finish.design import Design, Options, design, loadable, open_wheel
 from torchsmith.package.finish.metadata import Fields, moved
 from torchsmith.package.finish.outside import Origin, Outside, read_pins
-from torchsmith.package.pack import Member, write_wheel
+from torchsmith.package.pack import Member, write_wheel, writing
 from torchsmith.package.patchelf import Patch, change, patch
 from torchsmith.verify.binary import Library, read_files
 from torchsmith.verify.wheelfile import Wheel
@@ -108,14 +107,8 @@ def finish_wheel(
     if not dry_run:
         if target.exists() and target.samefile(path):
             raise UsageError(f"{path} would be written over itself", "Name another --output.")
-        try:
+        with writing(target, "Name another --output."):
             _write(wheel, wanted, target, say)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise DiskFullError(str(out)) from None
-            raise OutputError(
-                f"{target} cannot be written: {error.strerror or error}", "Name another --output."
-            ) from None
     return Finished(
         wheel=str(path),
         result=str(target),

@@ -78,7 +78,7 @@ def _statement(first: int, last: int, text: str) -> Statement | None:
         return None
     colon = words.index(":")
     outputs, rest = words[:colon], words[colon + 1 :]
-    if not rest or "|" in outputs or any(_unknown(word) for word in words):
+    if not rest or "|" in outputs or any("$" in _ESCAPE.sub("", word) for word in words):
         return None
     kinds: dict[str, list[str]] = {"": [], "|": [], "||": [], "|@": []}
     kind = ""
@@ -98,10 +98,6 @@ def _statement(first: int, last: int, text: str) -> Statement | None:
         tuple(kinds["|"]),
         tuple(kinds["||"]),
     )
-
-
-def _unknown(word: str) -> bool:
-    return "$" in _ESCAPE.sub("", word)
 
 
 def read_commands(ninja: str, folder: Path) -> dict[str, Command]:
