@@ -52,7 +52,7 @@ def materials() -> Materials:
     )
     patch = Change("torch", "fix.patch", "03" * 32, "it does not build")
     return Materials(
-        told=Attest(
+        plan=Attest(
             recipe={"name": "lab", "source": {"url": f"https://me:{SECRET}@{URL[8:]}"}},
             variant="lab",
             resolution={"compiler": {"kind": "gcc", "version": "12.2.0"}},

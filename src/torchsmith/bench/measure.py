@@ -208,12 +208,12 @@ class Comparison:
     def _begin(self, name: str) -> None:
         self._workers[name], self.facts[name] = start(self.runners[name])
 
-    def _ask(self, name: str, wish: Mapping[str, object], limit: float) -> dict[str, object]:
+    def _ask(self, name: str, request: Mapping[str, object], limit: float) -> dict[str, object]:
         """Ask a side; one that is lost has failed at this, and is started again for the next."""
         try:
             if name not in self._workers:
                 self._begin(name)
-            return self._workers[name].ask(wish, limit)
+            return self._workers[name].ask(request, limit)
         except WorkerLost as lost:
             self._workers.pop(name).end()
             return {"failed": str(lost)}
@@ -227,14 +227,14 @@ class Comparison:
         for name in self.runners:
             if record.out(name):
                 continue
-            wish = {
+            request = {
                 "do": "prepare",
                 "case": record.case.name,
                 "device": record.case.device,
                 "block": self._effort.block,
                 "warm": self._effort.warm,
             }
-            answer = self._ask(name, wish, _PREPARE_LIMIT)
+            answer = self._ask(name, request, _PREPARE_LIMIT)
             if self._refused(record, name, answer):
                 continue
             calls[name] = int(str(answer["calls"]))
@@ -262,8 +262,8 @@ class Comparison:
             found: dict[str, float] = {}
             # A side that failed in an earlier round has nothing ready any more.
             for name in [name for name in order if name in ready]:
-                wish = {"do": "time", "calls": calls[name], "blocks": blocks}
-                answer = self._ask(name, wish, _TIME_LIMIT)
+                request = {"do": "time", "calls": calls[name], "blocks": blocks}
+                answer = self._ask(name, request, _TIME_LIMIT)
                 if self._refused(record, name, answer):
                     ready.remove(name)
                     continue
@@ -287,7 +287,7 @@ class Comparison:
 
 
 def start(runner: Runner) -> tuple[Worker, Facts]:
-    """Start a worker and hear what its torch is; explains what is none."""
+    """Start a worker and ask which torch it has; an error explains one that has none."""
     import msgspec
 
     try:
@@ -296,14 +296,14 @@ def start(runner: Runner) -> tuple[Worker, Facts]:
         raise UsageError(f"{runner.name} cannot be started: {error.strerror}") from None
     with contextlib.ExitStack() as stack:
         stack.callback(worker.end)
-        wish = {
+        request = {
             "do": "begin",
             "cpus": list(runner.cpus),
             "threads": runner.threads,
             "settings": runner.settings,
         }
         try:
-            answer = worker.ask(wish, _BEGIN_LIMIT)
+            answer = worker.ask(request, _BEGIN_LIMIT)
         except WorkerLost as lost:
             raise HostError(
                 f"{runner.name}: its Python {lost}",

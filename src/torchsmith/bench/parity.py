@@ -196,9 +196,9 @@ class _Side:
         return self._worker
 
     def run(self, operator: str, dtype: str, device: str) -> Mapping[str, object]:
-        wish = {"do": "operate", "operator": operator, "dtype": dtype, "device": device}
+        request = {"do": "operate", "operator": operator, "dtype": dtype, "device": device}
         try:
-            return self.begin().ask(wish, _LIMIT)
+            return self.begin().ask(request, _LIMIT)
         except WorkerLost as lost:
             self.end()
             return {"failed": str(lost)}
@@ -258,13 +258,13 @@ def _compared(
 ) -> Compared:
     kinds: tuple[Literal["missing"], Literal["failed"]] = ("missing", "failed")
     for kind in kinds:
-        told = [
+        parts = [
             f"{name}: {answer[kind]}"
             for name, answer in zip(names, answers, strict=True)
             if kind in answer
         ]
-        if told:
-            return Compared(operator, dtype, kind, detail="; ".join(told))
+        if parts:
+            return Compared(operator, dtype, kind, detail="; ".join(parts))
     unstable = [
         name for name, answer in zip(names, answers, strict=True) if not answer.get("stable")
     ]

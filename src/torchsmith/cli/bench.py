@@ -100,11 +100,11 @@ def bench(
     if read is not None:
         result = read_result(read)
     else:
-        from torchsmith.bench.compare import Wish, compare
+        from torchsmith.bench.compare import Request, compare
         from torchsmith.bench.launch import parse_sides
         from torchsmith.cli.show_bench import progress
 
-        wish = Wish(
+        request = Request(
             sides=parse_sides(sides or (), setting or ()),
             suite=suite.value,
             device=device.value,
@@ -118,7 +118,7 @@ def bench(
             python=python,
         )
         with progress() as told:
-            result = compare(wish, told.step, told.say)
+            result = compare(request, told.step, told.say)
     if output is not None:
         write_result(output, as_json(result))
     if html is not None:

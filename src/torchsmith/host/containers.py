@@ -50,11 +50,11 @@ def read_apptainer(programs: Programs) -> Engine | None:
 def read_docker(programs: Programs) -> Engine | None:
     """Return docker, with what its client says when no daemon answers."""
     path = programs.find("docker")
-    said = programs.run(path, "--version") if path else None
-    version = first_version(said)
-    if path is None or said is None or version is None:
+    output = programs.run(path, "--version") if path else None
+    version = first_version(output)
+    if path is None or output is None or version is None:
         return None
-    if "podman" in said.lower():  # the podman-docker package
+    if "podman" in output.lower():  # the podman-docker package
         return Engine(
             name="docker", version=version, path=str(path), running=True, detail="is podman"
         )

@@ -92,9 +92,9 @@ def _toolkit_root(programs: Programs, nvcc: Path) -> Path | None:
     # /usr/bin/nvcc): nvcc itself says where it stands, as CMake's FindCUDAToolkit asks it. It
     # says so only with a host compiler present; without one its toolkit is of no use either.
     answer = programs.ask(nvcc, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull)
-    said = _TOP.search(f"{answer.err}\n{answer.out}" if answer else "")
-    if said:
-        top = Path(os.path.realpath(said[1].strip()))
+    match = _TOP.search(f"{answer.err}\n{answer.out}" if answer else "")
+    if match:
+        top = Path(os.path.realpath(match[1].strip()))
         if top.is_dir():
             return top
     return None

@@ -47,9 +47,9 @@ def environment_python(programs: Programs, environment: str, python: str) -> Pat
 def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
     """The torch an interpreter would import; `None` if it has none that says what it is."""
     # -E: what PYTHONPATH adds does not reach a build.
-    said = programs.run(python, "-E", "-c", _ASKS) or ""
+    output = programs.run(python, "-E", "-c", _ASKS) or ""
     try:
-        version, module, packages, flags = json.loads(said.strip().rpartition("\n")[2])
+        version, module, packages, flags = json.loads(output.strip().rpartition("\n")[2])
     except (ValueError, TypeError):
         return None
     about_file = Path(module) / "version.py"
@@ -90,9 +90,9 @@ def _distributions(folders: Iterable[str]) -> dict[str, str]:
 
 
 def read_torches(
-    programs: Programs, wishes: Iterable[tuple[str, str]]
+    programs: Programs, places: Iterable[tuple[str, str]]
 ) -> tuple[InstalledTorch, ...]:
     """The torches meant by pairs of an environment's folder and a Python's version."""
-    pythons = [environment_python(programs, *wish) for wish in dict.fromkeys(wishes)]
+    pythons = [environment_python(programs, *place) for place in dict.fromkeys(places)]
     read = [read_torch(programs, python) for python in dict.fromkeys(pythons) if python]
     return tuple(item for item in read if item)

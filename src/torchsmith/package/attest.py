@@ -39,9 +39,15 @@ BUILDER = "https://torchsmith.dev/builder"
 Descriptor = dict[str, object]
 
 
+# An in-toto statement with SLSA provenance:
+# https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md and
+# https://slsa.dev/spec/v1.0/provenance. Only `runDetails` says when and where: the rest is the same
+# for everybody who builds the same.
+
+
 def statement(materials: Materials, history: History, byproducts: Mapping[str, str]) -> bytes:
     """Write what will be signed; `byproducts` has the sha256 of each document beside it."""
-    contents, subject, told = materials.contents, materials.subject, materials.told
+    contents, subject, plan = materials.contents, materials.subject, materials.plan
     made = history.steps.get(subject.step, Made())
     whole = {
         "_type": STATEMENT,
@@ -50,12 +56,12 @@ def statement(materials: Materials, history: History, byproducts: Mapping[str, s
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
-                "externalParameters": {"recipe": told.recipe, "variant": told.variant},
+                "externalParameters": {"recipe": plan.recipe, "variant": plan.variant},
                 "internalParameters": {
                     "step": subject.step,
                     "key": made.key,
                     "env": dict(subject.env),
-                    "resolution": told.resolution,
+                    "resolution": plan.resolution,
                 },
                 "resolvedDependencies": list(_dependencies(materials)),
             },
@@ -108,23 +114,23 @@ def _dependencies(materials: Materials) -> Iterator[Descriptor]:
                     "digest": {"gitCommit": part.commit},
                 }
     for change in materials.changes:
-        said = {"project": change.project, "why": change.why, "lender": change.lender}
+        annotations = {"project": change.project, "why": change.why, "lender": change.lender}
         yield {
             "name": change.name,
             "digest": {"sha256": change.sha256},
-            "annotations": {name: text for name, text in said.items() if text},
+            "annotations": {name: text for name, text in annotations.items() if text},
         }
     for item in materials.beside:
         yield {"name": item.name, "digest": {"sha256": item.sha256}}
-    if materials.told.torch:
-        yield _package(materials, "torch", materials.told.torch)
-    for name, digest in materials.told.images:
+    if materials.plan.torch:
+        yield _package(materials, "torch", materials.plan.torch)
+    for name, digest in materials.plan.images:
         yield {"name": name, "digest": {"sha256": digest.removeprefix("sha256:")}}
     kind, version = materials.compiler
     if kind:
         yield {"name": kind, "annotations": {"version": version, "role": "compiler"}}
     for name, version in materials.tools:
-        if (name, materials.told.torch) != ("torch", version):
+        if (name, materials.plan.torch) != ("torch", version):
             yield _package(materials, name, version)
 
 
@@ -142,7 +148,7 @@ def _package(materials: Materials, name: str, version: str) -> Descriptor:
 
 def _source(tree: Tree) -> Descriptor:
     source = tree.origin.source
-    said = {
+    annotations = {
         "kind": tree.kind,
         "ref": source.ref if source is not None else "",
         "folder": tree.origin.folder,
@@ -154,7 +160,7 @@ def _source(tree: Tree) -> Descriptor:
         "name": tree.name,
         "uri": uri,
         **({"digest": tree.digest} if tree.digest else {}),
-        "annotations": {name: text for name, text in said.items() if text},
+        "annotations": {name: text for name, text in annotations.items() if text},
     }
 
 
@@ -168,13 +174,13 @@ def _files(pattern: str) -> list[Path]:
     return found
 
 
-def attest(told: Attest, history: History) -> list[Path]:
+def attest(plan: Attest, history: History) -> list[Path]:
     """Write a bill of materials and signed provenance beside each artifact; returns them all."""
     # First: a key that cannot be used should be known before anything is written.
     signs = signer()
-    trees = tuple(map(read_tree, told.origins))
+    trees = tuple(map(read_tree, plan.origins))
     written: list[Path] = []
-    for subject in told.subjects:
+    for subject in plan.subjects:
         tools = installed(subject.environments)
         taken = taken_for(subject.environments)
         against = tuple(
@@ -182,7 +188,7 @@ def attest(told: Attest, history: History) -> list[Path]:
         )
         for artifact in _files(subject.artifact):
             contents = read_contents(artifact)
-            materials = gather(told, subject, contents, trees, tools, against, taken)
+            materials = gather(plan, subject, contents, trees, tools, against, taken)
             content = bill(materials)
             byproducts = {bill_path(artifact).name: hashlib.sha256(content).hexdigest()}
             report = report_beside(artifact)
@@ -195,9 +201,9 @@ def attest(told: Attest, history: History) -> list[Path]:
     return written
 
 
-def _attest(told: Attest) -> None:
+def _attest(plan: Attest) -> None:
     history = msgspec.json.decode(os.environ.get(HISTORY) or "{}", type=History)
-    for path in attest(told, history):
+    for path in attest(plan, history):
         print(path, flush=True)
 
 

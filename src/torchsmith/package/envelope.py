@@ -135,8 +135,8 @@ def _read(envelope: Envelope, path: Path) -> Claim:
     try:
         if envelope.payload_type != PAYLOAD_TYPE:
             raise ValueError
-        said = decode(envelope.payload, _Statement)
-        if said.type != STATEMENT:
+        statement = decode(envelope.payload, _Statement)
+        if statement.type != STATEMENT:
             raise ValueError
     except (ValueError, msgspec.MsgspecError):
         raise SignatureError(
@@ -144,8 +144,10 @@ def _read(envelope: Envelope, path: Path) -> Claim:
             f"what is signed in {path.name} is not an in-toto statement",
             "Get it again from whoever built the artifact.",
         ) from None
-    subjects = tuple((item.name, item.digest.get("sha256", "")) for item in said.subject)
-    return Claim(tuple(envelope.signatures), said.predicate_type, said.predicate, subjects)
+    subjects = tuple((item.name, item.digest.get("sha256", "")) for item in statement.subject)
+    return Claim(
+        tuple(envelope.signatures), statement.predicate_type, statement.predicate, subjects
+    )
 
 
 def kinds_in(path: Path) -> list[tuple[bytes, str]]:
@@ -326,11 +328,8 @@ class _RunDetails(Struct, frozen=True):
 class Predicate(Struct, frozen=True, rename="camel"):
     """What SLSA provenance says, as far as it is read here."""
 
-    build_definition: _Definition
-    run_details: _RunDetails
-
-
-NOTHING = Predicate(_Definition(), _RunDetails())
+    build_definition: _Definition = _Definition()
+    run_details: _RunDetails = _RunDetails()
 
 
 def read_predicate(claim: Claim) -> Predicate | None:
@@ -375,6 +374,7 @@ def _with_its_bill(claim: Claim, artifact: Path) -> None:
             )
 
 
+# https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
 TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
 _RESULTS = {"pass": "PASSED", "warn": "WARNED", "fail": "FAILED"}
 

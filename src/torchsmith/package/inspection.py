@@ -89,7 +89,7 @@ class Verification(Struct, frozen=True):
 
 
 class Inspection(Struct, frozen=True):
-    """Everything that can be told of an artifact without running it."""
+    """Everything that is known of an artifact without running it."""
 
     file: str
     kind: Kind
@@ -211,8 +211,8 @@ def _signature(path: Path, sha256: str) -> tuple[Signature, Claim | None, Signed
         return Signature("trusted", signed.signer.id, signed.signer.own), signed.claim, signed
     claim: Claim | None = None
     if state in _UNTOUCHED:
-        said = claims(path)
-        claim = next((item for item in said if item.predicate_type == PROVENANCE), None)
+        found = claims(path)
+        claim = next((item for item in found if item.predicate_type == PROVENANCE), None)
         if claim is not None and sha256 not in dict(claim.subjects).values():
             claim = None
     keys = ", ".join(claim.keys) if claim else ""
@@ -220,7 +220,8 @@ def _signature(path: Path, sha256: str) -> tuple[Signature, Claim | None, Signed
 
 
 def _provenance(claim: Claim) -> Provenance | None:
-    if (predicate := read_predicate(claim)) is None:
+    predicate = read_predicate(claim)
+    if predicate is None or not {"buildDefinition", "runDetails"} <= claim.predicate.keys():
         return None
     definition, run = predicate.build_definition, predicate.run_details
     compiler = definition.internal_parameters.resolution.compiler

@@ -210,7 +210,7 @@ def _day(text: str) -> str:
 
 
 def trust(path: Path, until: str = "") -> PublicKey:
-    """Believe what a key signed from now on, to the end of a day if one is named."""
+    """Trust what a key signed from now on, to the end of a day if one is named."""
     key = read_public(path)
     if key.revoked:
         raise UsageError(
@@ -230,7 +230,7 @@ def _keep(key: PublicKey, until: str = "") -> PublicKey:
 
 
 def trusted_keys() -> tuple[PublicKey, ...]:
-    """This machine's own key, where it has one, and those it was told to trust.
+    """This machine's own key, where it has one, and those its user trusts.
 
     Expired and revoked ones are among them, marked as such: whose they are can still be said.
     """
@@ -285,7 +285,7 @@ def _ids(content: bytes) -> list[str]:
 
 
 def revoke(keys: Sequence[str]) -> tuple[str, ...]:
-    """Believe keys no more: each an id, a file with a public key, or a list of ids."""
+    """Stop trusting keys: each an id, a file with a public key, or a list of ids."""
     wanted: list[str] = []
     for key in keys:
         if _ID.fullmatch(key):

@@ -56,6 +56,11 @@ _LOOKED_FOR = re.compile(
 )
 
 
+# CMake's files are written for the machine that built torch: they ask for libraries by their paths
+# there, and look again for packages that torch was linked with. A program that links with a shared
+# library needs neither: the library names what it needs itself.
+
+
 def relocatable(name: str, text: str) -> tuple[str, tuple[str, ...]]:
     """A file of share/cmake as it should be anywhere, and what was changed in it."""
     last = name.rpartition("/")[2]
@@ -281,13 +286,13 @@ def _needed_of(
     """The libraries a repaired wheel brings along that something in the archive needs."""
     there = {name.rpartition("/")[2]: name for name in read.files if name.startswith(_VENDORED)}
     found: dict[str, str] = {}
-    waiting = [libraries[source] for source in sources.values() if source in libraries]
-    while waiting:
-        for name in waiting.pop().needed:
+    queue = [libraries[source] for source in sources.values() if source in libraries]
+    while queue:
+        for name in queue.pop().needed:
             place = f"lib/{name}"
             if name in there and place not in sources and place not in found:
                 found[place] = there[name]
-                waiting.append(libraries[there[name]])
+                queue.append(libraries[there[name]])
     return dict(sorted(found.items()))
 
 
@@ -373,13 +378,13 @@ def _brought(library: str) -> str:
     return f"  ({bringer} on PyPI)" if bringer else ""
 
 
-def _pack(given: Libtorch) -> None:
-    made, target = pack_libtorch(one_file(given.wheel), Path(given.archive).parent)
-    if target != Path(given.archive):
+def _pack(libtorch: Libtorch) -> None:
+    made, target = pack_libtorch(one_file(libtorch.wheel), Path(libtorch.archive).parent)
+    if target != Path(libtorch.archive):
         # Found by nobody under another name.
         target.unlink()
         raise UsageError(
-            f"{given.wheel} makes {target.name}, and {given.archive} was planned",
+            f"{libtorch.wheel} makes {target.name}, and {libtorch.archive} was planned",
             "The wheel is not of the version or platform that was asked for.",
         )
     print(readme(made), end="", flush=True)

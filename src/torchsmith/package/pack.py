@@ -235,17 +235,17 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> bytes:
 
 def packed_members(members: Iterable[Member], threads: int) -> Iterator[tuple[Packed, str]]:
     """Compress members side by side, and give them back in their order, each with its hash."""
-    waiting = deque(members)
+    queue = deque(members)
     running: deque[tuple[Member, Future[tuple[Packed, str]]]] = deque()
-    held = 0
+    in_memory = 0
     with ThreadPoolExecutor(threads) as pool:
-        while waiting or running:
-            while waiting and (not running or held + waiting[0].size <= _HELD):
-                member = waiting.popleft()
-                held += member.size
+        while queue or running:
+            while queue and (not running or in_memory + queue[0].size <= _HELD):
+                member = queue.popleft()
+                in_memory += member.size
                 running.append((member, pool.submit(_pack_member, member)))
             member, future = running.popleft()
-            held -= member.size
+            in_memory -= member.size
             yield future.result()
 
 

@@ -16,7 +16,7 @@ _LIMIT = 900
 
 
 def change(words: Sequence[str], file: Path, hint: str) -> None:
-    """Have a program change a file; what it complains of is told."""
+    """Have a program change a file; its complaint becomes the error."""
     try:
         done = subprocess.run(
             [*words, str(file)],
@@ -34,8 +34,8 @@ def change(words: Sequence[str], file: Path, hint: str) -> None:
     except OSError as error:
         raise OutputError(f"{words[0]} cannot be run: {error.strerror}", hint) from None
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
-        raise OutputError(f"{Path(words[0]).name} cannot change {file.name}: {said}", hint)
+        reason = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
+        raise OutputError(f"{Path(words[0]).name} cannot change {file.name}: {reason}", hint)
 
 
 @dataclass(frozen=True, slots=True)

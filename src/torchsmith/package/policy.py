@@ -25,7 +25,6 @@ from torchsmith.errors import UsageError
 from torchsmith.foreign import MalformedError, decode_toml
 from torchsmith.inputs import check_file
 from torchsmith.package.envelope import (
-    NOTHING,
     Predicate,
     SignatureError,
     Signed,
@@ -86,7 +85,7 @@ def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> S
         try:
             signed = check(artifact, mine, digest)
             # A statement that cannot be read says nothing.
-            predicate = read_predicate(signed.claim) or NOTHING
+            predicate = read_predicate(signed.claim) or Predicate()
             _sources(artifact, entry, predicate)
             _hermetic(artifact, entry, predicate)
             _report(artifact, entry, mine, digest, signed)

@@ -30,10 +30,10 @@ from torchsmith.temporary import temporary_folder
 _MARKERS = ("sys_platform", "platform_machine", "python_version")
 
 
-def write_lock(given: Together) -> int:
+def write_lock(stack: Together) -> int:
     """Resolve what is to be installed together, and write down every file; how many there are."""
-    output = Path(given.output)
-    report = _resolved(given)
+    output = Path(stack.output)
+    report = _resolved(stack)
     place = output.parent.resolve()
     environment = report["environment"]
     lock = Pylock(
@@ -51,14 +51,14 @@ def write_lock(given: Together) -> int:
     return len(lock.packages)
 
 
-def _resolved(given: Together) -> dict[str, Any]:
+def _resolved(stack: Together) -> dict[str, Any]:
     """pip's own report of what it would install."""
-    wheels = [str(path.resolve()) for name in given.wheels for path in sorted(Path().glob(name))]
+    wheels = [str(path.resolve()) for name in stack.wheels for path in sorted(Path().glob(name))]
     with temporary_folder("pylock") as folder:
         report = folder / "report.json"
         # Not --quiet: with it pip does not say which two of them collide.
-        words = [f"{given.environment}/bin/python", "-m", "pip", "install", "--dry-run"]
-        words += ["--disable-pip-version-check", "--report", str(report), *given.words, *wheels]
+        words = [f"{stack.environment}/bin/python", "-m", "pip", "install", "--dry-run"]
+        words += ["--disable-pip-version-check", "--report", str(report), *stack.words, *wheels]
         done = subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
             raise HostError(

@@ -50,6 +50,8 @@ VISION_CHECK = "; ".join(
     ]
 )
 
+# torchvision's setup.py goes without a library it does not find, and says so in one line of a long
+# log: what it must read is looked at before it is built, after, and in use.
 # PNG gives back every value; JPEG of a smooth picture is near it.
 _READ = {
     "png": [
@@ -80,8 +82,8 @@ _FIND = "; ".join(
 
 def include_folders(resolution: Resolution) -> tuple[str, ...]:
     """Folders the recipe tells torchvision to look for headers in."""
-    given = dict(resolution.env).get("TORCHVISION_INCLUDE", "")
-    return tuple(folder for folder in given.split(":") if folder)
+    folders = dict(resolution.env).get("TORCHVISION_INCLUDE", "")
+    return tuple(folder for folder in folders.split(":") if folder)
 
 
 def header_flags(header: str, folders: tuple[str, ...]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ LIBRARIES = {
 }
 # Those of NVIDIA's: other libraries replace them underneath a torch, if it links them dynamically.
 _REPLACED = {"nccl": "nccl", "cudnn": "cudnn", "cupti": "cupti", "cuda runtime": "static_cuda"}
-# To be raised when more is proven: what was proven by less is then proven again.
+# Raise it when a proof covers more: older proofs are then made again.
 PROOF = 2
 
 

@@ -121,7 +121,7 @@ def base_images(files: Mapping[str, bytes]) -> Iterator[str]:
 def with_lock(plan: Plan, lock: Lock) -> Plan:
     """The plan that takes what a lock names and nothing else."""
     files = {**plan.files, RECORD: lock.toml().encode()}
-    steps = [_held(step, lock, files) for step in plan.steps]
+    steps = [_locked(step, lock, files) for step in plan.steps]
     digests = {item.name: item.digest for item in lock.image}
 
     def pinned(found: re.Match[str]) -> str:
@@ -134,17 +134,17 @@ def with_lock(plan: Plan, lock: Lock) -> Plan:
     return with_keys(replace(plan, steps=tuple(steps), files=files), {})
 
 
-def _held(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
+def _locked(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
     if is_locked_source(step):
-        return _held_source(step, lock)
-    given = step.task.arguments if step.task else None
-    if isinstance(given, Attest) and lock.image:
+        return _locked_source(step, lock)
+    arguments = step.task.arguments if step.task else None
+    if isinstance(arguments, Attest) and lock.image:
         images = tuple((item.name, item.digest) for item in lock.image)
-        return replace(step, task=Task("attest", replace(given, images=images)))
-    return _held_packages(step, lock, files)
+        return replace(step, task=Task("attest", replace(arguments, images=images)))
+    return _locked_packages(step, lock, files)
 
 
-def _held_source(step: Step, lock: Lock) -> Step:
+def _locked_source(step: Step, lock: Lock) -> Step:
     found = next((item for item in lock.source if item.step == step.id), None)
     if found is None:
         raise LockError(f"the lock does not name what {step.id} brings", _HINT)
@@ -159,7 +159,7 @@ def _held_source(step: Step, lock: Lock) -> Step:
     return replace(step, task=Task("fetch", replace(fetch, source=source, tree=found.tree)))
 
 
-def _held_packages(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
+def _locked_packages(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
     mine = [item for item in lock.install if item.step == step.id]
     lines = [line for line in step.commands if reported(line)]
     # What is installed beside a torch that is yet to be compiled is known only afterwards.

@@ -176,14 +176,14 @@ class Step(Struct, frozen=True):
     @property
     def source(self) -> SourceChoice | None:
         """The source it brings, if that is what it does."""
-        given = self.task.arguments if self.task else None
-        return given.source if isinstance(given, Fetch) else None
+        arguments = self.task.arguments if self.task else None
+        return arguments.source if isinstance(arguments, Fetch) else None
 
     @property
     def expects(self) -> Expects | None:
         """What it proves, if that is what it does."""
-        given = self.task.arguments if self.task else None
-        return given if isinstance(given, Expects) else None
+        arguments = self.task.arguments if self.task else None
+        return arguments if isinstance(arguments, Expects) else None
 
 
 class Plan(Struct, frozen=True, dict=True):

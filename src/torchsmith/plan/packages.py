@@ -26,7 +26,7 @@ from torchsmith.resolve.models import Resolution
 
 
 class Together(Struct, frozen=True, omit_defaults=True):
-    """What pip is to install together, as paths of the work folder, and where the lock goes.
+    """What pip installs together, and where the lock goes; paths are those of the work folder.
 
     `words` are its options and torch; `wheels` are patterns of those that were built.
     """

@@ -168,18 +168,18 @@ def patch_files(patches: tuple[PatchChoice, ...]) -> dict[str, bytes]:
 def _apply(patch: PatchChoice, name: str, folder: str, origin: str) -> list[str]:
     """Try a patch, then apply it; not where the tree is one that does without."""
     apply = sh("patch", "--directory", folder, "--forward", "--batch", f"--strip={patch.strip}")
-    given = f"--input={in_work(name)}"
+    option = f"--input={in_work(name)}"
     commands = [
-        unless(f"{apply} --dry-run {given}", f"{patch.name} does not apply to {origin}"),
-        f"{apply} --quiet {given}",
+        unless(f"{apply} --dry-run {option}", f"{patch.name} does not apply to {origin}"),
+        f"{apply} --quiet {option}",
     ]
     # Which source it is shows only when it has come: a mirror may lack a part of it.
     for path, test, has in ((patch.unless, "-e", "has"), (patch.only_with, "! -e", "has no")):
         if path:
-            said = f"{patch.name} is left out: the source {has} {path}"
+            message = f"{patch.name} is left out: the source {has} {path}"
             where = sh(f"{folder}/{path}")
             body = "; ".join(commands)
-            commands = [f"if [ {test} {where} ]; then {sh('echo', said)}; else {body}; fi"]
+            commands = [f"if [ {test} {where} ]; then {sh('echo', message)}; else {body}; fi"]
     return commands
 
 
@@ -235,11 +235,11 @@ def patch_source(
         for item in vendored
     ]
     parts = [(len(patches), "patch", "patches"), (len(vendored), "part lent", "parts lent")]
-    told = [f"{count} {one if count == 1 else many}" for count, one, many in parts if count]
+    counts = [f"{count} {one if count == 1 else many}" for count, one, many in parts if count]
     return Step(
         id=f"{fetch.id.replace('fetch', 'patch', 1)}-{mark}",
         kind="patch",
-        title=f"Patch {fetch.project}: {', '.join(told)}",
+        title=f"Patch {fetch.project}: {', '.join(counts)}",
         why="a copy of the source, which stays as it came",
         project=fetch.project,
         needs=(fetch.id, *(step.id for step in lenders)),

@@ -67,7 +67,7 @@ def _torch(text: str) -> str:
     return f"{{ release = {toml_value(newest)}, ref = {toml_value(text)} }}"
 
 
-def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
+def compose(flags: Mapping[str, object], *, commented: bool = False) -> str:
     """A recipe file for these wishes; keys it does not know are an error of ours, not a user's."""
     lines: list[str] = []
 
@@ -77,16 +77,16 @@ def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
         lines.append(f"{name} = {text}")
 
     for name in (*_PLAIN, *_LISTS):
-        value = wishes.get(name)
+        value = flags.get(name)
         if value:
             listed = value if isinstance(value, list) else [value]
             plain = _torch(str(value)) if name == "torch" else toml_value(value)
             put(name, toml_value(listed) if name in _LISTS else plain)
-    if wishes.get("compiler"):
-        lines += ["", "[build]", f"compiler = {toml_value(wishes['compiler'])}"]
-    if features := wishes.get("features"):
+    if flags.get("compiler"):
+        lines += ["", "[build]", f"compiler = {toml_value(flags['compiler'])}"]
+    if features := flags.get("features"):
         lines += ["", "[features]", *toml_lines(_pairs(features, "--feature", "on"))]
-    if companions := wishes.get("companions"):
+    if companions := flags.get("companions"):
         # As of torch, the tag of a release is as good as its number.
         pairs = {
             name: found[1] if (found := _RELEASE.fullmatch(text)) else text
@@ -220,9 +220,9 @@ _MORE = {
 }
 
 
-def commented_recipe(wishes: Mapping[str, object]) -> str:
+def commented_recipe(flags: Mapping[str, object]) -> str:
     """A recipe for these wishes that explains itself."""
-    body = compose({"torch": "2.6.0", "python": ["host"], **wishes}, commented=True)
+    body = compose({"torch": "2.6.0", "python": ["host"], **flags}, commented=True)
     # A table may stand in a file once.
-    more = "".join(text for name, text in _MORE.items() if not wishes.get(name))
+    more = "".join(text for name, text in _MORE.items() if not flags.get(name))
     return f"{_HEAD}{body}\n# More that can be said; every line below is optional.\n{more}"

@@ -131,9 +131,9 @@ def _problem(
     if isinstance(value, str) and (holds_secret(value) or is_secret_name(str(path[-1]))):
         # A secret is not repeated in messages, which end up in logs.
         plain = False
-    said = f"{shortened(value)}: " if plain else ""
+    prefix = f"{shortened(value)}: " if plain else ""
     expected = " or ".join(message.removeprefix("must be ") for message in messages[1:])
-    text = said + ", or ".join(filter(None, (messages[0], expected)))
+    text = prefix + ", or ".join(filter(None, (messages[0], expected)))
     return RecipeProblem(text, key=key, line=line, meant=meant)
 
 

@@ -32,7 +32,7 @@ def read_page(url: str, accept: str = "*/*") -> bytes | None:
         return None
 
 
-_TOLD = 6
+_SHOWN_LINES = 6
 
 
 class ClientError(OutputError):
@@ -41,9 +41,9 @@ class ClientError(OutputError):
     def __init__(self, name: str, status: int, said: str) -> None:
         self.said = said
         lines = [line.strip() for line in said.splitlines() if line.strip()]
-        told = "".join(f"\n  {line}" for line in lines[-_TOLD:])
+        shown = "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
         super().__init__(
-            f"{name} ended with {status}{told}",
+            f"{name} ended with {status}{shown}",
             "What was uploaded before that stays; the same command again does the rest.",
         )
 
@@ -55,18 +55,18 @@ def run_client(command: Sequence[str], cure: str, secrets: Mapping[str, str] | N
     program = shutil.which(name, path=f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if program is None:
         raise HostError(f"{name} is missing", cure)
-    given = dict(secrets or {})
-    redactor = Redactor(given.values())
+    variables = dict(secrets or {})
+    redactor = Redactor(variables.values())
     ended = subprocess.run(
         [program, *command[1:]],
-        env={**os.environ, **given},
+        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
     )
-    said = (ended.stdout + ended.stderr).decode(errors="replace")
+    output = (ended.stdout + ended.stderr).decode(errors="replace")
     if ended.returncode != 0:
-        raise ClientError(name, ended.returncode, redactor.text(said))
+        raise ClientError(name, ended.returncode, redactor.text(output))
     return redactor.text(ended.stdout.decode(errors="replace"))
 
 

@@ -32,13 +32,13 @@ def deliver(
     say: Say = lambda _: None,
 ) -> list[Change]:
     """Ship files; what is there already, with the same bytes, is left as it is."""
-    given = sort_files(files)
+    kinds = sort_files(files)
     local = list(files)
     if to:
         # What only a service is meant to have needs no folder.
         local = [
-            *((*given.wheels, *given.archives) if index is not None else ()),
-            *(given.packages if channel is not None else ()),
+            *((*kinds.wheels, *kinds.archives) if index is not None else ()),
+            *(kinds.packages if channel is not None else ()),
         ]
     made: list[Change] = []
     if local or not to:
@@ -46,16 +46,16 @@ def deliver(
     accounts = accounts or Accounts()
     for service in to:
         if service == "pypi":
-            if not given.wheels:
+            if not kinds.wheels:
                 raise UsageError("there is no wheel to upload", "Name wheels, or build some.")
-            made += upload_wheels(given.wheels, accounts.repository, say, dry_run=dry_run)
+            made += upload_wheels(kinds.wheels, accounts.repository, say, dry_run=dry_run)
         elif service == "anaconda":
-            if not given.packages:
+            if not kinds.packages:
                 raise UsageError("there is no conda package to upload", "Name some.")
             if not accounts.anaconda_user:
                 raise UsageError("no user of anaconda.org was named", "Add --user NAME.")
             made += upload_packages(
-                given.packages,
+                kinds.packages,
                 accounts.anaconda_user,
                 accounts.token_env,
                 say,
@@ -86,7 +86,7 @@ def _to_bucket(
     return made
 
 
-class Wish(Struct, frozen=True):
+class Order(Struct, frozen=True):
     """What is to be shipped where."""
 
     files: tuple[Path, ...]
@@ -105,7 +105,7 @@ def services(names: Sequence[str]) -> tuple[Service, ...]:
     return tuple(service for service in known if service in names)
 
 
-def wished(
+def order(
     loaded: LoadedRecipe | None,
     *,
     index: Path | None,
@@ -117,14 +117,14 @@ def wished(
     force: bool,
     store: Path | None,
     work: Path | None,
-) -> Wish:
+) -> Order:
     """Put together what the command line and the recipe say; what the recipe built is found."""
-    said = loaded.recipe.publish if loaded is not None else Publish()
+    publish = loaded.recipe.publish if loaded is not None else Publish()
     files: list[Path] = []
     if loaded is not None:
         project = Path(loaded.path).parent
-        index = index or (project / said.index if said.index else None)
-        channel = channel or (project / said.channel if said.channel else None)
+        index = index or (project / publish.index if publish.index else None)
+        channel = channel or (project / publish.channel if publish.channel else None)
         place = work or Store(store).root / "work" / plain_name(loaded.recipe.name)
         built = sort_files(built_files(place))
         # What a build made on the way, and nobody asked to have published, stays where it is.
@@ -132,16 +132,16 @@ def wished(
             files += (*built.wheels, *built.archives)
         if channel is not None or "anaconda" in to:
             files += built.packages
-    return Wish(
+    return Order(
         tuple(files),
         index,
         channel,
         services(to),
         Accounts(
-            repository=repository or said.repository or Accounts().repository,
-            anaconda_user=user or said.anaconda_user or "",
-            anaconda_force=force or said.anaconda_force,
-            token_env=said.token_env,
-            bucket=bucket or said.bucket or "",
+            repository=repository or publish.repository or Accounts().repository,
+            anaconda_user=user or publish.anaconda_user or "",
+            anaconda_force=force or publish.anaconda_force,
+            token_env=publish.token_env,
+            bucket=bucket or publish.bucket or "",
         ),
     )

@@ -173,8 +173,8 @@ def check_folder(root: Path, kind: FolderKind, *, exists: bool = False) -> None:
         raise UsageError(
             f"{root} is not {what} of torchsmith", "`torchsmith publish` makes one from files."
         )
-    held = [path.name for path in root.iterdir()] if root.is_dir() else []
-    if set(held) - {_LOCK, _INCOMING}:
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    if set(names) - {_LOCK, _INCOMING}:
         raise OutputError(
             f"{root} is neither empty nor {what} of torchsmith",
             "Name an empty or a new folder: what is there is left alone.",

@@ -79,11 +79,11 @@ def publish(
     say: Say = lambda _: None,
 ) -> list[Change]:
     """Publish files, all or none; the same file again changes nothing."""
-    given = sort_files(files)
+    by_kind = sort_files(files)
     kinds: list[tuple[_Publisher, FolderKind, Path | None, tuple[Path, ...]]] = [
-        (publish_wheels, "index", places.index, given.wheels),
-        (publish_archives, "index", places.index, given.archives),
-        (publish_packages, "channel", places.channel, given.packages),
+        (publish_wheels, "index", places.index, by_kind.wheels),
+        (publish_archives, "index", places.index, by_kind.archives),
+        (publish_packages, "channel", places.channel, by_kind.packages),
     ]
     wanted: list[tuple[_Publisher, Path, tuple[Path, ...]]] = []
     for publisher, kind, root, paths in kinds:

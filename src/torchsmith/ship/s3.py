@@ -127,8 +127,8 @@ def _aws(*words: str) -> str:
 def _objects(bucket: str, start: str) -> dict[str, str]:
     """The objects below a prefix, and their ETags."""
     query = ("--query", "Contents[].[Key,ETag]")
-    said = _aws("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", start, *query)
-    return {key: mark.strip('"') for key, mark in json.loads(said or "null") or ()}
+    listing = _aws("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", start, *query)
+    return {key: mark.strip('"') for key, mark in json.loads(listing or "null") or ()}
 
 
 def _md5(path: Path) -> str:

@@ -93,9 +93,9 @@ def verified(signed: bytes, keyring: Path, what: str) -> tuple[str, str]:
         argv = ["gpgv", "--status-fd", "1", "--keyring", str(keyring.resolve())]
         argv += ["--output", str(folder / "text"), str(folder / "signed")]
         env = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "GNUPGHOME": name, "HOME": name}
-        said = call(argv, env=env, package="gpgv")
+        answer = call(argv, env=env, package="gpgv")
         status = [
-            line.split()[1:] for line in said.out.splitlines() if line.startswith("[GNUPG:] ")
+            line.split()[1:] for line in answer.out.splitlines() if line.startswith("[GNUPG:] ")
         ]
         words = {fields[0] for fields in status if fields}
         # Several keys sign; as apt does, one known good one is enough and one bad one too many.

@@ -1,4 +1,4 @@
-"""Bringing a source, whatever kind it is."""
+"""Fetching a source of any kind."""
 
 from __future__ import annotations
 

@@ -94,7 +94,12 @@ _TOKEN = b"+"
 
 
 class Jobserver:
-    """The pool: `cores` jobs at once, of which each client runs one without a token."""
+    """A GNU make jobserver on a named pipe: one pool of job slots for every tool of a build.
+
+    Ninja 1.13 and make 4.4 take a token from the pipe before each job after their first and give
+    it back when the job ends, so nested and neighbouring builds share the cores.
+    https://www.gnu.org/software/make/manual/html_node/POSIX-Jobserver.html
+    """
 
     def __init__(self, path: Path, cores: int) -> None:
         self.path = path

@@ -65,14 +65,14 @@ def compare_companion(
     for kind in asked.decodes:
         seen = next((check for check in tried if check.name == f"decode {kind}"), None)
         right = seen is not None and seen.status == "pass"
-        said = "not tried" if seen is None else seen.detail or seen.found or seen.status
+        outcome = "not tried" if seen is None else seen.detail or seen.found or seen.status
         cure = f"its headers were not found when it was compiled: install lib{kind}'s -dev package"
         checks.append(
             holds(
                 GROUP,
                 f"reads {kind}",
                 right,
-                found="yes" if right else said.strip().rpartition("\n")[2],
+                found="yes" if right else outcome.strip().rpartition("\n")[2],
                 wanted=f"torchvision.io reads {kind}",
                 cure=cure,
             )

@@ -16,10 +16,10 @@ from torchsmith.verify.checks import Check, Status, few, holds, rated
 
 
 def library_places() -> list[tuple[str, str]]:
-    """Each library the loader knows and where it lies, in the order it looks in."""
+    """Each library of the loader and where it lies, in order; only this asks ldconfig."""
     for program in ("ldconfig", "/sbin/ldconfig"):
-        if said := run([program, "-p"]):
-            pairs = (line.strip().partition(" => ") for line in said.splitlines())
+        if listing := run([program, "-p"]):
+            pairs = (line.strip().partition(" => ") for line in listing.splitlines())
             return [(name.split()[0], path.strip()) for name, arrow, path in pairs if arrow]
     return []
 
@@ -192,17 +192,17 @@ def _cuda(libraries: Sequence[Library], around: Surroundings) -> Iterator[Check]
     )
     found: dict[str, list[str]] = {}
     for name in sorted({name for item in libraries for name in item.needed if of_cuda(name)}):
-        place = next((said for names, said in places if name in names), "not here")
+        place = next((phrases for names, phrases in places if name in names), "not here")
         if place == "not here" and _promised(baseline().bringer(name), around):
             place = "in packages it requires"
         found.setdefault(place, []).append(name)
-    said = [f"{' '.join(names)} ({place})" for place, names in found.items()]
+    phrases = [f"{' '.join(names)} ({place})" for place, names in found.items()]
     names = [name for group in found.values() for name in group]
     kernels = any(library.name.startswith("libtorch_cuda") for library in libraries)
     if kernels and not any(name.startswith("libcudart") for name in names):
-        said.append("libcudart inside torch's own, linked statically")
-    if said:
-        yield Check(GROUP, "CUDA libraries", "info", ", ".join(said))
+        phrases.append("libcudart inside torch's own, linked statically")
+    if phrases:
+        yield Check(GROUP, "CUDA libraries", "info", ", ".join(phrases))
 
 
 def _promised(bringer: str, around: Surroundings) -> bool:

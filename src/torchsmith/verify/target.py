@@ -113,8 +113,8 @@ def read_environment(path: Path, *, alone: bool = True) -> Environment:
     python = python.absolute()
     found = ask([str(python), *(["-I"] if alone else []), "-c", _ASK], timeout=60)
     try:
-        said = found.out if found is not None else ""
-        version, prefix, paths, flags = json.loads(said.strip().rpartition("\n")[2])
+        output = found.out if found is not None else ""
+        version, prefix, paths, flags = json.loads(output.strip().rpartition("\n")[2])
     except (ValueError, TypeError):
         raise UsageError(
             f"{python} is not a Python 3 that runs here",

@@ -284,7 +284,7 @@ def _unrecorded(environment: Environment) -> tuple[Library, ...]:
 
 
 def _lent() -> frozenset[str]:
-    """Names in the folders the loader was told to look in: a CUDA toolkit that was assembled."""
+    """Libraries in LD_LIBRARY_PATH: those of a CUDA toolkit that was assembled."""
     folders = [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     return frozenset(
         path.name

@@ -243,25 +243,25 @@ def _described(
 
 def _same(wheel: Wheel, folder: str, name: str, version: str) -> Iterator[Check]:
     parts = folder.removesuffix(".dist-info").rpartition("-")
-    for said, title in ((name, "METADATA"), (parts[0], ".dist-info folder")):
-        if canonicalize_name(said) != wheel.name:
-            yield Check(GROUP, "name", "fail", f"{title}: {said!r}", wheel.name)
+    for value, title in ((name, "METADATA"), (parts[0], ".dist-info folder")):
+        if canonicalize_name(value) != wheel.name:
+            yield Check(GROUP, "name", "fail", f"{title}: {value!r}", wheel.name)
             return
     wanted = canonicalize_version(wheel.version)
-    for said, title in ((version, "METADATA"), (parts[2], ".dist-info folder")):
-        if canonicalize_version(said) != wanted:
-            yield Check(GROUP, "version", "fail", f"{title}: {said!r}", wheel.version)
+    for value, title in ((version, "METADATA"), (parts[2], ".dist-info folder")):
+        if canonicalize_version(value) != wanted:
+            yield Check(GROUP, "version", "fail", f"{title}: {value!r}", wheel.version)
             return
     yield Check(GROUP, "name and version", "pass", f"{wheel.name} {wheel.version}")
 
 
-def _tags(wheel: Wheel, said: list[str]) -> Check:
+def _tags(wheel: Wheel, listed: list[str]) -> Check:
     wanted = {str(tag) for tag in wheel.tags}
-    found = ", ".join(sorted(tag.strip() for tag in said))
+    found = ", ".join(sorted(tag.strip() for tag in listed))
     return holds(
         GROUP,
         "tag",
-        {tag.strip() for tag in said} == wanted,
+        {tag.strip() for tag in listed} == wanted,
         found=found or "WHEEL has none",
         wanted=", ".join(sorted(wanted)),
         cure="`wheel tags` renames a wheel so that both say the same",

@@ -164,7 +164,10 @@ _ARCHITECTURES = {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What an index and a solver know of a package."""
+    """What an index and a solver know of a package.
+
+    https://docs.conda.io/projects/conda-build/en/stable/resources/package-spec.html
+    """
 
     name: str
     version: str
@@ -406,9 +409,9 @@ def describe_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Descr
     )
 
 
-def _sorted(found: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
+def _sorted(found: Sequence[str], overrides: Sequence[str]) -> tuple[str, ...]:
     """One spec for each package; one that was given stands in place of one that was found."""
-    named = {spec.partition(" ")[0]: spec for spec in (*found, *given)}
+    named = {spec.partition(" ")[0]: spec for spec in (*found, *overrides)}
     return tuple(named[name] for name in sorted(named))
 
 
@@ -438,6 +441,6 @@ def _build(spec: CondaSpec, layout: Layout, label: str, cuda: str, *, torch: boo
 
 
 def _license(contents: Contents) -> str:
-    said = contents.metadata.get("License-Expression") or contents.metadata.get("License") or ""
+    text = contents.metadata.get("License-Expression") or contents.metadata.get("License") or ""
     # Some write the whole text there.
-    return said if "\n" not in said and len(said) < 100 else ""
+    return text if "\n" not in text and len(text) < 100 else ""

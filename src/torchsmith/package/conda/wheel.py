@@ -104,9 +104,9 @@ def read_contents(path: Path) -> Contents:
     check_file(path, "Name a wheel.")
     wheel = read_wheel(path)
     if failed := [check for check in wheel.checks if check.status == "fail"]:
-        said = "; ".join(f"{check.name}: {check.found}" for check in failed)
+        problems = "; ".join(f"{check.name}: {check.found}" for check in failed)
         raise UsageError(
-            f"{path.name} is not a wheel that can be packed: {said}",
+            f"{path.name} is not a wheel that can be packed: {problems}",
             failed[0].cure or "Build it again; `torchsmith verify --no-run` says more.",
         )
     with zipfile.ZipFile(path) as archive:
@@ -275,8 +275,8 @@ def _write_record(
     for name, place in places.items():
         if place in (record, f"{info}/INSTALLER"):
             continue
-        said = _hashed(root / place) if place in patched else known.get(name, ["", ""])
-        rows.append([place, *(["", ""] if place in unstable else said)])
+        marks = _hashed(root / place) if place in patched else known.get(name, ["", ""])
+        rows.append([place, *(["", ""] if place in unstable else marks)])
     rows += [[place, "", ""] for place in written]
     rows += [[f"{info}/INSTALLER", *_hashed(root / info / "INSTALLER")], [record, "", ""]]
     for row in rows:

@@ -31,7 +31,13 @@ PIECE = (900_000 - 19) * 4 // 5 - 1
 
 
 class Bzip2Writer:
-    """A file to write to; what arrives is the same for any number of threads."""
+    """bzip2 on every core, as one stream; the bytes are the same for any number of threads.
+
+    Python's own runs on one core, and not every conda client reads a stream for each piece, as
+    pbzip2 writes. A stream is its blocks one after the other, bit by bit, and the sum of their
+    checksums: pieces of one block each are compressed side by side and put together here.
+    https://github.com/dsnet/compress/blob/master/doc/bzip2-format.pdf
+    """
 
     def __init__(self, file: IO[bytes], threads: int) -> None:
         self._file = file

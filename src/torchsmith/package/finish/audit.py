@@ -140,9 +140,9 @@ def audit(wheel: Path, tag: Tag, theirs: Collection[str]) -> None:
             f"auditwheel did not end in {_LIMIT} s with {wheel.name}", "Nothing was written."
         ) from None
     except msgspec.MsgspecError:
-        said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise OutputError(
-            f"auditwheel cannot read {wheel.name}: {said or 'it gives no reason'}",
+            f"auditwheel cannot read {wheel.name}: {reason or 'it gives no reason'}",
             "Nothing was written.",
         ) from None
     if not found.holds:

@@ -225,12 +225,14 @@ def _texts(
     info, marks = f"{folder}/METADATA", f"{folder}/WHEEL"
     modules = metadata.version_modules(wheel.files) if version else []
     with zipfile.ZipFile(wheel.path) as archive:
-        said = metadata.Fields(archive.read(info))
+        fields = metadata.Fields(archive.read(info))
         tags = metadata.Fields(archive.read(marks))
         sources = {name: archive.read(name) for name in modules}
-    told = metadata.with_version(sources, said.all("Version")[0], version) if version else {}
+    modules_changed = (
+        metadata.with_version(sources, fields.all("Version")[0], version) if version else {}
+    )
     if version:
-        said.set("Version", [version])
+        fields.set("Version", [version])
     requires = metadata.new_requirements(
         wheel.requires,
         torch=options.torch if wheel.name != "torch" else "",
@@ -238,9 +240,9 @@ def _texts(
         more=dict.fromkeys(item.requirement for item in settled.brought.values()),
     )
     if tuple(requires) != wheel.requires:
-        said.set("Requires-Dist", requires)
+        fields.set("Requires-Dist", requires)
     tags.set("Tag", metadata.retagged(tags.all("Tag"), str(tag)))
-    return {**told, info: said.content(), marks: tags.content()}
+    return {**modules_changed, info: fields.content(), marks: tags.content()}
 
 
 # Where pip puts libraries that belong to no package, MKL's say: PREFIX/lib, seen from

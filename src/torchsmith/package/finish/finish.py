@@ -29,7 +29,7 @@ from torchsmith.package.patchelf import Patch, change, patch
 from torchsmith.verify.binary import Library, read_files
 from torchsmith.verify.wheelfile import Wheel
 
-_SAID: dict[Origin, str] = {
+_ORIGINS: dict[Origin, str] = {
     "system": "the machine's",
     "vendor": "put into the wheel",
     "wheels": "required",
@@ -73,10 +73,10 @@ def lines(made: Finished) -> Iterator[str]:
         yield "  libraries outside of it"
     width = max((len(item.name) for item in made.outside), default=0)
     for item in made.outside:
-        said = _SAID[item.origin]
+        text = _ORIGINS[item.origin]
         if item.becomes:
-            said += f": {item.becomes}"
-        yield f"    {item.name:{width}}  {said}"
+            text += f": {item.becomes}"
+        yield f"    {item.name:{width}}  {text}"
     if made.changes:
         yield "  changed" if made.written else "  would change"
     for difference in made.changes:
@@ -217,11 +217,11 @@ def _changes(wheel: Wheel, wanted: Design) -> Iterator[Change]:
         if path in wanted.taken:
             continue
         count = len(item.needed)
-        told = [f"{count} of them under new names"] if count else []
-        told += [f"{name} is not needed" for name in item.unneeded]
+        parts = [f"{count} of them under new names"] if count else []
+        parts += [f"{name} is not needed" for name in item.unneeded]
         if item.search is not None:
-            told.append(f"looks in {':'.join(item.search) or 'no folder of its own'}")
-        yield Change(path, ", ".join(told))
+            parts.append(f"looks in {':'.join(item.search) or 'no folder of its own'}")
+        yield Change(path, ", ".join(parts))
     if wanted.stripped:
         sizes = {item.path: item.strippable for item in wheel.libraries}
         sizes |= {path: item.library.strippable for path, item in wanted.taken.items()}

@@ -166,9 +166,9 @@ def settle(libraries: Sequence[Library], rules: Rules) -> Settled:
     made = Settled()
     lost: list[str] = []
     seen: set[str] = set()
-    waiting = deque((item, _folders(item, None)) for item in libraries)
-    while waiting:
-        item, folders = waiting.popleft()
+    queue = deque((item, _folders(item, None)) for item in libraries)
+    while queue:
+        item, folders = queue.popleft()
         for name in item.needed:
             if name in inside or name in seen or rules.policies.everywhere(name):
                 continue
@@ -192,7 +192,7 @@ def settle(libraries: Sequence[Library], rules: Rules) -> Settled:
                     continue
                 for one in (path, *_opened_by_name(name, path)):
                     taken = _take(one, made, rules)
-                    waiting.append((taken.library, _folders(taken.library, taken.source)))
+                    queue.append((taken.library, _folders(taken.library, taken.source)))
                     seen.add(taken.library.soname)
                 becomes = made.renamed[name] = made.vendored[path.resolve()].name
             made.outside.append(

@@ -49,8 +49,8 @@ def from_wheels(
     ours = resolution.use == "source" or bool(resolution.companions or resolution.extensions)
     beside = [path for client in image.client for path in client.files]
     beside += ["wheels/ (with the wheels built elsewhere)"] if ours else []
-    said = f"Put beside this file first: {', '.join(beside)}." if beside else ""
-    lines = _header(resolution, torchsmith, said)
+    note = f"Put beside this file first: {', '.join(beside)}." if beside else ""
+    lines = _header(resolution, torchsmith, note)
     lines += ["Bootstrap: docker", f"From: {runtime_base(resolution)}"]
     files = [f"wheels {_WHEELS}"] if ours else []
     files += [f"{path} {_CLIENT}/" for client in image.client for path in client.files]

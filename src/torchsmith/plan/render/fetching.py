@@ -54,11 +54,13 @@ def git_commands(
 def _alone(apt: str, package: str, version: str) -> str:
     """A source package; where its Debian part is not to be had, what upstream released."""
     tree = sh(f"{package}-{version}")
-    said = f"warning: Debian's part of {package} {version} cannot be had; upstream's is taken alone"
+    warning = (
+        f"warning: Debian's part of {package} {version} cannot be had; upstream's is taken alone"
+    )
     # Only for want of the file: a package that came whole and cannot be unpacked is an error.
     return (
         f"if {apt} source --download-only {sh(package)}; then {apt} source {sh(package)}; "
-        f"else echo {sh(said)} >&2; {apt} source --tar-only {sh(package)}; mkdir {tree}; "
+        f"else echo {sh(warning)} >&2; {apt} source --tar-only {sh(package)}; mkdir {tree}; "
         f"tar --extract --file {sh(f'{package}_{version}')}*.orig.tar.* --directory {tree} "
         "--strip-components=1; fi"
     )

@@ -14,7 +14,7 @@ code, the others are empty, so linking stays as it was.
     unit.py          a batch as a C++ file
     compile_batch.py what ninja runs for a batch: compiles, and splits one that clashes or is edited
 
-What is left to read, by batches and by files that are in none, is read once for many of them:
+Headers that batches and single files still read are precompiled once for many of them:
 
     with_headers.py  compiles with them; ccache runs it for what it has not
     precompiled.py   chooses them, and has them compiled when they are first needed

@@ -91,10 +91,10 @@ def read_lessons(path: Path) -> Lessons:
     once: set[str] = set()
     for line in lines:
         try:
-            said = json.loads(line)
+            lesson = json.loads(line)
         except ValueError:
             continue
-        match said:
+        match lesson:
             case {"apart": [str(one), str(other)]} if one != other:
                 apart.add(frozenset((one, other)))
             case {"alone": str(name)}:

@@ -102,7 +102,7 @@ def _statement(first: int, last: int, text: str) -> Statement | None:
 
 def read_commands(ninja: str, folder: Path) -> dict[str, Command]:
     """Every command of a build folder by its first output, as ninja itself expands them."""
-    said = subprocess.run(
+    output = subprocess.run(
         [ninja, "-t", "compdb"], cwd=folder, capture_output=True, text=True, check=True
     ).stdout
-    return {item["output"]: Command(**item) for item in json.loads(said)}
+    return {item["output"]: Command(**item) for item in json.loads(output)}

@@ -1,4 +1,4 @@
-"""Headers that are read once for many compiles, and kept as gcc keeps its state.
+"""Headers that gcc precompiles once for many compiles: which are worth it, and making them.
 
 All of this lies in a folder of one build, and is made by whoever needs it first.
 """
@@ -92,12 +92,12 @@ def _reached(
     start: str, includes: Mapping[str, Sequence[str]], already: AbstractSet[str]
 ) -> set[str]:
     seen: set[str] = set()
-    waiting = [start]
-    while waiting:
-        name = waiting.pop()
+    queue = [start]
+    while queue:
+        name = queue.pop()
         if name not in seen and name not in already:
             seen.add(name)
-            waiting += includes.get(name, ())
+            queue += includes.get(name, ())
     return seen
 
 
@@ -114,7 +114,9 @@ _NEVER = frozenset(["_WIN32", "_MSC_VER", "__APPLE__", "__CUDACC__", "__HIPCC__"
 
 
 class Includes:
-    """The includes of files, read once each.
+    """The includes of files, read once each, as far as they can be told without a compiler.
+
+    Only what is certain counts: an include under a condition nobody here can decide is left out.
 
     `folders` are where headers are looked for, absolute and in order, `defined` the macros of the
     command. A header that lies in none of them is the compiler's own, and known by its name alone.
@@ -134,12 +136,12 @@ class Includes:
     def closure(self, path: str) -> dict[str, None]:
         """All that a file reads, itself first, in the order in which it does."""
         seen: dict[str, None] = {}
-        waiting = [path]
-        while waiting:
-            name = waiting.pop()
+        queue = [path]
+        while queue:
+            name = queue.pop()
             if name not in seen:
                 seen[name] = None
-                waiting += reversed(self.of(name))
+                queue += reversed(self.of(name))
         return seen
 
     def of(self, path: str) -> Sequence[str]:
@@ -445,13 +447,13 @@ def _usable(includes: Includes, headers: AbstractSet[str]) -> frozenset[str]:
     for name in headers:
         for below in includes.of(name):
             includers.setdefault(below, []).append(name)
-    waiting = [name for name in headers if not fine(name)]
+    queue = [name for name in headers if not fine(name)]
     bad: set[str] = set()
-    while waiting:
-        name = waiting.pop()
+    while queue:
+        name = queue.pop()
         if name not in bad:
             bad.add(name)
-            waiting += includers.get(name, ())
+            queue += includers.get(name, ())
     return frozenset(headers) - bad
 
 

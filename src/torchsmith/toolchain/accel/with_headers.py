@@ -1,4 +1,4 @@
-"""What ccache runs in a compiler's place when it has not what is asked for: headers are ready.
+"""ccache runs this in a compiler's place on a miss: it compiles with precompiled headers.
 
     python -m torchsmith.toolchain.accel.with_headers g++ -c file.cpp -o file.o ...
 
