@@ -12,11 +12,12 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from torchsmith.errors import OutputError, UsageError
 from torchsmith.ship.client import ClientError, run_client
-from torchsmith.ship.folder import CHUNK, Change, FolderKind, Say, check_folder, file_hash
+from torchsmith.ship.folder import Change, FolderKind, Say, check_folder, file_hash
 
 _CURE = "pip install awscli"
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -132,8 +133,5 @@ def _objects(bucket: str, start: str) -> dict[str, str]:
 
 
 def _md5(path: Path) -> str:
-    mark = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            mark.update(chunk)
-    return mark.hexdigest()
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()

@@ -1,4 +1,4 @@
-"""Writing files that another process may read at any moment, and ninja goes by the dates of."""
+"""Sources, batches and lists of dependencies: files that other processes may read at any moment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torchsmith.files import write_whole
+
+
+def read_source(path: Path | str) -> str:
+    """A C++ file's text; empty where it cannot be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def write_text(path: Path, text: str) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from torchsmith.toolchain.accel.files import read_dependencies, write_text
+from torchsmith.toolchain.accel.files import read_dependencies, read_source, write_text
 from torchsmith.toolchain.accel.gcc_command import ONCE, SOURCES, Compile, run
 
 # With fewer compiles of one kind to come nothing is gained.
@@ -498,7 +498,7 @@ def early_macros(sources: Iterable[str]) -> frozenset[str]:
 
 def early_text(path: str) -> str:
     """What a file says before the last of its includes."""
-    text = _text(path)
+    text = read_source(path)
     return text[: max((match.start() for match in _INCLUDE.finditer(text)), default=0)]
 
 
@@ -506,7 +506,7 @@ def _mentioned(files: Iterable[str], macros: frozenset[str]) -> frozenset[str]:
     """Those of the macros that files say anything of, other than that they refuse them."""
     found: set[str] = set()
     for path in files:
-        text = _text(path)
+        text = read_source(path)
         if any(name in text for name in macros):
             found |= macros & set(re.findall(r"\w+", _REFUSAL.sub("", text)))
     return frozenset(found)
@@ -518,13 +518,6 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return data
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _size(path: str) -> int:
