@@ -1,4 +1,4 @@
-"""How a side's worker is started: in an environment, in one made for a wheel, in an image."""
+"""The sides of a comparison, and how their workers start: in an environment or an image."""
 
 from __future__ import annotations
 
@@ -200,7 +200,8 @@ def _image(side: Side, *, gpu: bool) -> Launcher:
     working = [engine for engine in engines if engine.running]
     if not working:
         raise HostError(
-            f"nothing here runs {side.target}", "Install podman, or start docker's daemon."
+            f"no container tool here can run {side.target}",
+            "Install podman, or start docker's daemon.",
         )
     look = ("image", "inspect", side.image)
     having = (item for item in working if run([item.path, *look], timeout=60) is not None)

@@ -83,7 +83,7 @@ def choose(
     ]
     if not found:
         raise UsageError(
-            f"there is no case left on {', '.join(devices)}", f"Groups: {', '.join(GROUPS)}."
+            f"no case is left for {', '.join(devices)}", f"Groups: {', '.join(GROUPS)}."
         )
     order = list(GROUPS)
     return tuple(sorted(found, key=lambda case: (case.device, order.index(case.group))))
@@ -110,7 +110,7 @@ class Runner:
 
 @dataclass(slots=True)
 class Record:
-    """What is known of a case so far."""
+    """The measurements of a case so far."""
 
     case: Case
     times: dict[str, list[float]] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class Record:
     failed: dict[str, str] = field(default_factory=dict)
 
     def measured(self) -> Measured:
-        """The same as a document has it."""
+        """The record as the result's document has it."""
         return Measured(
             name=self.case.name,
             group=self.case.group,
@@ -135,7 +135,7 @@ class Record:
         )
 
     def out(self, name: str) -> bool:
-        """Whether a side has nothing more to give."""
+        """Whether a side failed, or lacks what the case needs."""
         return name in self.missing or name in self.failed
 
 

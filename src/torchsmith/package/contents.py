@@ -1,4 +1,4 @@
-"""What lies in an artifact: its own words about itself, and every shared library.
+"""The contents of an artifact: its metadata, and every shared library.
 
 Nothing is unpacked to disk and nothing in it is believed: it may be cut short, lie about its
 sizes or name files outside itself.

@@ -35,7 +35,7 @@ _LARGEST = 64 << 20
 
 
 class SignatureError(VerificationError):
-    """An artifact is not vouched for; `state` says in a word what is wrong."""
+    """No trusted signature covers an artifact; `state` says in a word what is wrong."""
 
     def __init__(self, state: str, message: str, hint: str) -> None:
         super().__init__(message, hint)
@@ -162,7 +162,7 @@ def kinds_in(path: Path) -> list[tuple[bytes, str]]:
 
 
 def claims(artifact: Path) -> tuple[Claim, ...]:
-    """What is said about an artifact, whether or not anybody trusted says it."""
+    """Every statement about an artifact, whether or not a trusted key signed it."""
     path = envelope_path(artifact)
     return tuple(_read(envelope, path) for envelope in _open(path))
 

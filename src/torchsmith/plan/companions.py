@@ -279,7 +279,7 @@ def module_of(name: str) -> str:
 
 
 def _compiled_here(facts: Facts, project: str, module: str) -> dict[str, str]:
-    """What has a project compiled, not downloaded: many setups look for a wheel of theirs first.
+    """Variables that have a project compiled: many setups look for a published wheel first.
 
     Flash-attention began with it; others copied the way, each with a variable of its own name.
     """

@@ -29,7 +29,7 @@ Kind = Literal[
 ]
 
 
-# After everything was brought: these steps have no network, unless their `network` says why.
+# These steps run after all fetching: without a network, unless their `network` says why not.
 _OFFLINE = frozenset({"patch", "configure", "compile"})
 
 
@@ -272,7 +272,7 @@ def _neutral(step: Step, text: str) -> str:
 
 
 def renamed(text: str, variant: str, name: str) -> str:
-    """A text with the folders of a variant called otherwise."""
+    """A text with the folders of a variant renamed."""
     if not variant or variant not in text:
         return text
     return re.sub(rf"\b({_HOMES})/{re.escape(variant)}(?![\w.])", rf"\1/{name}", text)

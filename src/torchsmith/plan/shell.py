@@ -1,4 +1,4 @@
-"""Writing shell lines that mean what they say.
+"""Shell lines: quoting, tests that end a step, pip.
 
 A step's commands run under `set -eu`, one after the other in one shell. A failure inside
 `a && b` does not end such a shell unless it is the last of the chain: each command stands alone.

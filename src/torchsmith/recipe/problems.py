@@ -39,7 +39,7 @@ def problems_of(
 
 
 def without_problems(error: ValidationError, table: dict[str, Any]) -> Recipe | None:
-    """The recipe with every key left out that cannot be read, if the rest can be."""
+    """The recipe without the keys that cannot be read, if the rest can."""
     rest = table
     for path, _ in _grouped(error, table):
         # An entry that is gone would renumber those after it: its whole list goes.

@@ -263,7 +263,9 @@ def _named(projects: Projects, what: str, root: Path) -> list[tuple[str, IndexFi
     try:
         wanted = Version(version) if version else None
     except InvalidVersion:
-        raise UsageError(f"{version} is not a version", "Say NAME==VERSION or a file.") from None
+        raise UsageError(
+            f"{version} is not a version", "Write NAME==VERSION or a file's name."
+        ) from None
     project = canonicalize_name(name.strip())
     found = [
         (owner, file)
@@ -310,7 +312,8 @@ def mark_project(
     """Have installers tell that a project is archived or deprecated (PEP 792)."""
     if status.status not in ("archived", "deprecated"):
         raise UsageError(
-            f"{status.status} is no status of a project", "Say --project archived, or deprecated."
+            f"{status.status} is not a status of a project",
+            "Use --project archived, or deprecated.",
         )
     check_folder(root, "index", exists=True)
     project = canonicalize_name(name)

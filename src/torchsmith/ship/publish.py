@@ -128,7 +128,7 @@ def yank(
     """
     if project:
         if places.index is None or places.channel is not None:
-            raise UsageError("only projects of a pip index have a status", "Say --index alone.")
+            raise UsageError("only projects of a pip index have a status", "Use --index alone.")
         return mark_project(places.index, what, ProjectStatus(project, reason), undo=undo)
     if places.channel is not None and reason:
         raise UsageError("a conda channel has no place for a reason", "Leave --reason out.")

@@ -38,7 +38,7 @@ def copy_folder(
     check_folder(root, kind, exists=True)
     match = _BUCKET.fullmatch(bucket.rstrip("/"))
     if match is None:
-        raise UsageError(f"{bucket} is not a bucket's address", "Say s3://BUCKET/FOLDER.")
+        raise UsageError(f"{bucket} is not a bucket's address", "Write s3://BUCKET/FOLDER.")
     name, start = match[1], f"{match[2]}/" if match[2] else ""
     known = _objects(name, start)
     files = [path for path in sorted(root.rglob("*")) if path.is_file()]
@@ -120,7 +120,7 @@ def _put(path: Path, bucket: str, key: str, *more: str) -> None:
 
 
 def _aws(*words: str) -> str:
-    """Run the client, which finds credentials itself; those it may print are known to us."""
+    """Run the client, which finds credentials itself; what it prints of them is redacted."""
     known = {name: os.environ[name] for name in _SECRETS if name in os.environ}
     return run_client(["aws", *words, "--output", "json"], _CURE, known)
 

@@ -186,7 +186,7 @@ def _dispatch(
             return fetch_folder(choice, destination, progress=progress)
         case "bundle":
             return fetch_bundle(choice, destination, progress=progress)
-    raise SourceError(f"there is no kind of source called {choice.kind!r}")
+    raise SourceError(f"{choice.kind!r} is not a kind of source")
 
 
 def _git_or_debian(

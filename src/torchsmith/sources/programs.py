@@ -1,4 +1,4 @@
-"""Starting the programs this room needs: one place, one way to fail."""
+"""Starting the programs that sources need, with one error for all of them."""
 
 from __future__ import annotations
 

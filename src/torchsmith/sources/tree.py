@@ -1,4 +1,4 @@
-"""Source trees on disk: what is in them, their hash, and links that lead out."""
+"""Source trees on disk: listing, hashing and copying them, and links that lead out."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ def judge_releases(subject: Subject, facts: Facts, asked: VersionRange) -> tuple
 
 
 def _refused_by_facts(subject: Subject, facts: Facts, build: Build) -> Verdict | None:
-    """What the release's wheels rule out before any symbol is looked at."""
+    """What the published wheels of a release rule out, before symbols are compared."""
     release = find_release(facts, build.torch)
     if release is None:
         return None

@@ -78,7 +78,7 @@ Say = Callable[[str], None]
 
 
 def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
-    """Tell wheels from an environment; anything else is refused with a reason."""
+    """Sort wheels from an environment; anything else is refused with a reason."""
     wheels = [path for path in paths if path.suffix == ".whl"]
     rest = [path for path in paths if path.suffix != ".whl"]
     if missing := [path for path in paths if not path.exists()]:
@@ -89,7 +89,7 @@ def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
         check_file(wheel, "Name a wheel.")
     if len(rest) > 1 or (rest and wheels):
         raise UsageError(
-            "several things to verify do not go together",
+            "these cannot be verified together",
             "Give one environment, or wheels that are installed together.",
         )
     return wheels, rest[0] if rest else None
@@ -177,7 +177,7 @@ def release_like(text: str) -> bool:
 def fresh_environment(
     wheels: Sequence[Wheel], options: Options, say: Say
 ) -> Iterator[tuple[Environment, str]]:
-    """Install wheels into an environment of their own; what pip complained about comes along.
+    """Install wheels into an environment of their own; pip's complaint is the second value.
 
     It is removed at the end, however that comes, unless it is to be kept.
     """

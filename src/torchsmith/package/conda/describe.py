@@ -319,7 +319,7 @@ def _python(spec: CondaSpec, contents: Contents) -> str:
     """The Python a wheel is for: as its tag says, or as it was told where that says none."""
     name = contents.wheel.path.name
     if spec.python and not re.fullmatch(r"3\.\d{1,2}", spec.python):
-        raise UsageError(f"{spec.python!r} is no Python a package is for", "Write it so: 3.11.")
+        raise UsageError(f"{spec.python!r} is not a version of Python", "Write it as 3.11.")
     found = {
         f"{match[1]}.{match[2]}"
         for tag in contents.wheel.tags
@@ -331,7 +331,7 @@ def _python(spec: CondaSpec, contents: Contents) -> str:
             "Leave --python out, or give a wheel for that Python.",
         )
     if not spec.python and len(found) != 1:
-        raise UsageError(f"{name} does not say for which Python it is", "Add --python 3.11.")
+        raise UsageError(f"{name} does not say which Python it is for", "Add --python 3.11.")
     return spec.python or found.pop()
 
 

@@ -49,7 +49,7 @@ def pack(
 ) -> Packed:
     """Pack what a spec describes; without `write`, only say what it would be."""
     if bool(spec.wheel) == bool(spec.tree):
-        raise UsageError("one wheel, or one folder, is packed at a time", "Name one of them.")
+        raise UsageError("a conda package is made of one wheel or one folder", "Name one of them.")
     cores = threads or read_cores()
     output = Path(spec.output)
     if spec.tree:
@@ -85,7 +85,8 @@ def _targets(spec: CondaSpec, described: Description) -> tuple[Path, ...]:
     for title, text in (("version", described.version), ("build string", described.build)):
         if not re.fullmatch(r"[A-Za-z0-9_.!+]+", text):
             raise UsageError(
-                f"{text!r} is no {title} of a conda package", "Use letters, digits, '_' and '.'."
+                f"{text!r} is not the {title} of a conda package",
+                "Use letters, digits, '_' and '.'.",
             )
     folder = Path(spec.output) / described.subdir
     return tuple(folder / f"{described.stem}.{form}" for form in spec.formats)

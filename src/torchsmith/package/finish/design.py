@@ -94,7 +94,7 @@ class Options(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Everything that is to be done with a wheel.
+    """Every change that finishing makes to a wheel.
 
     `name` is the finished file's, `version` the new one, empty if it stays. `taken` are libraries
     of this machine by the paths they get in the wheel; `patches` and `stripped` go by path, too.
@@ -168,7 +168,7 @@ def _patches(
     *,
     system: bool,
 ) -> dict[str, Patch]:
-    """What changes in each library."""
+    """The changes of each library."""
     places = [place for name in (*wheel.files, *taken) if (place := installed_at(name))]
     folders = {str(parent) for place in places for parent in PurePosixPath(place).parents}
     homes: dict[str, str] = {}

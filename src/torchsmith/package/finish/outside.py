@@ -150,7 +150,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What there is to decide by: whose libraries, the pins of NVIDIA's wheels, the policies."""
+    """What decisions rest on: whose libraries, the pins of NVIDIA's wheels, the policies."""
 
     distribution: str
     libraries: Libraries
@@ -288,7 +288,7 @@ def loader_folders() -> tuple[Path, ...]:
 
 
 def finder(machine: str) -> Find:
-    """What finds libraries for one machine; those for others are passed over."""
+    """A function that finds libraries for one machine, and passes over those for others."""
 
     def find(name: str, first: Sequence[Path]) -> Path | None:
         for folder in (*first, *loader_folders()):

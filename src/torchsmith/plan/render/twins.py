@@ -1,4 +1,4 @@
-"""What torchsmith does itself, in shell, for those without it.
+"""Tasks of torchsmith as shell commands, for people without it.
 
 Nothing here is run by torchsmith or in any step's key. A twin makes what its task makes, by simpler
 means; what it cannot do (a signature, a proof of everything) it leaves out.

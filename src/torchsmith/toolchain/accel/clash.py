@@ -1,4 +1,4 @@
-"""Which file of a batch the compiler complains about, in its own words."""
+"""Finding the file of a batch that the compiler complains about."""
 
 from __future__ import annotations
 

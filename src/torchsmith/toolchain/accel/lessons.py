@@ -1,4 +1,4 @@
-"""What builds learned about files that cannot share a batch.
+"""Lessons of earlier builds: files that cannot share a batch.
 
 A lesson is a line of JSON, {"apart": [one, other]}, {"alone": file} or {"once": header}, appended
 in one write: several batches and several builds learn at once. Names are relative to the build

@@ -1,4 +1,4 @@
-"""setuptools' own compiler, which compiles one file after the other, made to compile several.
+"""Makes setuptools' compiler class compile several files at once.
 
 It runs in the Python of whoever is built, from 3.7 on, and so imports nothing of torchsmith. Each
 file is compiled by a process of its own that was forked from this one: what a project's setup put
