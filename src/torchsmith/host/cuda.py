@@ -9,13 +9,7 @@ from pathlib import Path
 
 from torchsmith.facts.ranges import release
 from torchsmith.host.models import InstalledGpu, Library, Toolkit
-from torchsmith.host.probe import (
-    Programs,
-    first_version,
-    is_executable,
-    read_text,
-    together,
-)
+from torchsmith.host.probe import Programs, first_version, is_executable, read_text, together
 
 _HOMES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")
 _RELEASE = re.compile(r"\bV(\d{1,3}\.\d{1,3}\.\d{1,5})\b")

@@ -17,18 +17,8 @@ from torchsmith.plan.models import Cost, Step, Task
 from torchsmith.plan.shell import compressed, fresh_copy, in_work, sh, unless
 from torchsmith.plan.sources import bringing, fetching, folder_commands
 from torchsmith.plan.toolkit import toolkit_step
-from torchsmith.plan.torch import (
-    build_env,
-    loader_env,
-    reports,
-    search_path,
-)
-from torchsmith.resolve.models import (
-    CompanionChoice,
-    ExtensionChoice,
-    Resolution,
-    SourceChoice,
-)
+from torchsmith.plan.torch import build_env, loader_env, reports, search_path
+from torchsmith.resolve.models import CompanionChoice, ExtensionChoice, Resolution, SourceChoice
 
 # Sixty boxes against an implementation of three lines. One line: a Dockerfile takes no more.
 VISION_CHECK = "; ".join(

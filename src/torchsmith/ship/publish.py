@@ -10,11 +10,7 @@ from msgspec import Struct
 
 from torchsmith.errors import UsageError
 from torchsmith.inputs import check_file
-from torchsmith.ship.channel import (
-    publish_packages,
-    remove_package,
-    yank_packages,
-)
+from torchsmith.ship.channel import publish_packages, remove_package, yank_packages
 from torchsmith.ship.conda_package import ENDINGS
 from torchsmith.ship.folder import Change, FolderKind, Say, check_folder
 from torchsmith.ship.index import mark_project, publish_wheels, remove_wheel, yank_wheels

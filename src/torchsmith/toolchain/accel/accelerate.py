@@ -10,13 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath
 
-from torchsmith.toolchain.accel.batches import (
-    File,
-    Limits,
-    batch_name,
-    form_batches,
-    limits_for,
-)
+from torchsmith.toolchain.accel.batches import File, Limits, batch_name, form_batches, limits_for
 from torchsmith.toolchain.accel.files import (
     DEPS,
     IN,
