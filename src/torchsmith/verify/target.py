@@ -89,7 +89,7 @@ def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
         check_file(wheel, "Name a wheel.")
     if len(rest) > 1 or (rest and wheels):
         raise UsageError(
-            "these cannot be verified together",
+            "these do not go together in one verification",
             "Give one environment, or wheels that are installed together.",
         )
     return wheels, rest[0] if rest else None
