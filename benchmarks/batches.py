@@ -31,14 +31,14 @@ from pathlib import Path
 from torchsmith.host.limits import read_cores
 from torchsmith.toolchain.accel import acceleration
 from torchsmith.toolchain.accel.accelerate import FOLDER, accelerate
-from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch, Member
+from torchsmith.toolchain.accel.files import DEPS, IN, OUT, Batch, Member
 from torchsmith.toolchain.accel.gcc_command import Compile, find_compile
 from torchsmith.toolchain.accel.lessons import shipped_lessons
 from torchsmith.toolchain.accel.ninja_file import Statement, plain, read_statements
 from torchsmith.toolchain.accel.precompiled import place_of, prepare_all
 from torchsmith.toolchain.accel.with_headers import LIST
+from torchsmith.toolchain.build_paths import LATE
 from torchsmith.toolchain.cache import ON_A_MISS
-from torchsmith.toolchain.collection import LATE
 from torchsmith.toolchain.huge_pages import huge_pages
 
 

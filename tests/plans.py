@@ -13,7 +13,7 @@ from msgspec import Struct
 from torchsmith.engine.shell import step_environment, step_script
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.twins import Twin, twin
-from torchsmith.sources.cache import DOWNLOADS
+from torchsmith.sources.download import DOWNLOADS
 
 T = TypeVar("T", bound=Struct)
 Ended = subprocess.CompletedProcess[str]

@@ -84,10 +84,10 @@ HEADINGS = {
 # What a value may be, where a type alone would not tell a person.
 NAMED: tuple[tuple[Any, str], ...] = (
     (Gpus, "a GPU, an arch list, or a list of them"),
-    (models.TorchWish, "a release, or a table"),
-    (models.CudaWish, 'a release, `"none"`, `"host"`, or a table'),
-    (models.PatchWish, "a path, or a table"),
-    (models.CompanionWish, '`"match"`, `"none"` or a release; `true` and `false` too'),
+    (models.TorchValue, "a release, or a table"),
+    (models.CudaValue, 'a release, `"none"`, `"host"`, or a table'),
+    (models.PatchValue, "a path, or a table"),
+    (models.CompanionValue, '`"match"`, `"none"` or a release; `true` and `false` too'),
     (values.FeatureMode, '`"on"`, `"off"`, `"system"`, `"static"`; `true` and `false` too'),
     (values.Pythons, 'a Python as major.minor, `"host"`, or a list of them'),
     (values.Line, "one line of text"),

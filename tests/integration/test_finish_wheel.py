@@ -18,10 +18,9 @@ from tests.plans import run_twin
 
 from torchsmith.errors import HostError, OutputError, UsageError
 from torchsmith.host.system import read_platform
-from torchsmith.package.finish.audit import audit
+from torchsmith.package.finish.audit import Tag, audit
 from torchsmith.package.finish.design import Options
 from torchsmith.package.finish.finish import finish_wheel, finish_wheels
-from torchsmith.package.finish.manylinux import Tag
 from torchsmith.package.pack import pack_folder
 from torchsmith.plan.finishing import Finishing
 from torchsmith.verify.wheelfile import Wheel, read_wheel

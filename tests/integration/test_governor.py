@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import HostError
+from torchsmith.toolchain.admission_server import Jobserver
 from torchsmith.toolchain.governor import Governor, launcher
 from torchsmith.toolchain.governor_events import Event, Finished, GaveUp, Retried, Started
-from torchsmith.toolchain.jobserver import Jobserver
 from torchsmith.toolchain.memory_book import MemoryBook
 
 pytestmark = pytest.mark.integration

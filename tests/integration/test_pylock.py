@@ -13,7 +13,7 @@ from packaging.pylock import Pylock
 
 from torchsmith.errors import HostError
 from torchsmith.package.pylock import write_lock
-from torchsmith.plan.pylock import Together
+from torchsmith.plan.packages import Together
 
 pytestmark = pytest.mark.integration
 

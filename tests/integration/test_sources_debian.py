@@ -21,8 +21,7 @@ from msgspec import structs
 
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.debian import fetch_debian
-from torchsmith.sources.debian_index import SourcePackage, version_key
+from torchsmith.sources.debian import SourcePackage, fetch_debian, version_key
 from torchsmith.sources.download import Retry
 from torchsmith.sources.fetch import fetch
 from torchsmith.sources.models import FetchedSource, quiet

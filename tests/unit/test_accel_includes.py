@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchsmith.toolchain.accel.gcc_command import find_compile, kind_of, read_compile
-from torchsmith.toolchain.accel.headers import FEWEST, choose, tops
-from torchsmith.toolchain.accel.includes import Includes
-from torchsmith.toolchain.accel.precompiled import early_macros
+from torchsmith.toolchain.accel.precompiled import FEWEST, Includes, choose, early_macros, tops
 
 pytestmark = pytest.mark.unit
 

@@ -8,9 +8,8 @@ import time
 import pytest
 
 from torchsmith.bench.launch import Launch
-from torchsmith.bench.measure import Comparison, Runner, start
+from torchsmith.bench.measure import Case, Comparison, Effort, Runner, start
 from torchsmith.bench.process import Worker, WorkerLost, pick_cpus
-from torchsmith.bench.suite import Case, Effort
 from torchsmith.errors import HostError, UsageError
 
 pytestmark = pytest.mark.unit

@@ -15,6 +15,8 @@ from tests.unit.conftest import Run
 from tests.unit.test_bench_statistics import measured
 
 from torchsmith.bench.chart import times
+from torchsmith.bench.launch import parse_side, parse_sides
+from torchsmith.bench.measure import GROUPS, choose
 from torchsmith.bench.page import group_picture, page, seconds
 from torchsmith.bench.reasons import reasons, rules, traits
 from torchsmith.bench.result import (
@@ -27,8 +29,6 @@ from torchsmith.bench.result import (
     as_json,
     read_result,
 )
-from torchsmith.bench.sides import parse_side, parse_sides
-from torchsmith.bench.suite import GROUPS, choose
 from torchsmith.bench.verdicts import judge
 from torchsmith.errors import UsageError
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import UsageError
-from torchsmith.package.conda.pack import pack
-from torchsmith.package.conda.requirements import (
+from torchsmith.package.conda.describe import (
     conda_depends,
     conda_name,
     cuda_of_label,
     public_version,
     system_requirements,
 )
+from torchsmith.package.conda.pack import pack
 from torchsmith.package.conda.wheel import Layout, search_path
 from torchsmith.package.pack import pack_folder
 from torchsmith.plan.conda import CondaSpec

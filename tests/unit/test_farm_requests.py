@@ -25,8 +25,7 @@ from torchsmith.jobs.farm.request import (
 from torchsmith.jobs.farm.snapshot import Wanted, farm_folder, snapshot, wanted
 from torchsmith.jobs.render import render
 from torchsmith.plan.build import make_plan
-from torchsmith.plan.models import Plan
-from torchsmith.plan.subset import build_only, shipping
+from torchsmith.plan.models import Plan, build_only, shipping
 from torchsmith.recipe.load import LoadedRecipe, parse_recipe
 from torchsmith.recipe.matrix import expand, named
 from torchsmith.resolve.models import Resolution

@@ -9,10 +9,9 @@ import pytest
 
 from torchsmith.errors import HostError, UsageError
 from torchsmith.package.finish import metadata
+from torchsmith.package.finish.audit import Policies
 from torchsmith.package.finish.design import installed_at, search_path
-from torchsmith.package.finish.manylinux import Policies
-from torchsmith.package.finish.nvidia import bringer, read_pins
-from torchsmith.package.finish.outside import Rules, settle
+from torchsmith.package.finish.outside import Rules, bringer, read_pins, settle
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.verify.binary import Library
 

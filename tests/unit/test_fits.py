@@ -24,9 +24,8 @@ from torchsmith.facts.exports import (
 from torchsmith.facts.files import DATA, Facts
 from torchsmith.facts.ranges import version_range
 from torchsmith.verify.binary import Library
-from torchsmith.verify.demangle import demangled
 from torchsmith.verify.fits import Subject, describe, judge, judge_releases, pythons
-from torchsmith.verify.symbols import Symbols
+from torchsmith.verify.symbols import Symbols, demangled
 from torchsmith.verify.wheelfile import Wheel
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from torchsmith.host import (
+from torchsmith.host import read_host
+from torchsmith.host.models import (
     Compiler,
     Engine,
     Host,
@@ -17,7 +18,6 @@ from torchsmith.host import (
     Python,
     Tool,
     Toolkit,
-    read_host,
 )
 
 pytestmark = pytest.mark.unit

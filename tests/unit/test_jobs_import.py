@@ -17,7 +17,7 @@ from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.importing import import_job
 from torchsmith.jobs.openpai_rules import cautions, passwords_in_clear, problems
 from torchsmith.jobs.render import render
-from torchsmith.recipe.job_file import job_file
+from torchsmith.recipe.job import job_file
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.toolchain.jobserver import Jobserver
+from torchsmith.toolchain.admission_server import Jobserver
 
 pytestmark = pytest.mark.unit
 

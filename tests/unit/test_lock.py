@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,8 @@ from torchsmith.plan.lock import (
     with_lock,
 )
 from torchsmith.plan.models import Fetch, Plan, Step, Task
-from torchsmith.plan.pip import pip_install
-from torchsmith.plan.render.pythons import uv_commands
+from torchsmith.plan.render.stages import uv_commands
+from torchsmith.plan.shell import pip_install
 from torchsmith.recipe.load import load_recipe, parse_recipe
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import write_bundle
@@ -187,11 +188,12 @@ def test_a_lock_that_cannot_be_read_is_never_a_reason_to_go_without(tmp_path: Pa
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('torch = "2.6.0"\npython = "3.11"\n', encoding="utf-8")
     lock = tmp_path / "torchsmith.lock"
-    for make, reason in (
+    makers: tuple[tuple[Callable[[], None], str], ...] = (
         (lambda: os.mkfifo(lock), "is not a file"),
         (lambda: lock.symlink_to("nowhere"), "does not exist"),
         (lock.mkdir, "is a folder"),
-    ):
+    )
+    for make, reason in makers:
         make()
         with pytest.raises(LockError, match=reason):
             plan_recipe(load_recipe(recipe), Host(platform="linux-x86_64"), Store(tmp_path / "s"))

@@ -12,10 +12,10 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from msgspec.structs import replace
 
+from torchsmith.package.attest import statement
 from torchsmith.package.contents import Contents, Packed
 from torchsmith.package.materials import Beside, Materials, Owner, is_vendored
 from torchsmith.package.origins import Part, Tree
-from torchsmith.package.provenance import statement
 from torchsmith.package.sbom import bill
 from torchsmith.plan.attest import Attest, Change, History, Made, Origin, Subject
 from torchsmith.resolve.models import SourceChoice
@@ -52,7 +52,7 @@ def materials() -> Materials:
     )
     patch = Change("torch", "fix.patch", "03" * 32, "it does not build")
     return Materials(
-        told=Attest(
+        plan=Attest(
             recipe={"name": "lab", "source": {"url": f"https://me:{SECRET}@{URL[8:]}"}},
             variant="lab",
             resolution={"compiler": {"kind": "gcc", "version": "12.2.0"}},

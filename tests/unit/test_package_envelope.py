@@ -14,9 +14,15 @@ from securesystemslib.signer import CryptoSigner
 from tests.unit.conftest import Run
 from tests.unit.test_package_contents import wheel
 
-from torchsmith.package.envelope import SignatureError, check, claims, envelope_path, seal
+from torchsmith.package.envelope import (
+    SignatureError,
+    check,
+    claims,
+    envelope_path,
+    seal,
+    sign_report,
+)
 from torchsmith.package.keys import own_key, read_public, signer, trusted_keys
-from torchsmith.package.reports import sign_report
 from torchsmith.verify.checks import Check
 from torchsmith.verify.report import Report, beside, keep_beside
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.unit.conftest import Run
 
-from torchsmith.package.cmake_config import looked_for, relocatable
+from torchsmith.package.libtorch import looked_for, relocatable
 from torchsmith.package.pack import Member, write_wheel
 
 pytestmark = pytest.mark.unit

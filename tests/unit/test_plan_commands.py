@@ -15,9 +15,8 @@ from torchsmith.plan.conda import conda_requirements
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.dockerfile import dockerfile_context
-from torchsmith.plan.render.instructions import copy, quoted
+from torchsmith.plan.render.instructions import copy, quoted, sentences
 from torchsmith.plan.render.script import render_script
-from torchsmith.plan.render.text import sentences
 from torchsmith.plan.shell import in_project, plain_name
 from torchsmith.recipe.load import load_recipe, parse_recipe
 from torchsmith.recipe.matrix import expand

@@ -11,8 +11,7 @@ from torchsmith.engine.door import keyed, without_acceleration
 from torchsmith.engine.shell import inherited_environment, step_environment
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
-from torchsmith.plan.build import make_plan
-from torchsmith.plan.in_place import in_place
+from torchsmith.plan.build import in_place, make_plan
 from torchsmith.plan.models import Plan, Step
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand

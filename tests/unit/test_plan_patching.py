@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchsmith.plan.models import Step
-from torchsmith.plan.patching import patch_source
-from torchsmith.plan.sources import lender_folder
+from torchsmith.plan.sources import lender_folder, patch_source
 from torchsmith.resolve.models import PatchChoice, SourceChoice, VendoredChoice
 
 pytestmark = pytest.mark.unit

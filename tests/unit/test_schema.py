@@ -15,9 +15,9 @@ from jsonschema import Draft202012Validator
 
 from torchsmith.errors import RecipeError
 from torchsmith.facts.files import shipped
+from torchsmith.recipe.compose import commented_recipe
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.schema import recipe_schema, schema_text
-from torchsmith.recipe.template import commented_recipe
 
 pytestmark = pytest.mark.unit
 

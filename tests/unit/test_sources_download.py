@@ -16,8 +16,8 @@ import pytest
 
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.archive import fetch_archive
 from torchsmith.sources.download import Retry, download, read_url
+from torchsmith.sources.fetch import fetch_archive
 from torchsmith.sources.models import quiet
 
 pytestmark = pytest.mark.unit

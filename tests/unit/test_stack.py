@@ -12,7 +12,7 @@ from tests.unit.test_resolve_conflicts import FACTS, HERE, outcomes
 from torchsmith.errors import RecipeError
 from torchsmith.facts.answers import about_stack
 from torchsmith.facts.torch import companion_releases
-from torchsmith.plan.pylock import Together
+from torchsmith.plan.packages import Together
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.changes import changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -164,3 +164,22 @@ def _row(row: Row, y: float, place: Callable[[float], float], first: str, other:
 def _spread(count: int) -> list[float]:
     """Heights that keep the dots of neighbouring rounds apart."""
     return [(-6.0, 6.0, -3.5, 3.5)[number % 4] for number in range(count)]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain texts."""
+    words = "".join(f"<th>{escape(word)}</th>" for word in head)
+    lines = "".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return wide(f"<table><tr>{words}</tr>{lines}</table>\n")
+
+
+# A phone scrolls what is wider than it, instead of shrinking it beyond reading.
+WIDE = ".wide { overflow-x: auto; } .wide svg { min-width: 760px; }\n"
+VIEWPORT = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+
+
+def wide(content: str) -> str:
+    """Something that may be wider than the page."""
+    return f'<div class="wide">{content}</div>\n'

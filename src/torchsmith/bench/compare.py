@@ -12,21 +12,19 @@ from pathlib import Path
 
 from torchsmith import __version__
 from torchsmith.bench import parity
-from torchsmith.bench.launch import Say, launcher
-from torchsmith.bench.measure import Comparison, Progress, Runner
+from torchsmith.bench.launch import Say, Side, launcher
+from torchsmith.bench.measure import EFFORTS, Comparison, Progress, Runner, choose
 from torchsmith.bench.parity import Parity
 from torchsmith.bench.process import pick_cpus
 from torchsmith.bench.reasons import reasons
 from torchsmith.bench.result import Contender, Machine, Method, Result
-from torchsmith.bench.sides import Side
 from torchsmith.bench.statistics import ALPHA
-from torchsmith.bench.suite import EFFORTS, choose
 from torchsmith.bench.verdicts import CONTROL, judge
 from torchsmith.errors import HostError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Request:
     """What is to be compared, and how. Zero means: as the suite or the machine has it."""
 
     sides: tuple[Side, ...]
@@ -42,39 +40,39 @@ class Wish:
     python: str = ""
 
 
-def compare(wish: Wish, progress: Progress, say: Say) -> Result:
+def compare(request: Request, progress: Progress, say: Say) -> Result:
     """Measure, then judge. Ctrl-C ends the measuring, and what there is is judged."""
-    effort = EFFORTS[wish.suite]
-    if wish.rounds:
-        effort = replace(effort, rounds=wish.rounds, lives=min(effort.lives, wish.rounds))
-    devices = ("cpu", "cuda") if wish.device == "both" else (wish.device,)
-    cases = choose(wish.suite, devices, wish.groups, wish.skip)
-    cpus = pick_cpus(wish.threads)
-    if wish.threads > len(cpus):
+    effort = EFFORTS[request.suite]
+    if request.rounds:
+        effort = replace(effort, rounds=request.rounds, lives=min(effort.lives, request.rounds))
+    devices = ("cpu", "cuda") if request.device == "both" else (request.device,)
+    cases = choose(request.suite, devices, request.groups, request.skip)
+    cpus = pick_cpus(request.threads)
+    if request.threads > len(cpus):
         raise UsageError(
-            f"{wish.threads} threads need as many processors, and there are {len(cpus)}",
+            f"{request.threads} threads need as many processors, and there are {len(cpus)}",
             "Ask for fewer with --threads.",
         )
-    runners = prepare(wish.sides, cpus, say, python=wish.python, gpu="cuda" in devices)
-    first = wish.sides[0].name
-    names = [side.name for side in wish.sides]
-    if wish.control:
+    runners = prepare(request.sides, cpus, say, python=request.python, gpu="cuda" in devices)
+    first = request.sides[0].name
+    names = [side.name for side in request.sides]
+    if request.control:
         runners.append(replace(runners[0], name=CONTROL))
-    running = Comparison(runners, cases, effort, wish.seed)
+    running = Comparison(runners, cases, effort, request.seed)
     running.begin()
     if "cuda" in devices and (blind := [n for n in names if not running.facts[n].gpu]):
         running.close()
         raise HostError(f"{blind[0]}: its torch sees no GPU", "Compare on the CPU: --device cpu.")
     load = os.getloadavg()[0]
     began = time.monotonic()
-    running.measure(progress, began + wish.seconds if wish.seconds else None)
+    running.measure(progress, began + request.seconds if request.seconds else None)
     seconds = time.monotonic() - began
     measured = tuple(record.measured() for record in running.records)
     if not any(case.times or case.missing or case.failed for case in measured):
         raise HostError(f"nothing was measured: {running.stopped}", "Give it more time.")
     sides = tuple(
         Contender(side.name, side.target, side.environ, side.settings, running.facts[side.name])
-        for side in wish.sides
+        for side in request.sides
     )
     compared, groups, noise = judge(measured, first, names[1:])
     return Result(
@@ -83,15 +81,15 @@ def compare(wish: Wish, progress: Progress, say: Say) -> Result:
         seconds=round(seconds, 1),
         stopped=running.stopped,
         method=Method(
-            suite=wish.suite,
+            suite=request.suite,
             rounds=effort.rounds,
             lives=effort.lives,
             block=effort.block,
             blocks=effort.blocks,
-            seed=wish.seed,
+            seed=request.seed,
             threads=len(cpus),
             cpus=cpus,
-            control=wish.control,
+            control=request.control,
             alpha=ALPHA,
         ),
         machine=Machine(

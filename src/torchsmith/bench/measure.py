@@ -1,4 +1,4 @@
-"""Measuring: every side in turn, in rounds, until all is done or time is up."""
+"""The cases of a suite, and measuring them: every side in turn, in rounds, until time is up."""
 
 from __future__ import annotations
 
@@ -13,8 +13,81 @@ from torchsmith.bench.launch import Launcher
 from torchsmith.bench.process import Worker, WorkerLost
 from torchsmith.bench.result import Facts, Measured
 from torchsmith.bench.statistics import FEWEST
-from torchsmith.bench.suite import Case, Effort
+from torchsmith.bench.worker import dense, elements, whole
 from torchsmith.errors import HostError, TorchsmithError, UsageError
+from torchsmith.names import did_you_mean
+
+GROUPS = {
+    "matmul": "products of matrices and vectors",
+    "conv": "convolutions and pooling",
+    "linalg": "solving and decomposing",
+    "fft": "Fourier transforms",
+    "elementwise": "chains of operations on each element",
+    "reduction": "sums, means, maxima",
+    "indexing": "picking, scattering, copying",
+    "sort": "sorting and searching",
+    "norm": "normalisation layers",
+    "attention": "softmax, attention, losses",
+    "embedding": "lookups in tables",
+    "random": "random numbers",
+    "overhead": "what a call costs, with and without autograd",
+    "optimizer": "optimizer steps",
+    "compile": "TorchScript and torch.compile",
+    "loader": "data loaders, saving and loading",
+    "import": "import torch in a fresh Python",
+    "model": "training and inference of small networks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Something that is timed on a device."""
+
+    name: str
+    group: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard a suite tries: rounds in all, over so many lives of the workers, and block times."""
+
+    rounds: int
+    lives: int
+    block: float
+    blocks: int
+    warm: float
+
+
+EFFORTS = {
+    "quick": Effort(rounds=12, lives=2, block=0.005, blocks=3, warm=0.1),
+    "full": Effort(rounds=20, lives=4, block=0.01, blocks=3, warm=0.2),
+}
+
+
+def choose(
+    suite: str, devices: Sequence[str], groups: Sequence[str] = (), skip: Sequence[str] = ()
+) -> tuple[Case, ...]:
+    """The cases of a suite, in the groups that are asked for and not in those left out."""
+    for name in (*groups, *skip):
+        if name not in GROUPS:
+            raise UsageError(f"there is no group {name!r}", did_you_mean(name, GROUPS))
+    suites = ("quick",) if suite == "quick" else ("quick", "full")
+    found = [
+        Case(name, group, device)
+        for device in devices
+        for file in (dense, elements, whole)
+        for group, name, of_suite, on, _ in file.listed()
+        if of_suite in suites and device in on.split()
+        if (not groups or group in groups) and group not in skip
+    ]
+    if not found:
+        raise UsageError(
+            f"no case is left for {', '.join(devices)}", f"Groups: {', '.join(GROUPS)}."
+        )
+    order = list(GROUPS)
+    return tuple(sorted(found, key=lambda case: (case.device, order.index(case.group))))
+
 
 # The slowest case gets so many seconds for each side in all; it has fewer rounds then.
 _CASE_SECONDS = 30.0
@@ -37,7 +110,7 @@ class Runner:
 
 @dataclass(slots=True)
 class Record:
-    """What is known of a case so far."""
+    """The measurements of a case so far."""
 
     case: Case
     times: dict[str, list[float]] = field(default_factory=dict)
@@ -46,7 +119,7 @@ class Record:
     failed: dict[str, str] = field(default_factory=dict)
 
     def measured(self) -> Measured:
-        """The same as a document has it."""
+        """The record as the result's document has it."""
         return Measured(
             name=self.case.name,
             group=self.case.group,
@@ -62,7 +135,7 @@ class Record:
         )
 
     def out(self, name: str) -> bool:
-        """Whether a side has nothing more to give."""
+        """Whether a side failed, or lacks what the case needs."""
         return name in self.missing or name in self.failed
 
 
@@ -135,12 +208,12 @@ class Comparison:
     def _begin(self, name: str) -> None:
         self._workers[name], self.facts[name] = start(self.runners[name])
 
-    def _ask(self, name: str, wish: Mapping[str, object], limit: float) -> dict[str, object]:
+    def _ask(self, name: str, request: Mapping[str, object], limit: float) -> dict[str, object]:
         """Ask a side; one that is lost has failed at this, and is started again for the next."""
         try:
             if name not in self._workers:
                 self._begin(name)
-            return self._workers[name].ask(wish, limit)
+            return self._workers[name].ask(request, limit)
         except WorkerLost as lost:
             self._workers.pop(name).end()
             return {"failed": str(lost)}
@@ -154,14 +227,14 @@ class Comparison:
         for name in self.runners:
             if record.out(name):
                 continue
-            wish = {
+            request = {
                 "do": "prepare",
                 "case": record.case.name,
                 "device": record.case.device,
                 "block": self._effort.block,
                 "warm": self._effort.warm,
             }
-            answer = self._ask(name, wish, _PREPARE_LIMIT)
+            answer = self._ask(name, request, _PREPARE_LIMIT)
             if self._refused(record, name, answer):
                 continue
             calls[name] = int(str(answer["calls"]))
@@ -189,8 +262,8 @@ class Comparison:
             found: dict[str, float] = {}
             # A side that failed in an earlier round has nothing ready any more.
             for name in [name for name in order if name in ready]:
-                wish = {"do": "time", "calls": calls[name], "blocks": blocks}
-                answer = self._ask(name, wish, _TIME_LIMIT)
+                request = {"do": "time", "calls": calls[name], "blocks": blocks}
+                answer = self._ask(name, request, _TIME_LIMIT)
                 if self._refused(record, name, answer):
                     ready.remove(name)
                     continue
@@ -214,7 +287,7 @@ class Comparison:
 
 
 def start(runner: Runner) -> tuple[Worker, Facts]:
-    """Start a worker and hear what its torch is; explains what is none."""
+    """Start a worker and ask which torch it has; an error explains one that has none."""
     import msgspec
 
     try:
@@ -223,14 +296,14 @@ def start(runner: Runner) -> tuple[Worker, Facts]:
         raise UsageError(f"{runner.name} cannot be started: {error.strerror}") from None
     with contextlib.ExitStack() as stack:
         stack.callback(worker.end)
-        wish = {
+        request = {
             "do": "begin",
             "cpus": list(runner.cpus),
             "threads": runner.threads,
             "settings": runner.settings,
         }
         try:
-            answer = worker.ask(wish, _BEGIN_LIMIT)
+            answer = worker.ask(request, _BEGIN_LIMIT)
         except WorkerLost as lost:
             raise HostError(
                 f"{runner.name}: its Python {lost}",

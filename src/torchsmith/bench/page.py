@@ -7,11 +7,21 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from statistics import median
 
-from torchsmith.bench.chart import COLOURS, DRAWN, WORDS, Row, forest, times
-from torchsmith.bench.markup import VIEWPORT, WIDE, table, wide
+from torchsmith.bench.chart import (
+    COLOURS,
+    DRAWN,
+    VIEWPORT,
+    WIDE,
+    WORDS,
+    Row,
+    forest,
+    table,
+    times,
+    wide,
+)
+from torchsmith.bench.measure import GROUPS
 from torchsmith.bench.reasons import traits
 from torchsmith.bench.result import Compared, Contender, Result
-from torchsmith.bench.suite import GROUPS
 
 _DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 _STYLE = f"""{COLOURS}

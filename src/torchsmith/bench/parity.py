@@ -39,20 +39,22 @@ _TOLERANCES = {
     "float16": (1e-3, 1e-5),
     "bfloat16": (1.6e-2, 1e-5),
 }
+# How many numbers operators draw from.
+_NUMBERS = 4096
 INPUTS = ("float64", "float32", "float16", "bfloat16")
 
 
-def pools(seed: int, count: int = 4096) -> dict[str, str]:
+def pools(seed: int) -> dict[str, str]:
     """The numbers operators are given, around zero, as bytes of each type in base64."""
     chance = random.Random(seed)
-    values = [chance.gauss(0.0, 1.0) for _ in range(count)]
+    values = [chance.gauss(0.0, 1.0) for _ in range(_NUMBERS)]
     found = {
-        name: struct.pack(f"<{count}{_FORMATS[name][0]}", *values)
+        name: struct.pack(f"<{_NUMBERS}{_FORMATS[name][0]}", *values)
         for name in ("float64", "float32", "float16")
     }
     # The upper half of a float32; which way it is rounded does not matter for an input.
     halves = [struct.unpack("<I", struct.pack("<f", value))[0] >> 16 for value in values]
-    found["bfloat16"] = struct.pack(f"<{count}H", *halves)
+    found["bfloat16"] = struct.pack(f"<{_NUMBERS}H", *halves)
     return {name: base64.b64encode(content).decode() for name, content in found.items()}
 
 
@@ -196,9 +198,9 @@ class _Side:
         return self._worker
 
     def run(self, operator: str, dtype: str, device: str) -> Mapping[str, object]:
-        wish = {"do": "operate", "operator": operator, "dtype": dtype, "device": device}
+        request = {"do": "operate", "operator": operator, "dtype": dtype, "device": device}
         try:
-            return self.begin().ask(wish, _LIMIT)
+            return self.begin().ask(request, _LIMIT)
         except WorkerLost as lost:
             self.end()
             return {"failed": str(lost)}
@@ -258,13 +260,13 @@ def _compared(
 ) -> Compared:
     kinds: tuple[Literal["missing"], Literal["failed"]] = ("missing", "failed")
     for kind in kinds:
-        told = [
+        parts = [
             f"{name}: {answer[kind]}"
             for name, answer in zip(names, answers, strict=True)
             if kind in answer
         ]
-        if told:
-            return Compared(operator, dtype, kind, detail="; ".join(told))
+        if parts:
+            return Compared(operator, dtype, kind, detail="; ".join(parts))
     unstable = [
         name for name, answer in zip(names, answers, strict=True) if not answer.get("stable")
     ]

@@ -22,7 +22,7 @@ _TAIL = 1500
 
 
 class WorkerLost(Exception):  # noqa: N818 - the event, said as one
-    """A worker ended, or did not answer in time; what it last said comes along."""
+    """A worker ended, or did not answer in time; its last words are the message."""
 
 
 class Worker:
@@ -31,17 +31,17 @@ class Worker:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         # A file, not a pipe: nobody has to read what torch prints while it works.
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         self._process = subprocess.Popen(
             list(launch.argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._log,
             env={**os.environ, **launch.environ},
             cwd=tempfile.gettempdir(),
             start_new_session=True,
         )
-        self._heard = b""
+        self._received = b""
 
     def __enter__(self) -> Worker:
         return self
@@ -49,11 +49,11 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def ask(self, wish: Mapping[str, object], timeout: float) -> dict[str, object]:
+    def ask(self, request: Mapping[str, object], timeout: float) -> dict[str, object]:
         """Ask and wait for the answer."""
         self._signal(signal.SIGCONT)
         try:
-            self._send(json.dumps(wish).encode() + b"\n")
+            self._send(json.dumps(request).encode() + b"\n")
             answer = self._listen(time.monotonic() + timeout, timeout)
         finally:
             self._signal(signal.SIGSTOP)
@@ -70,7 +70,7 @@ class Worker:
                 )
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        for stream in (self._process.stdin, self._process.stdout, self._said):
+        for stream in (self._process.stdin, self._process.stdout, self._log):
             with contextlib.suppress(OSError):
                 if stream is not None:
                     stream.close()
@@ -93,7 +93,7 @@ class Worker:
     def _listen(self, deadline: float, timeout: float) -> bytes:
         assert self._process.stdout is not None
         pipe = self._process.stdout.fileno()
-        while b"\n" not in self._heard:
+        while b"\n" not in self._received:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.end()
@@ -102,8 +102,8 @@ class Worker:
                 piece = os.read(pipe, 1 << 20)
                 if not piece:
                     raise self._lost()
-                self._heard += piece
-        line, _, self._heard = self._heard.partition(b"\n")
+                self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
         return line
 
     def _lost(self) -> WorkerLost:
@@ -115,9 +115,9 @@ class Worker:
             ended = f"ended by {signal.Signals(-code).name}"
             if -code == signal.SIGKILL:
                 ended += " (often: out of memory)"
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - _TAIL))
-        lines = self._said.read().decode("utf-8", "replace").strip().splitlines()
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _TAIL))
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
         self.end()
         words = lines[-1] if lines else self._launch.codes.get(code or 0)
         return WorkerLost(f"{ended}: {words}" if words else ended)

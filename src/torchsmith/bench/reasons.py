@@ -123,13 +123,13 @@ def reasons(sides: Sequence[Contender], groups: Sequence[Compared]) -> tuple[Rea
         if item.verdict != "slower":
             continue
         other = known[item.against]
-        told: dict[str, str] = {}
+        found_reasons: dict[str, str] = {}
         for rule in rules():
             mine, its = yours[rule.trait], other[rule.trait]
             # The first that speaks of a trait says the most about it.
-            if rule.trait not in told and rule.speaks(item.group, item.device, mine, its):
-                told[rule.trait] = rule.say.format(yours=mine, other=its)
-        because = tuple(told.values()) or (
+            if rule.trait not in found_reasons and rule.speaks(item.group, item.device, mine, its):
+                found_reasons[rule.trait] = rule.say.format(yours=mine, other=its)
+        because = tuple(found_reasons.values()) or (
             "Nothing that torch says of its build differs: look at the machine, or profile it.",
         )
         found.append(Reason(item.against, item.device, item.group, item.speedup, because))

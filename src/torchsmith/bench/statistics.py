@@ -82,8 +82,8 @@ def trimmed_p(differences: Sequence[float]) -> float:
     return student_p(mean * len(inner) / math.sqrt(variance * count), freedom)
 
 
-def shift(differences: Sequence[float], alpha: float = ALPHA) -> Shift:
-    """Estimate what the differences have in common; `alpha` is the chance that it lies outside."""
+def shift(differences: Sequence[float]) -> Shift:
+    """Estimate what the differences have in common; ALPHA is the chance that it lies outside."""
     if not differences:
         raise ValueError("nothing was measured")
     count = len(differences)
@@ -94,7 +94,7 @@ def shift(differences: Sequence[float], alpha: float = ALPHA) -> Shift:
     )
     tail = signed_rank_tail(count)
     # So many means may lie outside at each end.
-    outside = sum(1 for chance in tail if chance <= alpha / 2)
+    outside = sum(1 for chance in tail if chance <= ALPHA / 2)
     edge = max(outside - 1, 0)
     return Shift(
         middle=median(means),

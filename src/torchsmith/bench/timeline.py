@@ -240,7 +240,7 @@ def _covered(bars: Sequence[Bar], cores: int) -> float:
 
 
 def _tail(bars: Sequence[Bar], cores: int, seconds: float) -> float:
-    """How long before the end every core was last in use."""
+    """Seconds from the last moment with every core in use to the end."""
     running, last = 0, 0.0
     for moment, change, _ in _changes(bars):
         if running >= cores:
@@ -250,7 +250,7 @@ def _tail(bars: Sequence[Bar], cores: int, seconds: float) -> float:
 
 
 def _peak(bars: Sequence[Bar]) -> int:
-    """The most memory compiles could have had at once, were each at its peak all the time."""
+    """The most memory compiles could hold at once, if each stayed at its peak."""
     most = now = 0
     for _, _, change in _changes(bars):
         now += change

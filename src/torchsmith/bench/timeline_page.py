@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import PurePath
 
-from torchsmith.bench.markup import VIEWPORT, WIDE, table, wide
+from torchsmith.bench.chart import VIEWPORT, WIDE, table, wide
 from torchsmith.bench.timeline import Bar, Chain, Headers, Link, Timeline
 
 _WIDTH, _LANE, _GAP = 1200, 22, 4

@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from torchsmith.bench.result import Compared, Measured, Noise, Verdict
-from torchsmith.bench.statistics import (
-    ALPHA,
-    FEWEST,
-    Shift,
-    adjusted,
-    log_ratios,
-    quantile,
-    shift,
-)
+from torchsmith.bench.statistics import ALPHA, FEWEST, Shift, adjusted, log_ratios, quantile, shift
 
 # The first side once more, in a process of its own. No name a person may give has a space.
 CONTROL = "first again"

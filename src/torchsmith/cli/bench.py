@@ -101,11 +101,11 @@ def bench(
     if read is not None:
         result = read_result(read)
     else:
-        from torchsmith.bench.compare import Wish, compare
-        from torchsmith.bench.sides import parse_sides
+        from torchsmith.bench.compare import Request, compare
+        from torchsmith.bench.launch import parse_sides
         from torchsmith.cli.show_bench import progress
 
-        wish = Wish(
+        request = Request(
             sides=parse_sides(sides or (), setting or ()),
             suite=suite.value,
             device=device.value,
@@ -119,7 +119,7 @@ def bench(
             python=python,
         )
         with progress() as told:
-            result = compare(wish, told.step, told.say)
+            result = compare(request, told.step, told.say)
     if output is not None:
         write_result(output, as_json(result))
     if html is not None:
@@ -148,7 +148,7 @@ def _drawn(result: Result, path: Path) -> str:
 def _list(
     suite: str, device: str, groups: Sequence[str], skip: Sequence[str], *, json: bool
 ) -> None:
-    from torchsmith.bench.suite import choose
+    from torchsmith.bench.measure import choose
     from torchsmith.cli.output import print_json
 
     devices = ("cpu", "cuda") if device == "both" else (device,)

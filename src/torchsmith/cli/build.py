@@ -120,7 +120,7 @@ def build(
     from torchsmith.engine.wheels import unpack
     from torchsmith.errors import UsageError
     from torchsmith.images.select import ensure_containers, ensure_images
-    from torchsmith.plan import subset
+    from torchsmith.plan.models import shipping
     from torchsmith.toolchain.huge_pages import ALLOCATOR
     from torchsmith.toolchain.packages import add_packages, ensure_packages
 
@@ -186,7 +186,7 @@ def build(
             json=json,
             quiet=quiet,
         )
-        step = list(subset.shipping(plan))
+        step = list(shipping(plan))
         if not built or not step or build_only:
             return
         root = Store(root.root)

@@ -49,8 +49,7 @@ def finish(
 
     from torchsmith.cli.output import print_json, tell
     from torchsmith.package.finish.design import Options
-    from torchsmith.package.finish.finish import finish_wheels, pins_in
-    from torchsmith.package.finish.report import lines
+    from torchsmith.package.finish.finish import finish_wheels, lines, pins_in
 
     made = finish_wheels(
         wheel,

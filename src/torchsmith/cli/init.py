@@ -30,10 +30,9 @@ def init(
     from torchsmith.cli.output import answer, print_content, print_json
     from torchsmith.errors import ConflictError, UsageError
     from torchsmith.files import write_result
-    from torchsmith.recipe.compose import COMMAND_LINE
+    from torchsmith.recipe.compose import COMMAND_LINE, commented_recipe
     from torchsmith.recipe.load import parse_recipe
     from torchsmith.recipe.presets import find_preset, presets
-    from torchsmith.recipe.template import commented_recipe
 
     if list_presets:
         rows = [{"name": item.name, "summary": item.summary} for item in presets()]

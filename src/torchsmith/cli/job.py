@@ -225,7 +225,7 @@ def import_(
     from torchsmith.errors import OutputError
     from torchsmith.files import write_result
     from torchsmith.jobs.importing import import_job
-    from torchsmith.recipe.job_file import job_file
+    from torchsmith.recipe.job import job_file
 
     made = import_job(file)
     text = job_file(made.job)

@@ -66,7 +66,7 @@ def parity(
         found = read_parity(read)
     else:
         from torchsmith.bench.compare import hold
-        from torchsmith.bench.sides import parse_sides
+        from torchsmith.bench.launch import parse_sides
         from torchsmith.cli.show_bench import progress
 
         with progress() as told:

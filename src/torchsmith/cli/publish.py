@@ -44,8 +44,7 @@ def publish(
     that is taken are refused.
     """
     from torchsmith.cli.output import tell
-    from torchsmith.ship.deliver import deliver
-    from torchsmith.ship.wishes import wished
+    from torchsmith.ship.deliver import deliver, order
 
     given = files or []
     recipe = given[0] if len(given) == 1 and given[0].suffix == ".toml" else None
@@ -53,7 +52,7 @@ def publish(
     loaded = None
     if recipe is not None or not (given or only_copy):
         loaded = wishes.loaded(recipe, preset, {})
-    wish = wished(
+    ordered = order(
         loaded,
         index=index,
         channel=channel,
@@ -66,11 +65,11 @@ def publish(
         work=work,
     )
     made = deliver(
-        wish.files if loaded is not None else given,
-        index=wish.index,
-        channel=wish.channel,
-        to=wish.to,
-        accounts=wish.accounts,
+        ordered.files if loaded is not None else given,
+        index=ordered.index,
+        channel=ordered.channel,
+        to=ordered.to,
+        accounts=ordered.accounts,
         dry_run=dry_run,
         say=tell,
     )

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from torchsmith.cli.output import counted
-from torchsmith.package.inspection import Inspection, Linkage, Provenance, Source
+from torchsmith.package.envelope import Source
+from torchsmith.package.inspection import Inspection, Linkage, Provenance
 from torchsmith.printable import printable
 
 _WIDTH = 100

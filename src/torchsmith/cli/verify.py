@@ -71,7 +71,7 @@ def verify(
         return
     from torchsmith.cli import planning
     from torchsmith.cli.output import tell
-    from torchsmith.package.reports import sign_report
+    from torchsmith.package.envelope import sign_report
     from torchsmith.plan.expects import expected
     from torchsmith.verify.report import keep as keep_report
     from torchsmith.verify.report import keep_beside

@@ -29,14 +29,12 @@ from torchsmith.errors import ConflictError, UsageError
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.inputs import check_file
-from torchsmith.plan import subset
 from torchsmith.plan.attest import Attest, Origin
-from torchsmith.plan.build import make_plan, with_keys
+from torchsmith.plan.build import in_place, make_plan, with_keys
 from torchsmith.plan.images import asked_of_engine
-from torchsmith.plan.in_place import in_place
 from torchsmith.plan.lock import LockError, is_lock, with_lock
-from torchsmith.plan.models import Cost, Fetch, Plan, Step, Task, digest
-from torchsmith.plan.pip import reported
+from torchsmith.plan.models import Cost, Fetch, Plan, Step, Task, build_only, digest
+from torchsmith.plan.shell import reported
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand, named
 from torchsmith.resolve.models import Refusal, Resolution, SourceChoice
@@ -150,7 +148,7 @@ def plan_recipe(
         loaded.recipe, resolved, shipped(), __version__, name=wanted.variant, here=wanted.here
     )
     if wanted.build_only:
-        plan = subset.build_only(plan)
+        plan = build_only(plan)
     if wanted.online:
         plan = with_network(plan)
     if not wanted.elsewhere and lacks_cache(plan):

@@ -37,7 +37,7 @@ from torchsmith.package.keys import keys_folder
 from torchsmith.plan.attest import HISTORY, is_attestation
 from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Step
-from torchsmith.sources.cache import DOWNLOADS
+from torchsmith.sources.download import DOWNLOADS
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.build_paths import Knows, understands
 

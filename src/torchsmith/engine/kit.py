@@ -32,8 +32,7 @@ from torchsmith.engine.disk import room
 from torchsmith.engine.trees import remove
 from torchsmith.errors import HostError
 from torchsmith.host.probe import ask
-from torchsmith.package.patchelf import patchelf_program
-from torchsmith.package.programs import change
+from torchsmith.package.patchelf import change, patchelf_program
 
 # To be raised when a kit is laid out in another way.
 _FORM = 3

@@ -21,7 +21,7 @@ from torchsmith.plan.lock import (
     is_locked_source,
 )
 from torchsmith.plan.models import Plan, Step
-from torchsmith.plan.pip import reported
+from torchsmith.plan.shell import reported
 
 _MOST_BYTES = 16 << 20
 # pip's own words for a file with other bytes than its requirement names.

@@ -9,7 +9,7 @@ from pathlib import Path
 from torchsmith.errors import HostError
 from torchsmith.host.models import Host
 from torchsmith.host.probe import ask, read_text
-from torchsmith.plan.formats import header_flags, include_folders
+from torchsmith.plan.companions import header_flags, include_folders
 from torchsmith.plan.models import Plan
 from torchsmith.resolve.models import FormatChoice, Resolution
 

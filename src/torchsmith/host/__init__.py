@@ -5,28 +5,7 @@
 handing in that machine's host, which ``Host.model_dump_json`` wrote there.
 """
 
-from torchsmith.host.models import (
-    Compiler,
-    Engine,
-    Host,
-    InstalledGpu,
-    Libc,
-    Library,
-    Python,
-    Tool,
-    Toolkit,
-)
+from torchsmith.host.models import Host
 from torchsmith.host.read import read_host
 
-__all__ = [
-    "Compiler",
-    "Engine",
-    "Host",
-    "InstalledGpu",
-    "Libc",
-    "Library",
-    "Python",
-    "Tool",
-    "Toolkit",
-    "read_host",
-]
+__all__ = ["Host", "read_host"]

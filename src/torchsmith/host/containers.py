@@ -1,16 +1,18 @@
-"""Container engines, and whether they would work now."""
+"""Container tools, and whether they would work now."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from typing import Literal
 
 from torchsmith.host.models import Engine
 from torchsmith.host.probe import Answer, Programs, first_version, together
 
+Name = Literal["podman", "buildah", "apptainer"]
+
 
 def read_engines(programs: Programs) -> tuple[Engine, ...]:
-    """Return the container engines that answer."""
+    """Return the container tools that answer."""
     readers: tuple[Callable[[Programs], Engine | None], ...] = (
         read_podman,
         read_docker,
@@ -20,23 +22,39 @@ def read_engines(programs: Programs) -> tuple[Engine, ...]:
     return tuple(engine for engine in together(lambda read: read(programs), readers) if engine)
 
 
-def read_podman(programs: Programs) -> Engine | None:
-    """Return podman, which needs no daemon."""
-    path = programs.find("podman")
-    version = _version(programs, path)
+def _daemonless(programs: Programs, name: Name, *others: str) -> Engine | None:
+    """A container tool that needs no daemon, under its own or an older name."""
+    path = programs.find(name, *others)
+    version = first_version(programs.run(path, "--version")) if path else None
     if path is None or version is None:
         return None
-    return Engine(name="podman", version=version, path=str(path), running=True)
+    detail = f"is {path.name}" if path.name in others else ""
+    return Engine(name=name, version=version, path=str(path), running=True, detail=detail)
+
+
+def read_podman(programs: Programs) -> Engine | None:
+    """Return podman."""
+    return _daemonless(programs, "podman")
+
+
+def read_buildah(programs: Programs) -> Engine | None:
+    """Return buildah."""
+    return _daemonless(programs, "buildah")
+
+
+def read_apptainer(programs: Programs) -> Engine | None:
+    """Return apptainer, which was called singularity."""
+    return _daemonless(programs, "apptainer", "singularity")
 
 
 def read_docker(programs: Programs) -> Engine | None:
     """Return docker, with what its client says when no daemon answers."""
     path = programs.find("docker")
-    said = programs.run(path, "--version") if path else None
-    version = first_version(said)
-    if path is None or said is None or version is None:
+    output = programs.run(path, "--version") if path else None
+    version = first_version(output)
+    if path is None or output is None or version is None:
         return None
-    if "podman" in said.lower():  # the podman-docker package
+    if "podman" in output.lower():  # the podman-docker package
         return Engine(
             name="docker", version=version, path=str(path), running=True, detail="is podman"
         )
@@ -57,26 +75,3 @@ def _complaint(answer: Answer | None) -> str:
     lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
     # Its last line: warnings about the client's configuration come first.
     return lines[-1][:300] if lines else "no docker daemon answers"
-
-
-def read_buildah(programs: Programs) -> Engine | None:
-    """Return buildah, which needs no daemon."""
-    path = programs.find("buildah")
-    version = _version(programs, path)
-    if path is None or version is None:
-        return None
-    return Engine(name="buildah", version=version, path=str(path), running=True)
-
-
-def read_apptainer(programs: Programs) -> Engine | None:
-    """Return apptainer, under its own or its older name."""
-    path = programs.find("apptainer", "singularity")
-    version = _version(programs, path)
-    if path is None or version is None:
-        return None
-    detail = "is singularity" if path.name == "singularity" else ""
-    return Engine(name="apptainer", version=version, path=str(path), running=True, detail=detail)
-
-
-def _version(programs: Programs, path: Path | None) -> str | None:
-    return first_version(programs.run(path, "--version")) if path else None

@@ -9,13 +9,7 @@ from pathlib import Path
 
 from torchsmith.facts.ranges import release
 from torchsmith.host.models import InstalledGpu, Library, Toolkit
-from torchsmith.host.probe import (
-    Programs,
-    first_version,
-    is_executable,
-    read_text,
-    together,
-)
+from torchsmith.host.probe import Programs, first_version, is_executable, read_text, together
 
 _HOMES = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")
 _RELEASE = re.compile(r"\bV(\d{1,3}\.\d{1,3}\.\d{1,5})\b")
@@ -86,22 +80,18 @@ def read_toolkit(programs: Programs, nvcc: Path) -> Toolkit | None:
 
 def _toolkit_root(programs: Programs, nvcc: Path) -> Path | None:
     above = Path(os.path.realpath(nvcc)).parent.parent
-    if _has_headers(above):
+    if any((place / "cuda.h").is_file() for place in _toolkit_includes(above)):
         return above
     # A script in another folder that calls the real one (/usr/local/bin/nvcc, Debian's
     # /usr/bin/nvcc): nvcc itself says where it stands, as CMake's FindCUDAToolkit asks it. It
     # says so only with a host compiler present; without one its toolkit is of no use either.
     answer = programs.ask(nvcc, "--dryrun", "-x", "cu", "-c", os.devnull, "-o", os.devnull)
-    said = _TOP.search(f"{answer.err}\n{answer.out}" if answer else "")
-    if said:
-        top = Path(os.path.realpath(said[1].strip()))
+    match = _TOP.search(f"{answer.err}\n{answer.out}" if answer else "")
+    if match:
+        top = Path(os.path.realpath(match[1].strip()))
         if top.is_dir():
             return top
     return None
-
-
-def _has_headers(folder: Path) -> bool:
-    return any((place / "cuda.h").is_file() for place in _toolkit_includes(folder))
 
 
 def _toolkit_includes(folder: Path) -> list[Path]:

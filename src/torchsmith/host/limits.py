@@ -93,7 +93,7 @@ def _number(path: Path) -> int | None:
 
 
 def read_cores(root: Path = Path("/")) -> int:
-    """Return the cores this process may use: its affinity, and its groups' CPU quota."""
+    """Return the cores this process may use, by its affinity and its groups' CPU quota."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except (OSError, AttributeError):

@@ -88,9 +88,9 @@ def _listen(
     process: subprocess.Popen[bytes], pipes: tuple[IO[bytes], IO[bytes]], deadline: float
 ) -> tuple[bytearray, bytearray] | None:
     """Collect both outputs until the program ends; `None` if it says too much."""
-    heard = (bytearray(), bytearray())
+    output = (bytearray(), bytearray())
     with selectors.DefaultSelector() as selector:
-        for pipe, buffer in zip(pipes, heard, strict=True):
+        for pipe, buffer in zip(pipes, output, strict=True):
             selector.register(pipe, selectors.EVENT_READ, buffer)
         while selector.get_map():
             left = deadline - time.monotonic()
@@ -109,7 +109,7 @@ def _listen(
                     selector.unregister(key.fileobj)
                 if len(key.data) > _MOST_OUTPUT:
                     return None
-    return heard
+    return output
 
 
 def run(

@@ -124,8 +124,8 @@ def read_compiler(programs: Programs, kind: Kind, path: Path, cxx: Path) -> Comp
     # gcc before 7 knows only -dumpversion, and from 7 on that may be the major version alone;
     # given both, each prints all it has. clang imitates gcc 4.2.1 there, in older releases.
     asks = ("-dumpfullversion", "-dumpversion") if kind == "gcc" else ("--version",)
-    said = programs.run(cxx, *asks)
-    version = first_version(said)
+    output = programs.run(cxx, *asks)
+    version = first_version(output)
     if version is None:
         return None
     return Compiler(kind=kind, version=version, path=str(path), cxx=str(cxx))

@@ -53,10 +53,10 @@ def read_system(root: Path = Path("/")) -> str:
 def read_libc(programs: Programs, root: Path = Path("/")) -> Libc | None:
     """Return the C library: glibc says it itself, musl through its loader."""
     try:
-        said = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        name = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (OSError, ValueError):
         return read_musl(programs, root)
-    version = first_version(said)
+    version = first_version(name)
     return Libc(kind="glibc", version=version) if version else read_musl(programs, root)
 
 
@@ -87,16 +87,14 @@ def read_l4t(root: Path = Path("/")) -> str | None:
 
 def read_cpu_name(programs: Programs, root: Path = Path("/")) -> str:
     """Return the CPU's name; on ARM the kernel gives numbers only, and lscpu has the names."""
-    found = re.search(r"^model name\s*:\s*(\S.*)$", _cpuinfo(root), re.MULTILINE)
+    found = re.search(
+        r"^model name\s*:\s*(\S.*)$", read_text(root / "proc/cpuinfo") or "", re.MULTILINE
+    )
     if found is None:
         lscpu = programs.find("lscpu")
-        said = programs.run(lscpu) if lscpu else None
-        found = re.search(r"^Model name:\s*(\S.*)$", said or "", re.MULTILINE)
+        output = programs.run(lscpu) if lscpu else None
+        found = re.search(r"^Model name:\s*(\S.*)$", output or "", re.MULTILINE)
     return found[1].strip() if found else ""
-
-
-def _cpuinfo(root: Path) -> str:
-    return read_text(root / "proc/cpuinfo") or ""
 
 
 def read_pythons(programs: Programs, running: Path | None = None) -> tuple[Python, ...]:
@@ -114,10 +112,12 @@ def _python_candidates(programs: Programs) -> Iterator[Path]:
         # version they hold, which refuses all but the selected one. The versions themselves
         # are beside it.
         manager = path.parent.parent
-        held = _listed(manager / "versions", "*") + _listed(manager / "installs/python", "*")
-        if path.parent.name == "shims" and held:
-            held.sort(key=lambda folder: release(first_version(folder.name) or "0"), reverse=True)
-            yield from (folder / "bin" / path.name for folder in held)
+        versions = _listed(manager / "versions", "*") + _listed(manager / "installs/python", "*")
+        if path.parent.name == "shims" and versions:
+            versions.sort(
+                key=lambda folder: release(first_version(folder.name) or "0"), reverse=True
+            )
+            yield from (folder / "bin" / path.name for folder in versions)
         else:
             yield path
 
@@ -146,10 +146,10 @@ def read_python(programs: Programs, path: Path) -> Python | None:
     """Say what an interpreter is; `None` unless it is a working CPython 3."""
     if (known := _from_headers(path)) is not None:
         return known
-    said = (programs.run(path, "-I", "-S", "-c", _PYTHON_ASKS) or "").split("\n")
-    if len(said) < 6 or said[:2] != ["torchsmith", "cpython"]:
+    lines = (programs.run(path, "-I", "-S", "-c", _PYTHON_ASKS) or "").split("\n")
+    if len(lines) < 6 or lines[:2] != ["torchsmith", "cpython"]:
         return None
-    version, executable, prefix, flags = said[2:6]
+    version, executable, prefix, flags = lines[2:6]
     if first_version(version) != version or not executable:
         return None
     name = ".".join(version.split(".")[:2]) + flags

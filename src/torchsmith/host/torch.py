@@ -24,6 +24,7 @@ _ASKS = (
     " print(json.dumps([platform.python_version(), os.path.dirname(origin) if origin else '',"
     " [p for p in own if os.path.isdir(p)], getattr(sys, 'abiflags', '')]))"
 )
+_RECORD = "torch-*.dist-info/RECORD"
 _VERSION = re.compile(r"^__version__ = ['\"]([0-9][0-9A-Za-z.+]*)['\"]", re.MULTILINE)
 _CUDA = re.compile(r"^cuda(?:: Optional\[str\])? = ['\"]([0-9.]+)['\"]", re.MULTILINE)
 
@@ -46,9 +47,9 @@ def environment_python(programs: Programs, environment: str, python: str) -> Pat
 def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
     """The torch an interpreter would import; `None` if it has none that says what it is."""
     # -E: what PYTHONPATH adds does not reach a build.
-    said = programs.run(python, "-E", "-c", _ASKS) or ""
+    output = programs.run(python, "-E", "-c", _ASKS) or ""
     try:
-        version, module, packages, flags = json.loads(said.strip().rpartition("\n")[2])
+        version, module, packages, flags = json.loads(output.strip().rpartition("\n")[2])
     except (ValueError, TypeError):
         return None
     about_file = Path(module) / "version.py"
@@ -65,7 +66,8 @@ def read_torch(programs: Programs, python: Path) -> InstalledTorch | None:
         path=str(python.absolute()),
         module=module,
         packages=tuple(packages),
-        evidence=tuple(str(path) for path in (about_file, *_records(Path(module)))),
+        # The list of its files with their hashes, which only a torch in development lacks.
+        evidence=(str(about_file), *map(str, sorted(Path(module).parent.glob(_RECORD)))),
         beside=_distributions(packages),
     )
 
@@ -87,15 +89,10 @@ def _distributions(folders: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _records(module: Path) -> list[Path]:
-    """The list of its files with their hashes, which only a torch in development lacks."""
-    return sorted(module.parent.glob("torch-*.dist-info/RECORD"))
-
-
 def read_torches(
-    programs: Programs, wishes: Iterable[tuple[str, str]]
+    programs: Programs, places: Iterable[tuple[str, str]]
 ) -> tuple[InstalledTorch, ...]:
     """The torches meant by pairs of an environment's folder and a Python's version."""
-    pythons = [environment_python(programs, *wish) for wish in dict.fromkeys(wishes)]
+    pythons = [environment_python(programs, *place) for place in dict.fromkeys(places)]
     read = [read_torch(programs, python) for python in dict.fromkeys(pythons) if python]
     return tuple(item for item in read if item)

@@ -22,8 +22,7 @@ from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.positions import key_lines
 from torchsmith.recipe.problems import problems_of
 from torchsmith.recipe.reading import read_file
-from torchsmith.recipe.section import Section, unique_names
-from torchsmith.recipe.values import size_bytes
+from torchsmith.recipe.values import Section, size_bytes, unique_names
 
 
 class Jobs(Section):

@@ -1,4 +1,4 @@
-"""What lies in an artifact: its own words about itself, and every shared library.
+"""The contents of an artifact: its metadata, and every shared library.
 
 Nothing is unpacked to disk and nothing in it is believed: it may be cut short, lie about its
 sizes or name files outside itself.
@@ -238,12 +238,12 @@ def _wheel(path: Path, seen: _Seen) -> dict[str, object]:
     except InvalidWheelFilename as error:
         raise ValueError from error
     (metadata,) = [text for name, text in seen.texts.items() if name.endswith("/METADATA")]
-    said = HeaderParser().parsestr(metadata)
+    fields = HeaderParser().parsestr(metadata)
     return {
         "name": str(name),
         "version": str(version),
         "tags": tuple(sorted(map(str, tags))),
-        "requires": tuple(said.get_all("Requires-Dist") or ()),
+        "requires": tuple(fields.get_all("Requires-Dist") or ()),
     }
 
 

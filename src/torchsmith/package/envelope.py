@@ -6,6 +6,7 @@ https://github.com/in-toto/attestation/blob/main/spec/v1/bundle.md
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.errors import UsageError, VerificationError
+from torchsmith.files import write_result
 from torchsmith.foreign import decode
-from torchsmith.package.keys import PublicKey
+from torchsmith.package.keys import PublicKey, signer
 from torchsmith.plan.attest import attestations
 from torchsmith.sources.tree import file_hash
+from torchsmith.verify.report import Report, beside
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
@@ -32,7 +35,7 @@ _LARGEST = 64 << 20
 
 
 class SignatureError(VerificationError):
-    """An artifact is not vouched for; `state` says in a word what is wrong."""
+    """No trusted signature covers an artifact; `state` says in a word what is wrong."""
 
     def __init__(self, state: str, message: str, hint: str) -> None:
         super().__init__(message, hint)
@@ -74,6 +77,11 @@ class Signed:
 def envelope_path(artifact: Path) -> Path:
     """Where what is signed about an artifact lies."""
     return artifact.with_name(attestations(artifact.name)[1])
+
+
+def bill_path(artifact: Path) -> Path:
+    """Where an artifact's bill of materials lies."""
+    return artifact.with_name(attestations(artifact.name)[0])
 
 
 def seal(statement: bytes, signer: Signer) -> bytes:
@@ -127,8 +135,8 @@ def _read(envelope: Envelope, path: Path) -> Claim:
     try:
         if envelope.payload_type != PAYLOAD_TYPE:
             raise ValueError
-        said = decode(envelope.payload, _Statement)
-        if said.type != STATEMENT:
+        statement = decode(envelope.payload, _Statement)
+        if statement.type != STATEMENT:
             raise ValueError
     except (ValueError, msgspec.MsgspecError):
         raise SignatureError(
@@ -136,8 +144,10 @@ def _read(envelope: Envelope, path: Path) -> Claim:
             f"what is signed in {path.name} is not an in-toto statement",
             "Get it again from whoever built the artifact.",
         ) from None
-    subjects = tuple((item.name, item.digest.get("sha256", "")) for item in said.subject)
-    return Claim(tuple(envelope.signatures), said.predicate_type, said.predicate, subjects)
+    subjects = tuple((item.name, item.digest.get("sha256", "")) for item in statement.subject)
+    return Claim(
+        tuple(envelope.signatures), statement.predicate_type, statement.predicate, subjects
+    )
 
 
 def kinds_in(path: Path) -> list[tuple[bytes, str]]:
@@ -152,7 +162,7 @@ def kinds_in(path: Path) -> list[tuple[bytes, str]]:
 
 
 def claims(artifact: Path) -> tuple[Claim, ...]:
-    """What is said about an artifact, whether or not anybody trusted says it."""
+    """Every statement about an artifact, whether or not a trusted key signed it."""
     path = envelope_path(artifact)
     return tuple(_read(envelope, path) for envelope in _open(path))
 
@@ -264,22 +274,89 @@ def _about(claim: Claim, artifact: Path, digest: str) -> None:
     )
 
 
-class _Byproduct(Struct, frozen=True):
+class Source(Struct, frozen=True):
+    """A source, as provenance names it."""
+
     name: str = ""
+    uri: str = ""
     digest: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+
+
+class _Compiler(Struct, frozen=True):
+    kind: str = ""
+    version: str = ""
+
+
+class _Resolution(Struct, frozen=True):
+    compiler: _Compiler = _Compiler()
+
+
+class _Internal(Struct, frozen=True):
+    env: Mapping[str, str] = {}
+    resolution: _Resolution = _Resolution()
+
+
+class _External(Struct, frozen=True):
+    recipe: Mapping[str, object] = {}
+    variant: str = ""
+
+
+class _Definition(Struct, frozen=True, rename="camel"):
+    external_parameters: _External = _External()
+    internal_parameters: _Internal = _Internal()
+    resolved_dependencies: tuple[Source, ...] = ()
+
+
+class _Builder(Struct, frozen=True):
+    version: Mapping[str, str] = {}
+
+
+class _Metadata(
+    Struct, frozen=True, rename={"started_on": "startedOn", "finished_on": "finishedOn"}
+):
+    started_on: str = ""
+    finished_on: str = ""
+    torchsmith_network: str = ""
 
 
 class _RunDetails(Struct, frozen=True):
-    byproducts: tuple[_Byproduct, ...] = ()
+    builder: _Builder = _Builder()
+    metadata: _Metadata = _Metadata()
+
+
+class Predicate(Struct, frozen=True, rename="camel"):
+    """What SLSA provenance says, as far as it is read here."""
+
+    build_definition: _Definition = _Definition()
+    run_details: _RunDetails = _RunDetails()
+
+
+def read_predicate(claim: Claim) -> Predicate | None:
+    """The provenance in a statement; None where it is not of that form."""
+    try:
+        return msgspec.convert(claim.predicate, Predicate)
+    except msgspec.ValidationError:
+        return None
+
+
+class _File(Struct, frozen=True):
+    name: str = ""
+    digest: dict[str, str] = {}
+
+
+class _Byproducts(Struct, frozen=True):
+    byproducts: tuple[_File, ...] = ()
 
 
 def byproducts(claim: Claim) -> dict[str, str]:
     """The documents a statement vouches for: the sha256 of each, by its name."""
     try:
-        run = msgspec.convert(claim.predicate.get("runDetails", {}), _RunDetails)
+        details = msgspec.convert(claim.predicate.get("runDetails", {}), _Byproducts)
     except msgspec.ValidationError:
         return {}
-    names = {item.name.rpartition("/")[2]: item.digest.get("sha256", "") for item in run.byproducts}
+    files = details.byproducts
+    names = {item.name.rpartition("/")[2]: item.digest.get("sha256", "") for item in files}
     return {name: sha256 for name, sha256 in names.items() if name not in ("", ".", "..")}
 
 
@@ -295,3 +372,54 @@ def _with_its_bill(claim: Claim, artifact: Path) -> None:
                 f"{path.name} is not the bill of materials that was signed",
                 "It was changed afterwards: get it again from whoever built the artifact.",
             )
+
+
+# https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md
+TEST_RESULT = "https://in-toto.io/attestation/test-result/v0.1"
+_RESULTS = {"pass": "PASSED", "warn": "WARNED", "fail": "FAILED"}
+
+
+class _Result(Struct, frozen=True):
+    configuration: tuple[_File, ...] = ()
+
+
+def sign_report(report: Report, artifact: Path) -> Path:
+    """Sign the report that lies beside an artifact; the statement joins those about it."""
+    document = beside(artifact)
+    statement = {
+        "_type": STATEMENT,
+        "subject": [{"name": artifact.name, "digest": {"sha256": file_hash(artifact)}}],
+        "predicateType": TEST_RESULT,
+        "predicate": {
+            "result": _RESULTS[report.rating],
+            "configuration": [{"name": document.name, "digest": {"sha256": file_hash(document)}}],
+        },
+    }
+    path = envelope_path(artifact)
+    # An older report is replaced: it is about a file that is no longer there.
+    kept = [line for line, kind in kinds_in(path) if kind != TEST_RESULT]
+    sealed = seal(json.dumps(statement, sort_keys=True).encode(), signer())
+    write_result(path, b"".join([*kept, sealed]))
+    return path
+
+
+def report_signer(
+    artifact: Path, keys: Sequence[PublicKey], digest: str, made: Signed | None
+) -> str:
+    """The id of the trusted key that vouches for the report beside an artifact; empty if none.
+
+    Whoever signed how it was made signed the report of that build, too.
+    """
+    try:
+        found = hashlib.sha256(beside(artifact).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+    if made is not None and byproducts(made.claim).get(beside(artifact).name) == found:
+        return made.signer.id
+    try:
+        signed = check(artifact, keys, digest, predicate=TEST_RESULT)
+        result = msgspec.convert(signed.claim.predicate, _Result)
+    except (SignatureError, msgspec.ValidationError):
+        return ""
+    digests = {item.digest.get("sha256") for item in result.configuration}
+    return signed.signer.id if found in digests else ""

@@ -11,11 +11,20 @@ from msgspec import Struct
 
 from torchsmith.errors import TorchsmithError
 from torchsmith.package.contents import Contents, Kind, read_contents
-from torchsmith.package.envelope import PROVENANCE, Claim, SignatureError, Signed, check, claims
+from torchsmith.package.envelope import (
+    PROVENANCE,
+    Claim,
+    SignatureError,
+    Signed,
+    Source,
+    bill_path,
+    check,
+    claims,
+    read_predicate,
+    report_signer,
+)
 from torchsmith.package.keys import trusted_keys
 from torchsmith.package.materials import outside
-from torchsmith.package.reports import report_signer
-from torchsmith.package.sbom import bill_path
 from torchsmith.verify.binary import Library, version_key
 from torchsmith.verify.fatbin import order
 from torchsmith.verify.linkage import baseline, newest
@@ -44,15 +53,6 @@ class Linkage(Struct, frozen=True):
     manylinux: str = ""
     gpu: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
-
-
-class Source(Struct, frozen=True):
-    """A source, as provenance names it."""
-
-    name: str
-    uri: str = ""
-    digest: Mapping[str, str] = {}
-    annotations: Mapping[str, str] = {}
 
 
 class Provenance(Struct, frozen=True):
@@ -89,7 +89,7 @@ class Verification(Struct, frozen=True):
 
 
 class Inspection(Struct, frozen=True):
-    """Everything that can be told of an artifact without running it."""
+    """Everything that is known of an artifact without running it."""
 
     file: str
     kind: Kind
@@ -211,64 +211,19 @@ def _signature(path: Path, sha256: str) -> tuple[Signature, Claim | None, Signed
         return Signature("trusted", signed.signer.id, signed.signer.own), signed.claim, signed
     claim: Claim | None = None
     if state in _UNTOUCHED:
-        said = claims(path)
-        claim = next((item for item in said if item.predicate_type == PROVENANCE), None)
+        found = claims(path)
+        claim = next((item for item in found if item.predicate_type == PROVENANCE), None)
         if claim is not None and sha256 not in dict(claim.subjects).values():
             claim = None
     keys = ", ".join(claim.keys) if claim else ""
     return Signature(state, keys, message=message), claim, None
 
 
-class _Compiler(Struct, frozen=True):
-    kind: str = ""
-    version: str = ""
-
-
-class _Resolution(Struct, frozen=True):
-    compiler: _Compiler = _Compiler()
-
-
-class _Internal(Struct, frozen=True):
-    env: Mapping[str, str] = {}
-    resolution: _Resolution = _Resolution()
-
-
-class _External(Struct, frozen=True):
-    recipe: Mapping[str, object] = {}
-    variant: str = ""
-
-
-class _Definition(Struct, frozen=True, rename="camel"):
-    external_parameters: _External = _External()
-    internal_parameters: _Internal = _Internal()
-    resolved_dependencies: tuple[Source, ...] = ()
-
-
-class _Builder(Struct, frozen=True):
-    version: Mapping[str, str] = {}
-
-
-class _Metadata(Struct, frozen=True, rename="camel"):
-    started_on: str = ""
-    finished_on: str = ""
-
-
-class _Run(Struct, frozen=True):
-    builder: _Builder = _Builder()
-    metadata: _Metadata = _Metadata()
-
-
-class _Predicate(Struct, frozen=True, rename="camel"):
-    build_definition: _Definition
-    run_details: _Run
-
-
 def _provenance(claim: Claim) -> Provenance | None:
-    try:
-        said = msgspec.convert(claim.predicate, _Predicate)
-    except msgspec.ValidationError:
+    predicate = read_predicate(claim)
+    if predicate is None or not {"buildDefinition", "runDetails"} <= claim.predicate.keys():
         return None
-    definition, run = said.build_definition, said.run_details
+    definition, run = predicate.build_definition, predicate.run_details
     compiler = definition.internal_parameters.resolution.compiler
     items = definition.resolved_dependencies
     return Provenance(

@@ -214,7 +214,7 @@ def _day(text: str) -> str:
 
 
 def trust(path: Path, until: str = "") -> PublicKey:
-    """Believe what a key signed from now on, to the end of a day if one is named."""
+    """Trust what a key signed from now on, to the end of a day if one is named."""
     key = read_public(path)
     if key.revoked:
         raise UsageError(
@@ -234,7 +234,7 @@ def _keep(key: PublicKey, until: str = "") -> PublicKey:
 
 
 def trusted_keys() -> tuple[PublicKey, ...]:
-    """This machine's own key, where it has one, and those it was told to trust.
+    """This machine's own key, where it has one, and those its user trusts.
 
     Expired and revoked ones are among them, marked as such: whose they are can still be said.
     """
@@ -246,23 +246,28 @@ def trusted_keys() -> tuple[PublicKey, ...]:
 def _others(folder: Path) -> list[PublicKey]:
     if not folder.is_dir():
         return []
-    found: list[PublicKey] = []
-    for path in sorted(folder.glob("*.pem")):
-        try:
-            why = _who_else(folder) or who_else_writes(path)
-            content = b"" if why else read_plain(path, _LONGEST)
-        except OSError as error:
-            raise HostError(
-                f"the trusted key {path} cannot be read: {error.strerror}", "Remove it."
-            ) from None
-        if why:
-            raise HostError(
-                f"somebody else may have written a trusted key: {why}",
-                f"Look through {folder}, remove what you did not put there, and make it yours "
-                "alone: chown, chmod -R go-w.",
-            )
-        found.append(_public(path, content))
-    return found
+    advice = (
+        f"Look through {folder}, remove what you did not put there, and make it yours alone: "
+        "chown, chmod -R go-w."
+    )
+    return [
+        _public(path, _own_file(path, "a trusted key", advice))
+        for path in sorted(folder.glob("*.pem"))
+    ]
+
+
+def _own_file(path: Path, what: str, advice: str) -> bytes:
+    """A file of this folder that nobody else can have written."""
+    try:
+        why = _who_else(path.parent) or who_else_writes(path)
+        content = b"" if why else read_plain(path, _LONGEST)
+    except OSError as error:
+        raise HostError(
+            f"{what} cannot be read, {path}: {error.strerror}", "Remove it, or mend its rights."
+        ) from None
+    if why:
+        raise HostError(f"somebody else may have written {what}: {why}", advice)
+    return content
 
 
 def _revoked() -> Path:
@@ -274,16 +279,7 @@ def revoked_keys() -> frozenset[str]:
     path = _revoked()
     if not path.exists() and not path.is_symlink():
         return frozenset()
-    try:
-        why = _who_else(path.parent) or who_else_writes(path)
-        content = read_plain(path, _LONGEST)
-    except OSError as error:
-        raise HostError(f"the list of revoked keys {path} cannot be read: {error}") from None
-    if why:
-        raise HostError(
-            f"somebody else may have changed the list of revoked keys: {why}", f"chmod 600 {path}"
-        )
-    return frozenset(_ids(content, path))
+    return frozenset(_ids(_own_file(path, "the list of revoked keys", f"chmod 600 {path}"), path))
 
 
 def _ids(content: bytes, path: Path) -> list[str]:
@@ -300,7 +296,7 @@ def _ids(content: bytes, path: Path) -> list[str]:
 
 
 def revoke(keys: Sequence[str]) -> tuple[str, ...]:
-    """Believe keys no more: each an id, a file with a public key, or a list of ids."""
+    """Stop trusting keys: each an id, a file with a public key, or a list of ids."""
     wanted: list[str] = []
     for key in keys:
         if _ID.fullmatch(key):

@@ -13,30 +13,101 @@ runs as a step of a plan, in its work folder; see torchsmith.plan.packages.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from torchsmith.errors import DiskFullError, OutputError, UsageError
+from torchsmith.errors import UsageError
+from torchsmith.files import whole_file
 from torchsmith.host.limits import read_cores
 from torchsmith.inputs import check_file, one_file
-from torchsmith.package.cmake_config import looked_for, relocatable
-from torchsmith.package.pack import EARLIEST, DosDate, Member, ZipWriter, packed_members
+from torchsmith.package.pack import EARLIEST, Member, ZipWriter, packed_members, writing
 from torchsmith.package.patchelf import Patch, patch
 from torchsmith.plan.packages import Libtorch, archive_name
 from torchsmith.tasks import run_task
 from torchsmith.verify.binary import Library, looks_shared, version_key
 from torchsmith.verify.linkage import baseline
 from torchsmith.verify.wheelfile import Wheel, read_wheel
+
+# Lists of libraries and folders, in the files CMake writes for the targets of an installation.
+_LISTS = re.compile(
+    r"^  (?P<name>(?:INTERFACE_(?:LINK_LIBRARIES|LINK_DIRECTORIES|(?:SYSTEM_)?INCLUDE_DIRECTORIES)"
+    r'|IMPORTED_LINK_(?:DEPENDENT|INTERFACE)_LIBRARIES_\w+)) "(?P<items>[^"\n]*)"\n',
+    re.MULTILINE,
+)
+# A path by itself, or inside \$<LINK_ONLY:…>.
+_ABSOLUTE = re.compile(r"(?:\\\$<[A-Z_]+:)?/")
+_ATEN = re.compile(r'(?<=set\(ATEN_INCLUDE_DIR )"/[^"\n]*"')
+_PROTOBUF = re.compile(r"(?<=# Protobuf\nif\()(?:OFF|0|FALSE)(?=\)\n)")
+_CAFFE2 = "find_package(Caffe2 REQUIRED PATHS ${CMAKE_CURRENT_LIST_DIR}/../Caffe2)"
+_OWN = re.compile(r'(find_library\(\S+ \S+ PATHS "\$\{TORCH_INSTALL_PREFIX\}/lib")\)')
+# Inside libtorch_cpu.so, and looked for beside it all the same.
+_KINETO = re.compile(r"(?<=^if\()(?:ON|1|TRUE)(?=\)\n  append_torchlib_if_found\(kineto\))", re.M)
+_LOOKED_FOR = re.compile(
+    r'^if ?\((?:ON|1|TRUE)\)\n(?:(?:[ \t].*)?\n)*?[ \t]+include\("\$\{CMAKE_CURRENT_LIST_DIR\}'
+    r'/public/(gflags|glog|cuda|LoadHIP|xpu)\.cmake"\)',
+    re.MULTILINE,
+)
+
+
+# CMake's files are written for the machine that built torch: they ask for libraries by their paths
+# there, and look again for packages that torch was linked with. A program that links with a shared
+# library needs neither: the library names what it needs itself.
+
+
+def relocatable(name: str, text: str) -> tuple[str, tuple[str, ...]]:
+    """A file of share/cmake as it should be anywhere, and what was changed in it."""
+    last = name.rpartition("/")[2]
+    changes: list[str] = []
+
+    def said(pattern: re.Pattern[str], new: str, what: str, text: str) -> str:
+        text, count = pattern.subn(new, text)
+        changes.extend([what] if count else [])
+        return text
+
+    if last == "ATenConfig.cmake":
+        here = r'"${CMAKE_CURRENT_LIST_DIR}/../../../include"'
+        text = said(_ATEN, here, "the folder of headers is found from the file itself", text)
+    elif last == "Caffe2Config.cmake":
+        text = said(_PROTOBUF, "ON", "protobuf is not looked for: libtorch names its own", text)
+    elif last == "TorchConfig.cmake":
+        own = re.compile(re.escape(_CAFFE2))
+        only = _CAFFE2.removesuffix(")") + " NO_DEFAULT_PATH)"
+        what = "its own libraries are taken, whatever other torch a machine has"
+        text = said(own, only.replace("\\", "\\\\"), what, text)
+        text = _OWN.sub(r"\1 NO_DEFAULT_PATH)", text)
+        kineto = 'EXISTS "${TORCH_INSTALL_PREFIX}/lib/libkineto.a"'
+        text = said(_KINETO, kineto, "no warning that there is no kineto by itself", text)
+    elif "Targets" in last:
+        text, dropped = _without_paths(text)
+        if dropped:
+            changes.append(f"paths of the building machine are gone: {', '.join(dropped)}")
+    return text, tuple(changes)
+
+
+def _without_paths(text: str) -> tuple[str, list[str]]:
+    dropped: dict[str, None] = {}
+
+    def kept(match: re.Match[str]) -> str:
+        items = match["items"].split(";")
+        stay = [item for item in items if not _ABSOLUTE.match(item)]
+        dropped.update(dict.fromkeys(item for item in items if item not in stay))
+        return f'  {match["name"]} "{";".join(stay)}"\n'
+
+    return _LISTS.sub(kept, text), list(dropped)
+
+
+def looked_for(text: str) -> Iterator[str]:
+    """What Caffe2Config.cmake has to find on the machine where a program is built."""
+    for match in _LOOKED_FOR.finditer(text):
+        yield {"LoadHIP": "ROCm", "cuda": "a CUDA toolkit", "xpu": "oneAPI"}.get(match[1], match[1])
+
 
 TOP = "libtorch"
 _PARTS = ("bin", "include", "lib", "share")
@@ -48,7 +119,6 @@ _TESTS = re.compile(
     r"bin/(?:test_|upgrader_models/|[^/]*(?:Test|\.ptl?)$)"
     r"|lib/lib(?:[^/]*_test|backend_with_compiler|aoti_custom_ops)\.so"
 )
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Contents(Struct, frozen=True):
@@ -95,39 +165,24 @@ def pack_libtorch(
     """Write the archive of a torch wheel into a folder, whole or not at all."""
     tree = _tree(wheel)
     target = folder / tree.contents.archive
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with (
             zipfile.ZipFile(wheel) as archive,
             tempfile.TemporaryDirectory(dir=folder, prefix=".libtorch-") as scratch,
+            whole_file(target) as file,
         ):
-            members = list(_members(tree, archive, Path(scratch)))
+            # The largest first, so that no core is left with one at the end.
+            members = sorted(
+                _members(tree, archive, Path(scratch)),
+                key=lambda member: (-member.size, member.name),
+            )
             date = max((info.date_time for info in archive.infolist()), default=EARLIEST)
-            _write(members, part, max(date, EARLIEST), threads or read_cores())
-        part.replace(target)
-    except OSError as error:
-        if error.errno in _NO_ROOM:
-            raise DiskFullError(str(folder)) from None
-        raise OutputError(
-            f"{target} cannot be written: {error.strerror}", "Name another place with --output."
-        ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
+            writer = ZipWriter(file, max(date, EARLIEST))
+            for packed, _ in packed_members(members, threads or read_cores()):
+                writer.add(packed)
+            writer.close()
     return tree.contents, target
-
-
-def _write(members: Iterable[Member], part: Path, date: DosDate, threads: int) -> None:
-    # The largest first, so that no core is left with one at the end.
-    ordered = sorted(members, key=lambda member: (-member.size, member.name))
-    with part.open("wb") as file:
-        writer = ZipWriter(file, date)
-        for packed, _ in packed_members(ordered, threads):
-            writer.add(packed)
-        writer.close()
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _members(tree: _Tree, archive: zipfile.ZipFile, folder: Path) -> Iterator[Member]:
@@ -231,13 +286,13 @@ def _needed_of(
     """The libraries a repaired wheel brings along that something in the archive needs."""
     there = {name.rpartition("/")[2]: name for name in read.files if name.startswith(_VENDORED)}
     found: dict[str, str] = {}
-    waiting = [libraries[source] for source in sources.values() if source in libraries]
-    while waiting:
-        for name in waiting.pop().needed:
+    queue = [libraries[source] for source in sources.values() if source in libraries]
+    while queue:
+        for name in queue.pop().needed:
             place = f"lib/{name}"
             if name in there and place not in sources and place not in found:
                 found[place] = there[name]
-                waiting.append(libraries[there[name]])
+                queue.append(libraries[there[name]])
     return dict(sorted(found.items()))
 
 
@@ -323,13 +378,13 @@ def _brought(library: str) -> str:
     return f"  ({bringer} on PyPI)" if bringer else ""
 
 
-def _pack(given: Libtorch) -> None:
-    made, target = pack_libtorch(one_file(given.wheel), Path(given.archive).parent)
-    if target != Path(given.archive):
+def _pack(libtorch: Libtorch) -> None:
+    made, target = pack_libtorch(one_file(libtorch.wheel), Path(libtorch.archive).parent)
+    if target != Path(libtorch.archive):
         # Found by nobody under another name.
         target.unlink()
         raise UsageError(
-            f"{given.wheel} makes {target.name}, and {given.archive} was planned",
+            f"{libtorch.wheel} makes {target.name}, and {libtorch.archive} was planned",
             "The wheel is not of the version or platform that was asked for.",
         )
     print(readme(made), end="", flush=True)

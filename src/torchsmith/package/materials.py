@@ -14,8 +14,7 @@ from torchsmith.host.system import read_system
 from torchsmith.package.contents import Contents
 from torchsmith.package.origins import Taken, Tree
 from torchsmith.plan.attest import Attest, Change, Subject
-from torchsmith.verify.linkage import baseline, brings
-from torchsmith.verify.loader import library_places
+from torchsmith.verify.linkage import baseline, brings, library_places
 
 # dpkg is asked here and nowhere else; on a system without it, libraries have no owner.
 # It reads the lists of all packages: on a busy machine that takes a while.
@@ -46,8 +45,8 @@ def _owner(path: str) -> Owner | None:
     # Since /lib became a link to /usr/lib, dpkg may know a file by either name.
     names = dict.fromkeys([real, path, real.removeprefix("/usr"), f"/usr{path}"])
     for name in names:
-        said = run(["dpkg-query", "--search", name], timeout=_PATIENCE)
-        package, colon, _ = (said or "").partition(": ")
+        output = run(["dpkg-query", "--search", name], timeout=_PATIENCE)
+        package, colon, _ = (output or "").partition(": ")
         if colon and not package.startswith("diversion"):
             return _package(package.split(",")[0])
     return None
@@ -55,8 +54,8 @@ def _owner(path: str) -> Owner | None:
 
 def _package(name: str) -> Owner | None:
     form = "${Package}\\t${Version}\\t${Architecture}\\t${source:Package}"
-    said = run(["dpkg-query", "--show", f"--showformat={form}", name], timeout=_PATIENCE)
-    fields = (said or "").split("\t")
+    output = run(["dpkg-query", "--show", f"--showformat={form}", name], timeout=_PATIENCE)
+    fields = (output or "").split("\t")
     return Owner(*fields) if len(fields) == 4 else None
 
 
@@ -81,7 +80,7 @@ class Materials(Struct, frozen=True):
     for them; `date` is its source's.
     """
 
-    told: Attest
+    plan: Attest
     subject: Subject
     contents: Contents
     trees: tuple[Tree, ...]
@@ -96,8 +95,8 @@ class Materials(Struct, frozen=True):
     @property
     def compiler(self) -> tuple[str, str]:
         """Kind and version."""
-        said = self.told.resolution.get("compiler")
-        table = said if isinstance(said, dict) else {}
+        compiler = self.plan.resolution.get("compiler")
+        table = compiler if isinstance(compiler, dict) else {}
         return str(table.get("kind", "")), str(table.get("version", ""))
 
 
@@ -117,7 +116,7 @@ def is_vendored(path: str, project: str) -> bool:
 
 
 def gather(
-    told: Attest,
+    plan: Attest,
     subject: Subject,
     contents: Contents,
     trees: tuple[Tree, ...],
@@ -129,12 +128,12 @@ def gather(
     mine = tuple(tree for tree in trees if tree.origin.tree in subject.trees)
     own = [tree.date for tree in mine if tree.name == subject.project]
     return Materials(
-        told=told,
+        plan=plan,
         subject=subject,
         contents=contents,
         trees=mine,
         changes=tuple(
-            change for tree in mine for change in told.changes if _was_made(change, tree)
+            change for tree in mine for change in plan.changes if _was_made(change, tree)
         ),
         beside=beside,
         tools=tools,

@@ -119,8 +119,8 @@ class Tree(Struct, frozen=True):
             return PackageURL("deb", "debian", self.package, self.version, qualifiers)
         if source is not None and source.kind in ("sdist", "wheel"):
             return PackageURL("pypi", name=canonicalize_name(source.package), version=source.ref)
-        said = {"checksum": self._checksum, "download_url": self.url}
-        known = {name: value for name, value in said.items() if value}
+        details = {"checksum": self._checksum, "download_url": self.url}
+        known = {name: value for name, value in details.items() if value}
         ref = source.ref if source is not None else ""
         return PackageURL("generic", None, self.origin.project, ref or None, known)
 

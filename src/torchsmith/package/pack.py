@@ -8,10 +8,11 @@ pass. Order, dates and modes are normal, so that one tree is one wheel.
 from __future__ import annotations
 
 import base64
+import contextlib
 import csv
+import errno
 import hashlib
 import io
-import os
 import stat
 import struct
 import zipfile
@@ -20,9 +21,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import DiskFullError, OutputError, UsageError
+from torchsmith.files import whole_file
 from torchsmith.host.limits import read_cores
 
 # A zip archive whose members were compressed elsewhere, which Python's own writer cannot do:
@@ -54,7 +56,7 @@ class Packed:
 class ZipWriter:
     """Appends members to a file, all of one date, and closes it with their list."""
 
-    def __init__(self, file: BinaryIO, date: DosDate) -> None:
+    def __init__(self, file: IO[bytes], date: DosDate) -> None:
         self._file = file
         year, month, day, hour, minute, second = date
         self._day = (year - 1980) << 9 | month << 5 | day
@@ -209,20 +211,15 @@ def write_wheel(
         key=lambda member: (".dist-info/" in member.name, -member.size, member.name),
     )
     rows: list[tuple[str, str, str]] = []
-    part = wheel.with_name(f".{wheel.name}.{os.getpid()}")
-    try:
-        with part.open("wb") as file:
-            writer = ZipWriter(file, date)
-            for packed, digest in packed_members(ordered, threads or read_cores()):
-                writer.add(packed)
-                signed = packed.name.endswith(_SIGNATURES)
-                rows.append((packed.name, *(("", "") if signed else (digest, str(packed.size)))))
-            rows.append((records[0], "", ""))
-            writer.add(_pack(records[0], _table(rows), executable=False)[0])
-            writer.close()
-        part.replace(wheel)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(wheel, sync=False) as file:
+        writer = ZipWriter(file, date)
+        for packed, digest in packed_members(ordered, threads or read_cores()):
+            writer.add(packed)
+            signed = packed.name.endswith(_SIGNATURES)
+            rows.append((packed.name, *(("", "") if signed else (digest, str(packed.size)))))
+        rows.append((records[0], "", ""))
+        writer.add(_pack(records[0], _table(rows), executable=False)[0])
+        writer.close()
 
 
 def _is_record(name: str) -> bool:
@@ -238,17 +235,17 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> bytes:
 
 def packed_members(members: Iterable[Member], threads: int) -> Iterator[tuple[Packed, str]]:
     """Compress members side by side, and give them back in their order, each with its hash."""
-    waiting = deque(members)
+    queue = deque(members)
     running: deque[tuple[Member, Future[tuple[Packed, str]]]] = deque()
-    held = 0
+    in_memory = 0
     with ThreadPoolExecutor(threads) as pool:
-        while waiting or running:
-            while waiting and (not running or held + waiting[0].size <= _HELD):
-                member = waiting.popleft()
-                held += member.size
+        while queue or running:
+            while queue and (not running or in_memory + queue[0].size <= _HELD):
+                member = queue.popleft()
+                in_memory += member.size
                 running.append((member, pool.submit(_pack_member, member)))
             member, future = running.popleft()
-            held -= member.size
+            in_memory -= member.size
             yield future.result()
 
 
@@ -267,3 +264,16 @@ def _pack(name: str, data: bytes, *, executable: bool) -> tuple[Packed, str]:
         name, mode, deflate.crc32(data), len(data), smaller if deflated else data, deflated
     )
     return packed, f"sha256={digest}"
+
+
+@contextlib.contextmanager
+def writing(folder: Path, hint: str = "Name another folder, or mend its rights.") -> Iterator[None]:
+    """Say in words why nothing can be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFullError(str(folder)) from error
+        raise OutputError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}", hint
+        ) from error

@@ -25,9 +25,16 @@ from msgspec import Meta, Struct
 from torchsmith.errors import UsageError
 from torchsmith.foreign import MalformedError, decode_toml
 from torchsmith.inputs import check_file
-from torchsmith.package.envelope import SignatureError, Signed, check
+from torchsmith.package.envelope import (
+    Predicate,
+    SignatureError,
+    Signed,
+    Source,
+    check,
+    read_predicate,
+    report_signer,
+)
 from torchsmith.package.keys import PublicKey
-from torchsmith.package.reports import report_signer
 from torchsmith.sources.tree import file_hash
 from torchsmith.verify.report import beside, from_json
 
@@ -65,30 +72,6 @@ def read_policy(path: Path) -> Policy:
         ) from None
 
 
-class _Material(Struct, frozen=True):
-    name: str = ""
-    uri: str = ""
-    digest: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-
-class _Definition(Struct, frozen=True, rename="camel"):
-    resolved_dependencies: tuple[_Material, ...] = ()
-
-
-class _Metadata(Struct, frozen=True):
-    torchsmith_network: str = ""
-
-
-class _Details(Struct, frozen=True):
-    metadata: _Metadata = _Metadata()
-
-
-class _Predicate(Struct, frozen=True, rename="camel"):
-    build_definition: _Definition = _Definition()
-    run_details: _Details = _Details()
-
-
 def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> Signed:
     """The statement about an artifact that an entry of the policy allows."""
     entries = [entry for entry in policy.allow if fnmatchcase(artifact.name, entry.artifact)]
@@ -104,9 +87,10 @@ def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> S
         mine = [key for key in keys if key.id in entry.keys]
         try:
             signed = check(artifact, mine, digest)
-            said = _said(signed)
-            _sources(artifact, entry, said)
-            _hermetic(artifact, entry, said)
+            # A statement that cannot be read says nothing.
+            predicate = read_predicate(signed.claim) or Predicate()
+            _sources(artifact, entry, predicate)
+            _hermetic(artifact, entry, predicate)
             _report(artifact, entry, mine, digest, signed)
         except SignatureError as error:
             problem = error
@@ -116,23 +100,15 @@ def check_policy(artifact: Path, policy: Policy, keys: Sequence[PublicKey]) -> S
     raise problem
 
 
-def _said(signed: Signed) -> _Predicate:
-    """What a statement says of the build; one that is not understood says nothing."""
-    try:
-        return msgspec.convert(signed.claim.predicate, _Predicate)
-    except msgspec.ValidationError:
-        return _Predicate()
-
-
-def _hermetic(artifact: Path, entry: Allowed, said: _Predicate) -> None:
-    network = said.run_details.metadata.torchsmith_network
+def _hermetic(artifact: Path, entry: Allowed, predicate: Predicate) -> None:
+    network = predicate.run_details.metadata.torchsmith_network
     if entry.network and network != entry.network:
         raise SignatureError(
             "not allowed",
             f"{artifact.name} was compiled with the network {network or 'not said'}",
             "The policy allows what was compiled without one only.",
         )
-    items = said.build_definition.resolved_dependencies
+    items = predicate.build_definition.resolved_dependencies
     loose = [item.name for item in items if not _is_hashed(item)]
     if entry.hashed and (loose or not items):
         raise SignatureError(
@@ -142,16 +118,16 @@ def _hermetic(artifact: Path, entry: Allowed, said: _Predicate) -> None:
         )
 
 
-def _is_hashed(item: _Material) -> bool:
+def _is_hashed(item: Source) -> bool:
     # A compiler is the system's, and pip the interpreter's: neither was fetched.
     own = item.annotations.get("role") == "compiler" or item.name in ("pip", "setuptools")
     return bool(item.digest or "tree-sha256" in item.annotations or own)
 
 
-def _sources(artifact: Path, entry: Allowed, said: _Predicate) -> None:
+def _sources(artifact: Path, entry: Allowed, predicate: Predicate) -> None:
     if not entry.sources:
         return
-    items = said.build_definition.resolved_dependencies
+    items = predicate.build_definition.resolved_dependencies
     sources = [item.uri for item in items if "tree-sha256" in item.annotations]
     strange = [
         uri

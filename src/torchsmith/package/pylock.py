@@ -8,9 +8,8 @@ others by their address.
 from __future__ import annotations
 
 import subprocess
-import sys
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,21 @@ from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from torchsmith.errors import HostError, TorchsmithError
-from torchsmith.plan.pylock import Together
+from torchsmith.errors import HostError
+from torchsmith.plan.packages import Together
+from torchsmith.recipe.toml import toml_lines
 from torchsmith.sources.tree import file_hash
+from torchsmith.tasks import run_task
 from torchsmith.temporary import temporary_folder
 
 # What a wheel is chosen by: https://peps.python.org/pep-0508/#environment-markers
 _MARKERS = ("sys_platform", "platform_machine", "python_version")
 
 
-def write_lock(given: Together) -> int:
+def write_lock(stack: Together) -> int:
     """Resolve what is to be installed together, and write down every file; how many there are."""
-    output = Path(given.output)
-    report = _resolved(given)
+    output = Path(stack.output)
+    report = _resolved(stack)
     place = output.parent.resolve()
     environment = report["environment"]
     lock = Pylock(
@@ -50,14 +51,14 @@ def write_lock(given: Together) -> int:
     return len(lock.packages)
 
 
-def _resolved(given: Together) -> dict[str, Any]:
+def _resolved(stack: Together) -> dict[str, Any]:
     """pip's own report of what it would install."""
-    wheels = [str(path.resolve()) for name in given.wheels for path in sorted(Path().glob(name))]
+    wheels = [str(path.resolve()) for name in stack.wheels for path in sorted(Path().glob(name))]
     with temporary_folder("pylock") as folder:
         report = folder / "report.json"
         # Not --quiet: with it pip does not say which two of them collide.
-        words = [f"{given.environment}/bin/python", "-m", "pip", "install", "--dry-run"]
-        words += ["--disable-pip-version-check", "--report", str(report), *given.words, *wheels]
+        words = [f"{stack.environment}/bin/python", "-m", "pip", "install", "--dry-run"]
+        words += ["--disable-pip-version-check", "--report", str(report), *stack.words, *wheels]
         done = subprocess.run(words, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
             raise HostError(
@@ -98,32 +99,11 @@ def _package(item: Mapping[str, Any], place: Path) -> Package:
 
 def _toml(table: Mapping[str, Any]) -> str:
     """The lock as a file: one table a package, its files on a line each."""
-    lines = [f"{key} = {_value(value)}" for key, value in table.items() if key != "packages"]
+    lines = toml_lines({key: value for key, value in table.items() if key != "packages"})
     for package in table["packages"]:
-        lines += ["", "[[packages]]"]
-        lines += [f"{key} = {_value(value)}" for key, value in package.items()]
+        lines += ["", "[[packages]]", *toml_lines(package)]
     return "\n".join(lines) + "\n"
 
 
-def _value(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(map(_value, value)) + "]"
-    # JSON's strings and numbers are TOML's; so is true, and beyond those a lock has nothing.
-    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
-
-
-def main() -> int:
-    """Write the lock that standard input asks for."""
-    try:
-        count = write_lock(msgspec.json.decode(sys.stdin.buffer.read(), type=Together))
-    except TorchsmithError as error:
-        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
-        return error.exit_code
-    print(f"{count} packages")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(Together, lambda given: print(f"{write_lock(given)} packages"))

@@ -10,9 +10,20 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from cyclonedx.model import HashAlgorithm, HashType, Property, XsUri
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import (
+    Commit,
+    Component,
+    ComponentScope,
+    ComponentType,
+    Diff,
+    Patch,
+    PatchClassification,
+    Pedigree,
+)
+from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -21,23 +32,11 @@ from torchsmith import __version__
 from torchsmith.package.contents import Contents
 from torchsmith.package.materials import Materials, Owner, is_vendored
 from torchsmith.package.origins import Part, Tree
-from torchsmith.plan.attest import Change, attestations
-
-if TYPE_CHECKING:
-    from cyclonedx.model import HashType, Property
-    from cyclonedx.model.bom import Bom
-    from cyclonedx.model.component import Component, Pedigree
-
-
-def bill_path(artifact: Path) -> Path:
-    """Where an artifact's bill of materials lies."""
-    return artifact.with_name(attestations(artifact.name)[0])
+from torchsmith.plan.attest import Change
 
 
 def bill(materials: Materials) -> bytes:
     """Write the bill of an artifact."""
-    from cyclonedx.output.json import JsonV1Dot6
-
     made = _bom(materials)
     made.serial_number = uuid.UUID(int=0)
     content = hashlib.sha256(JsonV1Dot6(made).output_as_string().encode()).digest()
@@ -54,9 +53,6 @@ def _numbered(content: bytes) -> uuid.UUID:
 
 
 def _bom(materials: Materials) -> Bom:
-    from cyclonedx.model.bom import Bom, BomMetaData
-    from cyclonedx.model.component import Component, ComponentType
-
     artifact = _artifact(materials.contents, materials.subject.project)
     runtime = [*_linked(materials), *_required(materials.contents)]
     sources = list(_sources(materials))
@@ -75,15 +71,11 @@ def _bom(materials: Materials) -> Bom:
 
 
 def _hashes(sha256: str) -> list[HashType]:
-    from cyclonedx.model import HashAlgorithm, HashType
-
     return [HashType(alg=HashAlgorithm.SHA_256, content=sha256)] if sha256 else []
 
 
 def _properties(**said: str | Iterable[str]) -> list[Property]:
     """What CycloneDX has no field for, under names of ours."""
-    from cyclonedx.model import Property
-
     return [
         Property(name=f"torchsmith:{name}", value=value)
         for name, values in said.items()
@@ -103,8 +95,6 @@ def artifact_purl(contents: Contents) -> PackageURL:
 
 
 def _artifact(contents: Contents, project: str) -> Component:
-    from cyclonedx.model.component import Component, ComponentType
-
     inside = [
         Component(
             type=ComponentType.FILE,
@@ -131,8 +121,6 @@ def _artifact(contents: Contents, project: str) -> Component:
 
 def _linked(materials: Materials) -> Iterator[Component]:
     """The system's packages whose libraries it needs; libraries nobody owns by themselves."""
-    from cyclonedx.model.component import Component, ComponentType
-
     packages: dict[Owner, list[str]] = {}
     for library, owner in materials.owners:
         if owner is not None:
@@ -159,8 +147,6 @@ def _linked(materials: Materials) -> Iterator[Component]:
 
 def _required(contents: Contents) -> Iterator[Component]:
     """What it asks to be installed with."""
-    from cyclonedx.model.component import Component, ComponentScope, ComponentType
-
     for line in sorted(set(contents.requires)):
         name, version, optional = line.split(" ")[0], "", False
         purl = None
@@ -186,8 +172,6 @@ def _required(contents: Contents) -> Iterator[Component]:
 
 
 def _sources(materials: Materials) -> Iterator[Component]:
-    from cyclonedx.model.component import Component, ComponentType
-
     for tree in materials.trees:
         source = tree.origin.source
         ref = source.ref if source is not None else ""
@@ -221,8 +205,6 @@ def _sources(materials: Materials) -> Iterator[Component]:
 
 
 def _part(part: Part, tree: Tree) -> Component:
-    from cyclonedx.model.component import Component, ComponentType
-
     return Component(
         type=ComponentType.LIBRARY,
         name=part.name,
@@ -234,9 +216,6 @@ def _part(part: Part, tree: Tree) -> Component:
 
 
 def _pedigree(tree: Tree, changes: Iterable[Change]) -> Pedigree | None:
-    from cyclonedx.model import XsUri
-    from cyclonedx.model.component import Commit, Diff, Patch, PatchClassification, Pedigree
-
     own = list(changes)
     patches = [*(sha256 for _, sha256 in tree.series), *(item.sha256 for item in own)]
     if not tree.commit and not patches:
@@ -263,8 +242,6 @@ def _pedigree(tree: Tree, changes: Iterable[Change]) -> Pedigree | None:
 
 def _built_with(materials: Materials) -> Iterator[Component]:
     """What was there while it was built, and is not in it."""
-    from cyclonedx.model.component import Component, ComponentScope, ComponentType
-
     kind, version = materials.compiler
     if kind:
         yield Component(

@@ -14,16 +14,16 @@ from torchsmith.resolve.models import Resolution, SourceChoice
 if TYPE_CHECKING:
     from torchsmith.recipe.models import Recipe
 
-# To be raised when documents say more: those that say less are then written again.
+# Raise it when the documents say more: older ones are then written again.
 FORM = 2
-# The variable in which what runs a plan tells what it knows and the plan cannot: a `History`.
+# The runner passes a `History` in this variable: what it knows and the plan cannot.
 HISTORY = "TORCHSMITH_HISTORY"
 
 _ARTIFACTS = (".whl", ".conda", ".tar.bz2", ".tar.gz", ".zip")
-# What is done with a result changes nothing in it.
+# Keys about what happens to a result: they change nothing in it.
 _AFTERWARDS = {"description", "image", "publish", "job"}
 # Reasons are for people; where an installed torch lies is true of one machine only.
-_UNSAID = ("choices", "cautions", "installed", "patches", "vendored")
+_LEFT_OUT = ("choices", "cautions", "installed", "patches", "vendored")
 
 
 class Origin(Struct, frozen=True, omit_defaults=True):
@@ -132,13 +132,13 @@ def attest_step(recipe: Recipe, resolution: Resolution, steps: Mapping[str, Step
     behind = {step.id: step for maker in makers for step in _behind(maker, steps)}
     fetches = [step for step in behind.values() if step.kind == "fetch"]
     means = [step.id for step in behind.values() if step.kind in ("fetch", "environment")]
-    told = Attest(
+    attest = Attest(
         recipe=recipe.model_dump(
             mode="json", by_alias=True, exclude_unset=True, exclude=_AFTERWARDS
         ),
         variant=variant,
         resolution={
-            name: value for name, value in as_json(resolution).items() if name not in _UNSAID
+            name: value for name, value in as_json(resolution).items() if name not in _LEFT_OUT
         },
         subjects=subjects,
         origins=tuple(map(_origin, fetches)),
@@ -154,7 +154,7 @@ def attest_step(recipe: Recipe, resolution: Resolution, steps: Mapping[str, Step
         variant=variant,
         needs=tuple(dict.fromkeys([*(step.id for step in makers), *verified, *means])),
         outputs=tuple(name for artifact in artifacts for name in attestations(artifact)),
-        task=Task("attest", told),
+        task=Task("attest", attest),
         cost=Cost(core_seconds=15, disk_mb=1, basis="reading what was made"),
     )
 

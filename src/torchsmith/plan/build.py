@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -12,22 +12,99 @@ from torchsmith.plan.companions import companion_steps, extension_steps
 from torchsmith.plan.conda import conda_library
 from torchsmith.plan.costs import another_python
 from torchsmith.plan.finishing import finished
-from torchsmith.plan.images import image_names, image_steps
+from torchsmith.plan.images import ImageTask, image_names, image_steps
 from torchsmith.plan.jobs import job_steps
 from torchsmith.plan.magma import fetch_magma, magma_steps
-from torchsmith.plan.models import Plan, Step, step_key
-from torchsmith.plan.packages import conda_step, library_conda_step, libtorch_step
-from torchsmith.plan.patching import patch_source
-from torchsmith.plan.places import placed
-from torchsmith.plan.publish import publish_steps
-from torchsmith.plan.pylock import pylock_step
+from torchsmith.plan.models import Cost, Place, Plan, Step, Task, digest, step_key
+from torchsmith.plan.packages import conda_step, library_conda_step, libtorch_step, pylock_step
+from torchsmith.plan.publish import publish_steps, wheel_folder
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
-from torchsmith.plan.ship import wheel_folder
-from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch
+from torchsmith.plan.render.stages import base_name, base_stage
+from torchsmith.plan.shell import fresh_copy, ours, plain_name, sh
+from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch, patch_source
 from torchsmith.plan.toolkit import toolkit_step
 from torchsmith.plan.torch import environment, torch_environment, torch_steps
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.models import CompanionChoice, PatchChoice, Resolution
+from torchsmith.resolve.models import CompanionChoice, Resolution
+
+# Kinds that need the distribution's own Python, compilers or libraries. Sources are brought and
+# patched on this machine, and packages of what was built are packed there.
+_INSIDE = frozenset({"environment", "configure", "compile", "verify"})
+# Packages that are made of the distribution's libraries, or name them.
+_TASKS_INSIDE = frozenset({"attest", "finish"})
+
+
+def place_of(resolution: Resolution) -> tuple[Place, Step, dict[str, bytes]]:
+    """The container a variant is built in: what it is, the step that makes it, its Dockerfile."""
+    image = base_name(resolution)
+    lines = [
+        f"# What torchsmith builds in, on {image}.",
+        *base_stage(resolution, compilers=True),
+    ]
+    text = "\n".join(lines) + "\n"
+    mark = digest(f"{resolution.platform}\n{text}".encode())[:12]
+    context = f"bases/{mark}"
+    name = resolution.system or plain_name(image.rpartition("/")[2].replace(":", "-"))
+    place = Place(name, f"localhost/torchsmith/base:{name}-{mark}", f"base-{name}-{mark}")
+    step = Step(
+        id=place.base,
+        kind="base",
+        title=f"Make the image to build in: {name}",
+        why=f"from {image}, kept for every build like this one",
+        inputs=(f"{context}/Dockerfile",),
+        task=Task(
+            "image",
+            ImageTask(
+                name=place.image,
+                context=context,
+                record=f"{context}/image.json",
+                platform=resolution.platform,
+                base=True,
+            ),
+        ),
+        cost=Cost(core_seconds=90, disk_mb=2000, basis="downloads"),
+    )
+    return place, step, {f"{context}/Dockerfile": text.encode()}
+
+
+def placed(
+    recipe: Recipe,
+    resolutions: Sequence[Resolution],
+    steps: Sequence[Step],
+    files: dict[str, bytes],
+) -> tuple[Step, ...]:
+    """The steps, each where it belongs, and before them those that make their containers.
+
+    That is a container where the recipe names a distribution, or an image to build inside.
+    """
+    in_image = recipe.image is not None and recipe.image.build == "inside"
+    compiled = {step.variant for step in steps if step.kind == "compile"}
+    bases: dict[str, Step] = {}
+    by_variant: dict[str, Place] = {}
+    toolkits: dict[str, Place] = {}
+    founding = [step for step in steps if step.id.startswith("image-foundation")]
+    foundations = {step.variant: step.id for step in founding}
+    for resolution in resolutions:
+        if resolution.variant not in compiled or not (resolution.container or in_image):
+            continue
+        place, step, texts = place_of(resolution)
+        if before := foundations.get(resolution.variant):
+            step = replace(step, needs=(before,))
+        bases.setdefault(step.id, step)
+        files.update(texts)
+        by_variant[resolution.variant] = place
+        if (toolkit := toolkit_step(resolution)) is not None:
+            toolkits[toolkit.id] = place
+    kept = [_put(step, by_variant, toolkits) for step in steps]
+    return (*bases.values(), *kept)
+
+
+def _put(step: Step, by_variant: Mapping[str, Place], toolkits: Mapping[str, Place]) -> Step:
+    place = by_variant.get(step.variant) if step.variant else toolkits.get(step.id)
+    inside = step.kind in _INSIDE or (step.task is not None and step.task.name in _TASKS_INSIDE)
+    if place is None or not inside:
+        return step
+    return replace(step, place=place, needs=(place.base, *step.needs))
 
 
 class _Collector:
@@ -47,13 +124,9 @@ class _Collector:
                 raise ValueError(f"two different steps are named {step.id}")
 
 
-def _patches(resolution: Resolution, project: str) -> tuple[PatchChoice, ...]:
-    return tuple(patch for patch in resolution.patches if patch.project == project)
-
-
 def _patched(collector: _Collector, resolution: Resolution, fetch: Step, project: str) -> Step:
     collector.add(fetch)
-    patches = _patches(resolution, project)
+    patches = tuple(patch for patch in resolution.patches if patch.project == project)
     vendored = resolution.vendored if project == "torch" else ()
     if not patches and not vendored:
         return fetch
@@ -258,3 +331,83 @@ def with_keys(plan: Plan, read: Mapping[str, str]) -> Plan:
     for step in plan.steps:
         keys[step.id] = step_key(step, keys, plan.files, read)
     return replace(plan, steps=tuple(replace(step, key=keys[step.id]) for step in plan.steps))
+
+
+_UPDATE = ours("sources.update")
+
+
+def in_place(plan: Plan, read: Mapping[str, str]) -> Plan:
+    """The plan as torchsmith itself runs it: a tree made of a folder is brought up to date.
+
+    Its configuring and its compiling become one step, since the store would otherwise keep the
+    tree with all that was built in it, once for every edit. Other sources, and renderings for
+    those who have no torchsmith, copy as they did. `read` is what keys know of the project.
+    """
+    plan = with_keys(plan, read)
+    joined: dict[str, Step | None] = {}
+    for configure, compiled, source in _built_from_folders(plan):
+        joined |= {configure.id: None, compiled.id: _join(plan, configure, compiled, source, read)}
+    if not joined:
+        return plan
+    steps = (joined.get(step.id, step) for step in plan.steps)
+    return with_keys(replace(plan, steps=tuple(step for step in steps if step)), read)
+
+
+def _built_from_folders(plan: Plan) -> Iterator[tuple[Step, Step, Step]]:
+    """Steps that configure, those that compile what they did, and those they copy from."""
+    by_id = {step.id: step for step in plan.steps}
+    for configure in plan.steps:
+        if configure.kind != "configure":
+            continue
+        needed = [by_id[need] for need in configure.needs]
+        for source in (step for step in needed if step.kind in ("fetch", "patch")):
+            origins = [source, *(by_id[need] for need in source.needs)]
+            folders = [step for step in origins if step.source and step.source.kind == "folder"]
+            for compiled in plan.steps:
+                if folders and compiled.kind == "compile" and configure.id in compiled.needs:
+                    yield configure, compiled, source
+
+
+def _join(
+    plan: Plan, configure: Step, compiled: Step, source: Step, read: Mapping[str, str]
+) -> Step:
+    tree = configure.outputs[0]
+    copied = fresh_copy(source.outputs[0], tree)
+    needs = dict.fromkeys((*configure.needs, *compiled.needs))
+    tools = tuple(need for need in needs if need not in (configure.id, source.id))
+
+    def step(mark: str) -> Step:
+        bring = f"{_UPDATE} {sh(source.outputs[0], tree, mark)}"
+        return replace(
+            compiled,
+            needs=(source.id, *tools),
+            commands=(
+                *(bring if line == copied else line for line in configure.commands),
+                f"{_UPDATE} --configured . {mark}",
+                *(line for line in compiled.commands if line != f"cd {tree}"),
+            ),
+            cost=_sum(configure.cost, compiled.cost),
+        )
+
+    # Everything but the source: what was built with it is of no use to a build without.
+    keys = {other.id: other.key for other in plan.steps}
+    settings = step_key(replace(step(""), needs=tools), keys, plan.files, read)
+    compilers = [
+        f"{item.compiler.kind} {item.compiler.version}"
+        for item in plan.variants
+        if item.variant == compiled.variant
+    ]
+    return step(digest("\n".join([settings, *compilers]).encode())[:32])
+
+
+def _sum(one: Cost, other: Cost) -> Cost:
+    def with_one(seconds: float) -> float:
+        return seconds and one.core_seconds + seconds
+
+    return replace(
+        other,
+        core_seconds=one.core_seconds + other.core_seconds,
+        apart_core_seconds=with_one(other.apart_core_seconds),
+        uncached_core_seconds=with_one(other.uncached_core_seconds),
+        disk_mb=one.disk_mb + other.disk_mb,
+    )

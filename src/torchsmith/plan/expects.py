@@ -29,7 +29,7 @@ LIBRARIES = {
 }
 # Those of NVIDIA's: other libraries replace them underneath a torch, if it links them dynamically.
 _REPLACED = {"nccl": "nccl", "cudnn": "cudnn", "cupti": "cupti", "cuda runtime": "static_cuda"}
-# To be raised when more is proven: what was proven by less is then proven again.
+# Raise it when a proof covers more: older proofs are then made again.
 PROOF = 2
 
 
@@ -83,24 +83,35 @@ class Expects(Struct, frozen=True, omit_defaults=True):
         return replace(self, variant="")
 
 
+def _expected(resolution: Resolution) -> Expects:
+    """What is expected of everything that is built for a variant."""
+    cuda = resolution.cuda
+    return Expects(
+        python=resolution.python,
+        variant=resolution.variant,
+        published=resolution.use == "wheel",
+        cuda=cuda.version if cuda else "",
+        archs=_archs(resolution),
+        arch_list=cuda.arch_list if cuda else "",
+        system_libraries=True,
+    )
+
+
 def expected(resolution: Resolution) -> Expects:
     """What a resolution expects of its torch."""
-    published = resolution.use == "wheel"
-    ours = resolution.use == "source"
-    return Expects(
+    return replace(
+        _expected(resolution),
         version=resolution.version,
-        python=resolution.python,
         # NAME-VERSION-PYTHON-ABI-PLATFORM.whl; a published wheel's is its publisher's.
-        tag=resolution.wheel.removesuffix(".whl").split("-", 2)[2] if ours else "",
-        variant=resolution.variant,
-        published=published,
-        cuda=resolution.cuda.version if resolution.cuda else "",
-        archs=_archs(resolution),
-        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
+        tag=resolution.wheel.removesuffix(".whl").split("-", 2)[2]
+        if resolution.use == "source"
+        else "",
         features=resolution.features,
         decided=_decided(resolution),
         linking=_linking(resolution),
-        system_libraries=_takes_the_systems(resolution),
+        # Debian's source comes without the libraries PyTorch bundles.
+        system_libraries=resolution.source.kind == "debian"
+        or any(mode == "system" for _, mode in resolution.features),
         companions=tuple((item.package, item.version) for item in resolution.companions),
         built=_built(resolution),
     )
@@ -108,18 +119,12 @@ def expected(resolution: Resolution) -> Expects:
 
 def expected_companion(resolution: Resolution, companion: CompanionChoice) -> Expects:
     """What is expected of a companion built against this torch."""
-    return Expects(
+    return replace(
+        _expected(resolution),
         package=companion.package,
         version=companion.version,
-        python=resolution.python,
-        variant=resolution.variant,
-        published=resolution.use == "wheel",
-        cuda=resolution.cuda.version if resolution.cuda else "",
-        archs=_archs(resolution),
-        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
         built=(canonicalize_name(companion.package),),
         decodes=tuple(item.name for item in companion.formats),
-        system_libraries=True,
     )
 
 
@@ -127,18 +132,12 @@ def expected_extension(
     resolution: Resolution, extension: ExtensionChoice, imports: tuple[str, ...]
 ) -> Expects:
     """What is expected of a library of the recipe's own choosing."""
-    return Expects(
+    return replace(
+        _expected(resolution),
         package=extension.name,
-        python=resolution.python,
-        variant=resolution.variant,
-        published=resolution.use == "wheel",
-        cuda=resolution.cuda.version if resolution.cuda else "",
-        archs=_archs(resolution),
-        arch_list=resolution.cuda.arch_list if resolution.cuda else "",
         # Where its setup chooses the GPUs, more or others than these are no mistake of ours.
         built=() if extension.own_archs else (_distribution(extension),),
         imports=imports,
-        system_libraries=True,
     )
 
 
@@ -185,10 +184,3 @@ def _linking(resolution: Resolution) -> tuple[tuple[str, Linking], ...]:
         static = resolution.feature("static_cuda") == "on"
         found.append(("cuda runtime", "static" if static else "dynamic"))
     return tuple(found)
-
-
-def _takes_the_systems(resolution: Resolution) -> bool:
-    # Debian's source comes without the libraries PyTorch bundles.
-    return resolution.source.kind == "debian" or any(
-        mode == "system" for _, mode in resolution.features
-    )

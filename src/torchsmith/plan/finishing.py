@@ -17,7 +17,7 @@ from torchsmith.resolve.models import Resolution
 
 
 class Finishing(Struct, frozen=True, omit_defaults=True):
-    """What `torchsmith.package.finish` is told: paths of the work folder, and what is wanted.
+    """The arguments of `torchsmith.package.finish`; paths are those of the work folder.
 
     `wheel` and `output` may be patterns, since a wheel's whole name is the build's choice and its
     tag is found out. `torch` is the version a library built against it is held to; `pins` a file
@@ -64,7 +64,7 @@ def finishes(step: Step) -> bool:
 def _verified_instead(verify: Step, instead: Mapping[str, str], needs: Sequence[str]) -> Step:
     """The same proof of other wheels."""
 
-    def told(text: str) -> str:
+    def renamed(text: str) -> str:
         for old, new in instead.items():
             text = text.replace(old, new)
         return text
@@ -73,13 +73,13 @@ def _verified_instead(verify: Step, instead: Mapping[str, str], needs: Sequence[
     return replace(
         verify,
         needs=(*verify.needs, *needs),
-        outputs=tuple(map(told, verify.outputs)),
+        outputs=tuple(map(renamed, verify.outputs)),
         task=Task(
             "verify",
             replace(
                 verify.expects,
-                wheel=told(verify.expects.wheel),
-                beside=tuple(map(told, verify.expects.beside)),
+                wheel=renamed(verify.expects.wheel),
+                beside=tuple(map(renamed, verify.expects.beside)),
             ),
         ),
     )
@@ -93,7 +93,7 @@ def _step(packages: Packages, resolution: Resolution, compiled: Step) -> Step:
     known = re.sub(r"-linux_\w+\.whl$", "-*.whl", name)
     output = f"{folder}/finished/{known}"
     toolkit = toolkit_step(resolution)
-    given = Finishing(
+    finishing = Finishing(
         wheel=wheel,
         output=output,
         libraries=packages.libraries,
@@ -112,7 +112,7 @@ def _step(packages: Packages, resolution: Resolution, compiled: Step) -> Step:
         needs=(compiled.id, *([toolkit.id] if toolkit else [])),
         env=loader_env(resolution),
         outputs=(output,),
-        task=Task("finish", given),
+        task=Task("finish", finishing),
         cost=Cost(core_seconds=60, disk_mb=1500, basis="reading every symbol, and compression"),
         details=(("libraries", packages.libraries),),
     )

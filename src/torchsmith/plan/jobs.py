@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from torchsmith.plan.models import Step
-from torchsmith.recipe.job import Job
-from torchsmith.recipe.job_file import job_file
+from torchsmith.recipe.job import Job, job_file
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Resolution
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct, json
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from torchsmith.errors import UsageError
 from torchsmith.plan.attest import Attest
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Fetch, Plan, Step, Task, digest
-from torchsmith.plan.pip import reported
-from torchsmith.plan.shell import plain_name, sh
+from torchsmith.plan.shell import plain_name, reported, sh
+from torchsmith.recipe.toml import toml_lines
 
 FORMAT = 1
 FOLDER = "lock"
@@ -81,31 +81,17 @@ class Lock(Struct, frozen=True):
     def toml(self) -> str:
         """The lock as a file."""
         lines = ["# Written by `torchsmith lock`: what a build of this recipe may take."]
-        lines.append(f"format = {self.format}")
-        tables: list[tuple[str, Struct]] = [("source", item) for item in self.source]
-        tables += [("image", item) for item in self.image]
-        for name, item in tables:
-            lines += ["", f"[[{name}]]"]
-            lines += [
-                f"{key} = {_text(value)}"
-                for key in item.__struct_fields__
-                if (value := getattr(item, key))
-            ]
+        lines += toml_lines({"format": self.format})
+        for name, items in (("source", self.source), ("image", self.image)):
+            for item in items:
+                fields = {key: value for key, value in structs.asdict(item).items() if value}
+                lines += ["", f"[[{name}]]", *toml_lines(fields)]
         for install in self.install:
-            asked = ", ".join(map(_text, install.asked))
-            lines += ["", "[[install]]", f"step = {_text(install.step)}", f"asked = [{asked}]"]
+            named = {"step": install.step, "asked": install.asked}
+            lines += ["", "[[install]]", *toml_lines(named)]
             for package in install.packages:
-                lines += ["[[install.packages]]"]
-                lines += [f"{key} = {_text(getattr(package, key))}" for key in _PACKAGE_KEYS]
+                lines += ["[[install.packages]]", *toml_lines(structs.asdict(package))]
         return "\n".join(lines) + "\n"
-
-
-_PACKAGE_KEYS = ("name", "version", "sha256", "url")
-
-
-def _text(value: str) -> str:
-    # JSON's strings are TOML's basic strings, once nothing in them is beyond ASCII's printables.
-    return json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
 def asked_of(step: Step) -> str:
@@ -136,7 +122,7 @@ def base_images(files: Mapping[str, bytes]) -> Iterator[str]:
 def with_lock(plan: Plan, lock: Lock) -> Plan:
     """The plan that takes what a lock names and nothing else."""
     files = {**plan.files, RECORD: lock.toml().encode()}
-    steps = [_held(step, lock, files) for step in plan.steps]
+    steps = [_locked(step, lock, files) for step in plan.steps]
     digests = {item.name: item.digest for item in lock.image}
     if loose := [name for name in base_images(plan.files) if name not in digests]:
         raise LockError(f"the lock does not name the base image {loose[0]}", _HINT)
@@ -151,17 +137,17 @@ def with_lock(plan: Plan, lock: Lock) -> Plan:
     return with_keys(replace(plan, steps=tuple(steps), files=files), {})
 
 
-def _held(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
+def _locked(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
     if is_locked_source(step):
-        return _held_source(step, lock)
-    given = step.task.arguments if step.task else None
-    if isinstance(given, Attest) and lock.image:
+        return _locked_source(step, lock)
+    arguments = step.task.arguments if step.task else None
+    if isinstance(arguments, Attest) and lock.image:
         images = tuple((item.name, item.digest) for item in lock.image)
-        return replace(step, task=Task("attest", replace(given, images=images)))
-    return _held_packages(step, lock, files)
+        return replace(step, task=Task("attest", replace(arguments, images=images)))
+    return _locked_packages(step, lock, files)
 
 
-def _held_source(step: Step, lock: Lock) -> Step:
+def _locked_source(step: Step, lock: Lock) -> Step:
     found = next((item for item in lock.source if item.step == step.id), None)
     if found is None:
         raise LockError(f"the lock does not name what {step.id} brings", _HINT)
@@ -181,7 +167,7 @@ def _held_source(step: Step, lock: Lock) -> Step:
     return replace(step, task=Task("fetch", replace(fetch, source=source, tree=found.tree)))
 
 
-def _held_packages(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
+def _locked_packages(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
     mine = [item for item in lock.install if item.step == step.id]
     lines = [line for line in step.commands if reported(line)]
     # What is installed beside a torch that is yet to be compiled is known only afterwards.

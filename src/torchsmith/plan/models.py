@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, json
+from msgspec.structs import replace
 
 from torchsmith.plan.expects import Expects
 from torchsmith.resolve.models import Resolution, SourceChoice
@@ -28,7 +29,7 @@ Kind = Literal[
 ]
 
 
-# After everything was brought: these steps have no network, unless their `network` says why.
+# These steps run after all fetching: without a network, unless their `network` says why not.
 _OFFLINE = frozenset({"patch", "configure", "compile"})
 
 
@@ -175,14 +176,14 @@ class Step(Struct, frozen=True):
     @property
     def source(self) -> SourceChoice | None:
         """The source it brings, if that is what it does."""
-        given = self.task.arguments if self.task else None
-        return given.source if isinstance(given, Fetch) else None
+        arguments = self.task.arguments if self.task else None
+        return arguments.source if isinstance(arguments, Fetch) else None
 
     @property
     def expects(self) -> Expects | None:
         """What it proves, if that is what it does."""
-        given = self.task.arguments if self.task else None
-        return given if isinstance(given, Expects) else None
+        arguments = self.task.arguments if self.task else None
+        return arguments if isinstance(arguments, Expects) else None
 
 
 class Plan(Struct, frozen=True, dict=True):
@@ -271,7 +272,7 @@ def _neutral(step: Step, text: str) -> str:
 
 
 def renamed(text: str, variant: str, name: str) -> str:
-    """A text with the folders of a variant called otherwise."""
+    """A text with the folders of a variant renamed."""
     if not variant or variant not in text:
         return text
     return re.sub(rf"\b({_HOMES})/{re.escape(variant)}(?![\w.])", rf"\1/{name}", text)
@@ -294,3 +295,17 @@ def as_json(value: Any) -> Any:
             return {str(name): as_json(item) for name, item in value}
         return [as_json(item) for item in value]
     return value
+
+
+_SHIPS = frozenset({"image", "publish", "job"})
+
+
+def build_only(plan: Plan) -> Plan:
+    """The plan without images, publishing and jobs."""
+    steps = tuple(step for step in plan.steps if step.kind not in _SHIPS)
+    return replace(plan, steps=steps)
+
+
+def shipping(plan: Plan) -> tuple[str, ...]:
+    """The ids of the steps that `build_only` leaves out."""
+    return tuple(step.id for step in plan.steps if step.kind in _SHIPS)

@@ -1,10 +1,13 @@
-"""The steps that pack a build: libtorch, what C++ programs need of it; and for conda."""
+"""The steps that pack a build: libtorch, conda packages, and the lock of a stack."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from msgspec import Struct, json
 from msgspec.structs import replace
 
+from torchsmith.plan.companions import distribution_version
 from torchsmith.plan.conda import (
     CondaSpec,
     archive_formats,
@@ -17,8 +20,47 @@ from torchsmith.plan.conda import (
     torch_run_exports,
 )
 from torchsmith.plan.models import Cost, Step, Task, as_json
-from torchsmith.plan.patching import patch_files
+from torchsmith.plan.publish import wheel_folder
+from torchsmith.plan.sources import patch_files
 from torchsmith.resolve.models import Resolution
+
+
+class Together(Struct, frozen=True, omit_defaults=True):
+    """What pip installs together, and where the lock goes; paths are those of the work folder.
+
+    `words` are its options and torch; `wheels` are patterns of those that were built.
+    """
+
+    environment: str
+    output: str
+    wheels: tuple[str, ...]
+    words: tuple[str, ...] = ()
+
+
+def pylock_step(resolution: Resolution, environ: Step, proofs: Sequence[Step]) -> Step:
+    """Resolve everything once more, as an installer does, and write down each file."""
+    variant = resolution.variant
+    output = f"{wheel_folder(proofs)}/pylock.toml"
+    words: list[str] = []
+    if resolution.installed is None:
+        # What is in the environment already belongs to the lock as well.
+        words.append("--ignore-installed")
+    if resolution.use == "wheel":
+        if resolution.wheel_index:
+            words += ["--extra-index-url", resolution.wheel_index]
+        words.append(f"torch=={distribution_version(resolution)}")
+    wheels = tuple(proof.expects.wheel for proof in proofs if proof.expects is not None)
+    return Step(
+        id=f"lock-{variant}",
+        kind="package",
+        title="Lock the stack: pylock.toml",
+        why="pip and uv install the same files from it anywhere",
+        variant=variant,
+        needs=(environ.id, *(proof.id for proof in proofs)),
+        task=Task("pylock", Together(environ.outputs[0], output, wheels, tuple(words))),
+        outputs=(output,),
+        cost=Cost(core_seconds=20, disk_mb=1, basis="reading an index"),
+    )
 
 
 class Libtorch(Struct, frozen=True):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from torchsmith.plan.models import Step, Task
-from torchsmith.plan.ship import wheel_folder
 from torchsmith.recipe.outcome import Publish
 from torchsmith.resolve.models import Resolution
+
+
+def wheel_folder(verified: Sequence[Step]) -> str:
+    """Where the wheels lie that were verified, their reports beside them: the finished ones."""
+    return verified[0].outputs[0].rpartition("/")[0] if verified else ""
+
 
 Service = Literal["pypi", "anaconda", "s3"]
 

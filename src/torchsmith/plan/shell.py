@@ -1,4 +1,4 @@
-"""Writing shell lines that mean what they say.
+"""Shell lines: quoting, tests that end a step, pip.
 
 A step's commands run under `set -eu`, one after the other in one shell. A failure inside
 `a && b` does not end such a shell unless it is the last of the chain: each command stands alone.
@@ -97,3 +97,28 @@ OURS = '"$TORCHSMITH_PYTHON" -P'
 def compressed(wheel: str) -> str:
     """Compress a wheel, or all a pattern stands for, with every core and to the same bytes."""
     return ours("package", f'"$WORK"/{wheel}')
+
+
+FIRST_REPORTING = "22.2"
+_PIP_REPORT = re.compile(r"/packages-\d+\.json$")
+
+
+def pip_install(
+    python: str, folder: str, *words: str, reports: bool = True, number: int = 1, pattern: str = ""
+) -> str:
+    """A line that installs with this interpreter and, where its pip can, reports into a folder.
+
+    It is the step's `number`-th; `pattern` is a word that the shell is to expand.
+    """
+    line = [python, "-m", "pip", "install", "--quiet"]
+    if reports:
+        line += ["--report", f"{folder}/packages-{number}.json"]
+    return " ".join(filter(None, [sh(*line, *words), pattern]))
+
+
+def reported(line: str) -> tuple[str, list[str]] | None:
+    """Of a line by `pip_install`: where it reports to, and what it asks pip for."""
+    if " -m pip install --quiet --report " not in line:
+        return None
+    words = shlex.split(line)
+    return (words[6], words[7:]) if _PIP_REPORT.search(words[6]) else None

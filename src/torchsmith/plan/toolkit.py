@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torchsmith.facts.ranges import release
 from torchsmith.plan.models import Cost, Step, digest
-from torchsmith.plan.pip import pip_install
-from torchsmith.plan.shell import needs_program, sh, unless
+from torchsmith.plan.shell import needs_program, pip_install, sh, unless
 from torchsmith.resolve.models import CudaChoice, Resolution
 
 # `cuda-toolkit` is NVIDIA's own list of which library belongs to which toolkit release; these

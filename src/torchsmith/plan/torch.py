@@ -12,8 +12,16 @@ from torchsmith.facts.ranges import python_release, release
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.expects import expected
 from torchsmith.plan.models import Cost, Step, Task
-from torchsmith.plan.pip import FIRST_REPORTING, pip_install
-from torchsmith.plan.shell import compressed, fresh_copy, in_work, needs_program, sh, unless
+from torchsmith.plan.shell import (
+    FIRST_REPORTING,
+    compressed,
+    fresh_copy,
+    in_work,
+    needs_program,
+    pip_install,
+    sh,
+    unless,
+)
 from torchsmith.plan.toolkit import toolkit_folder, toolkit_step
 from torchsmith.resolve.models import InstalledChoice, Resolution
 

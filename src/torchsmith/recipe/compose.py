@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 
@@ -15,6 +14,7 @@ from torchsmith.recipe.load import LoadedRecipe, meaning_problems, parse_recipe
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Training
 from torchsmith.recipe.problems import problems_of
+from torchsmith.recipe.toml import toml_lines, toml_value
 
 # What problems of flags are said to be in, instead of a file.
 COMMAND_LINE = "the command line"
@@ -32,11 +32,6 @@ _COMMENTS = {
     "cpu": '"portable", "native", or a CPU the compiler knows.',
     "profile": "release, minimal or debug.",
 }
-
-
-def _value(value: object) -> str:
-    # DEL is the one character JSON allows in a string and TOML does not.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _pairs(items: object, what: str, default: str) -> dict[str, str]:
@@ -61,22 +56,18 @@ def _torch(text: str) -> str:
     What is no release is built from that ref, with the facts of the release it belongs to.
     """
     if found := _RELEASE.fullmatch(text):
-        return _value(found[1])
+        return toml_value(found[1])
     facts = shipped()
     newest = releases(facts)[-1].version
     if found := _CANDIDATE.fullmatch(text):
         wanted = found[1] or found[2]
         newest = wanted if find_release(facts, wanted) else newest
     elif not _MOVING.fullmatch(text):
-        return _value(text)
-    return f"{{ release = {_value(newest)}, ref = {_value(text)} }}"
+        return toml_value(text)
+    return f"{{ release = {toml_value(newest)}, ref = {toml_value(text)} }}"
 
 
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _value(name)
-
-
-def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
+def compose(flags: Mapping[str, object], *, commented: bool = False) -> str:
     """A recipe file for these wishes; keys it does not know are an error of ours, not a user's."""
     lines: list[str] = []
 
@@ -86,25 +77,22 @@ def compose(wishes: Mapping[str, object], *, commented: bool = False) -> str:
         lines.append(f"{name} = {text}")
 
     for name in (*_PLAIN, *_LISTS):
-        value = wishes.get(name)
+        value = flags.get(name)
         if value:
             listed = value if isinstance(value, list) else [value]
-            plain = _torch(str(value)) if name == "torch" else _value(value)
-            put(name, _value(listed) if name in _LISTS else plain)
-    if wishes.get("compiler"):
-        lines += ["", "[build]", f"compiler = {_value(wishes['compiler'])}"]
-    if features := wishes.get("features"):
-        lines += ["", "[features]"]
-        pairs = _pairs(features, "--feature", "on")
-        lines += [f"{_key(name)} = {_value(mode)}" for name, mode in pairs.items()]
-    if companions := wishes.get("companions"):
-        lines += ["", "[companions]"]
-        pairs = _pairs(companions, "--with", "match")
+            plain = _torch(str(value)) if name == "torch" else toml_value(value)
+            put(name, toml_value(listed) if name in _LISTS else plain)
+    if flags.get("compiler"):
+        lines += ["", "[build]", f"compiler = {toml_value(flags['compiler'])}"]
+    if features := flags.get("features"):
+        lines += ["", "[features]", *toml_lines(_pairs(features, "--feature", "on"))]
+    if companions := flags.get("companions"):
         # As of torch, the tag of a release is as good as its number.
-        lines += [
-            f"{_key(name)} = {_value(found[1] if (found := _RELEASE.fullmatch(text)) else text)}"
-            for name, text in pairs.items()
-        ]
+        pairs = {
+            name: found[1] if (found := _RELEASE.fullmatch(text)) else text
+            for name, text in _pairs(companions, "--with", "match").items()
+        }
+        lines += ["", "[companions]", *toml_lines(pairs)]
     return "\n".join(lines) + "\n"
 
 
@@ -196,3 +184,45 @@ def overridden(
     if problems := list(meaning_problems(recipe, facts or shipped(), {})):
         raise RecipeError(loaded.path, problems)
     return LoadedRecipe(recipe, loaded.path, loaded.files)
+
+
+_HEAD = """\
+# A torchsmith recipe: what is wanted. `torchsmith plan` says whether it can exist and what
+# would be done; `torchsmith schema` describes every key. An editor with Even Better TOML
+# (Taplo) completes and checks this file once `torchsmith schema > recipe.schema.json` was run
+# and this line stands first:  #:schema ./recipe.schema.json
+
+"""
+
+_MORE = {
+    "features": """\
+#
+# [features]                  # what to build with or without: torchsmith facts features
+# nccl = "system"             # on, off, system or static
+# mkldnn = "off"
+""",
+    "companions": """\
+#
+# [companions]                # libraries that only work with their matching torch
+# vision = "match"            # or a release such as "0.21.0"
+""",
+    "image": """\
+#
+# [image]                     # a container image of it
+# name = "pytorch"
+# shm_size = "8G"
+""",
+    "matrix": """\
+#
+# [matrix]                    # several at once: every combination becomes a variant
+# python = ["3.11", "3.12"]
+""",
+}
+
+
+def commented_recipe(flags: Mapping[str, object]) -> str:
+    """A recipe for these wishes that explains itself."""
+    body = compose({"torch": "2.6.0", "python": ["host"], **flags}, commented=True)
+    # A table may stand in a file once.
+    more = "".join(text for name, text in _MORE.items() if not flags.get(name))
+    return f"{_HEAD}{body}\n# More that can be said; every line below is optional.\n{more}"

@@ -1,4 +1,4 @@
-"""Reading a wish for GPUs: names, compute capabilities, arch lists, or `native`."""
+"""Reading `gpus`: names, compute capabilities, arch lists, or `native`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from torchsmith.recipe.section import Section, unique_names
+from torchsmith.recipe.toml import toml_lines
 from torchsmith.recipe.values import (
     EnvName,
     Form,
@@ -16,7 +16,9 @@ from torchsmith.recipe.values import (
     Name,
     NoSecrets,
     Script,
+    Section,
     SourcePath,
+    unique_names,
 )
 
 # Stands for null in what is kept of OpenPAI: TOML has no word for it.
@@ -302,3 +304,17 @@ class Job(Section):
             raise ValueError(f"{min(both)} is in env and in secrets")
         unique_names([*self.data, *self.output])
         return self
+
+
+def job_file(job: Job) -> str:
+    """The job file of a job; keys that have their defaults are left out."""
+    table = job.model_dump(by_alias=True, exclude_defaults=True)
+    roles = table.pop("role")
+    # OpenPAI's own keys can be long: a line for each of them.
+    own = {name: table.pop(name) for name in ("openpai", "openpai_v1") if name in table}
+    lines = toml_lines(table)
+    for name, inner in own.items():
+        lines += [f"{name}.{line}" for line in toml_lines(inner)]
+    for role in roles:
+        lines += ["", "[[role]]", *toml_lines(role)]
+    return "\n".join([*lines, ""])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,10 +14,12 @@ from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, RecipeProblem
 from torchsmith.facts.files import Facts, shipped
+from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
 from torchsmith.foreign import LONG_KEY, MAX_KEY_PARTS
+from torchsmith.names import nearest
+from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.matrix import MAX_VARIANTS, count_variants, expand
 from torchsmith.recipe.models import Recipe
-from torchsmith.recipe.names import unknown_names
 from torchsmith.recipe.positions import Path as KeyPath
 from torchsmith.recipe.positions import key_lines, line_of
 from torchsmith.recipe.presets import folder as shipped_recipes
@@ -86,13 +88,8 @@ def meaning_problems(
     recipe: Recipe, facts: Facts, lines: Mapping[KeyPath, int]
 ) -> Iterator[RecipeProblem]:
     """What is written correctly and still cannot be meant: unknown names, an endless matrix."""
-    for unknown in islice(unknown_names(recipe, facts), MAX_PROBLEMS + 1):
-        yield RecipeProblem(
-            unknown.message,
-            key=unknown.key,
-            line=line_of(lines, unknown.path),
-            meant=unknown.meant,
-        )
+    for path, message, meant in islice(_unknown_names(recipe, facts), MAX_PROBLEMS + 1):
+        yield RecipeProblem(message, key=dotted(path), line=line_of(lines, path), meant=meant)
     line = line_of(lines, ("matrix",))
     if (count := count_variants(recipe)) > MAX_VARIANTS:
         yield RecipeProblem(
@@ -102,6 +99,65 @@ def meaning_problems(
         )
     elif recipe.matrix.exclude and next(expand(recipe), None) is None:
         yield RecipeProblem("every combination is excluded", key="matrix.exclude", line=line)
+
+
+# A key whose name no fact has, what is wrong with it, and the nearest name that some fact has.
+_Unknown = tuple[KeyPath, str, str]
+
+
+def _unknown_names(recipe: Recipe, facts: Facts) -> Iterator[_Unknown]:
+    """Every GPU, feature, package, board and system that the facts do not have."""
+    cells = [("exclude", recipe.matrix.exclude), ("include", recipe.matrix.include)]
+    gpus: list[tuple[KeyPath, Iterable[str]]] = [(("gpus",), recipe.gpus)]
+    gpus.append((("packages", "magma_gpus"), recipe.packages.magma_gpus or ()))
+    gpus += [(("matrix", "gpus", number), item) for number, item in enumerate(recipe.matrix.gpus)]
+    sets: list[tuple[KeyPath, Iterable[str]]] = [(("features",), recipe.features)]
+    sets += [
+        (("matrix", "features", number), item) for number, item in enumerate(recipe.matrix.features)
+    ]
+    for kind, listed in cells:
+        for number, cell in enumerate(listed):
+            gpus.append((("matrix", kind, number, "gpus"), cell.gpus or ()))
+            sets.append((("matrix", kind, number, "features"), cell.features or ()))
+    for path, texts in gpus:
+        yield from _unknown_gpus(facts, path, texts)
+    known = [feature.name for feature in facts.features.feature]
+    for path, names in sets:
+        for name in names:
+            if name not in known:
+                yield (*path, name), "is not a feature of PyTorch", nearest(name, known)
+    known = [item.name for item in facts.stack.package]
+    known += [item.package for item in facts.companions.project]
+    for name in recipe.stack:
+        if name not in known:
+            message = "is not a package whose build is known; companions.extension builds any other"
+            yield ("stack", name), message, nearest(name, known)
+    boards = {board.name: "" for board in facts.boards.board}
+    systems = {system.name: system.codename for system in facts.systems.system}
+    for key, noun, value, codenames in (
+        ("board", "board", recipe.board, boards),
+        ("system", "distribution", recipe.system, systems),
+    ):
+        if value is not None and value not in codenames:
+            message = f"{value!r} is not a {noun} we know: {', '.join(codenames)}"
+            called = (
+                name for name, codename in codenames.items() if codename and codename in value
+            )
+            yield (key,), message, next(called, "") or nearest(value, codenames)
+
+
+def _unknown_gpus(facts: Facts, path: KeyPath, texts: Iterable[str]) -> Iterator[_Unknown]:
+    for name in (gpu_wish(text).name for text in texts):
+        if not name or find_gpu(facts, name) is not None:
+            continue
+        if (other := other_cards(facts, name)) is not None:
+            yield path, f"{shortened(name)} is {other.vendor}: {other.exists}", ""
+            continue
+        message = (
+            f"{shortened(name)} is not a GPU we know; its compute capability, such as "
+            '"8.6", always works'
+        )
+        yield path, message, next(iter(nearest_gpus(facts, name)), "")
 
 
 def _in_order(problems: list[RecipeProblem]) -> list[RecipeProblem]:

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
 from torchsmith.facts.ranges import cuda_release
 from torchsmith.recipe.gpus import Gpus
 from torchsmith.recipe.job import Job
 from torchsmith.recipe.outcome import Image, Packages, Publish
-from torchsmith.recipe.section import Section, WhenThere, unique_names
 from torchsmith.recipe.values import (
     BRANCH,
     PACKAGE_VERSION,
@@ -40,11 +33,14 @@ from torchsmith.recipe.values import (
     Pythons,
     PythonText,
     Ref,
+    Section,
     Sha256,
     Size,
     SourcePath,
     Url,
     VersionText,
+    WhenThere,
+    unique_names,
 )
 
 Profile = Literal["release", "minimal", "debug"]
@@ -86,7 +82,7 @@ def _short_torch(value: Any) -> Any:
     return {"release": value.removeprefix("v")} if isinstance(value, str) else value
 
 
-TorchWish = Annotated[
+TorchValue = Annotated[
     Torch,
     BeforeValidator(_short_torch),
     OrText(VERSION.json_schema()),
@@ -126,7 +122,7 @@ def _short_cuda(value: Any) -> Any:
     return value
 
 
-CudaWish = Annotated[
+CudaValue = Annotated[
     Cuda,
     BeforeValidator(_short_cuda),
     OrText({"enum": ["none", "host", False]}, VERSION.json_schema()),
@@ -195,7 +191,7 @@ def _companion(value: Any) -> Any:
     return {True: "match", False: "none"}[value] if isinstance(value, bool) else value
 
 
-CompanionWish = Annotated[
+CompanionValue = Annotated[
     VersionText | Literal["match", "none"] | BranchText,
     BeforeValidator(_companion),
     WithJsonSchema(
@@ -215,15 +211,15 @@ CompanionWish = Annotated[
 class Companions(Section):
     """Libraries that only work with their matching torch."""
 
-    vision: CompanionWish = Field("none", description="torchvision.")
+    vision: CompanionValue = Field("none", description="torchvision.")
     vision_formats: list[Literal["jpeg", "png"]] = Field(
         default_factory=list,
         description="What torchvision must read by itself; checked before and after it is built. "
         "Default: whatever it finds the libraries of.",
     )
-    audio: CompanionWish = Field("none", description="torchaudio.")
-    text: CompanionWish = Field("none", description="torchtext.")
-    codec: CompanionWish = Field(
+    audio: CompanionValue = Field("none", description="torchaudio.")
+    text: CompanionValue = Field("none", description="torchtext.")
+    codec: CompanionValue = Field(
         "none", description="torchcodec, which decodes video and audio through FFmpeg."
     )
     unmatched: bool = Field(
@@ -242,7 +238,7 @@ class Companions(Section):
         return self
 
 
-StackWish = Annotated[
+StackValue = Annotated[
     PackageVersion | Literal["match"],
     BeforeValidator(lambda value: "match" if value is True else value),
     WithJsonSchema(
@@ -268,7 +264,7 @@ def _short_patch(value: Any) -> Any:
     return {"file": value} if isinstance(value, str) else value
 
 
-PatchWish = Annotated[
+PatchValue = Annotated[
     Patch,
     BeforeValidator(_short_patch),
     OrText({"type": "string"}),
@@ -314,9 +310,9 @@ class Build(Section):
 class MatrixCell(Section):
     """A combination of axis values, in `exclude` and `include`."""
 
-    torch: TorchWish | None = Field(None, description="A release.")
+    torch: TorchValue | None = Field(None, description="A release.")
     python: PythonText | None = Field(None, description="A Python.")
-    cuda: CudaWish | None = Field(None, description="A toolkit.")
+    cuda: CudaValue | None = Field(None, description="A toolkit.")
     gpus: Gpus | None = Field(None, description="GPUs.")
     cpu: CpuText | None = Field(None, description="A CPU.")
     profile: Profile | None = Field(None, description="A profile.")
@@ -327,9 +323,9 @@ class MatrixCell(Section):
 class Matrix(Section):
     """Axes to build for: every combination becomes a variant."""
 
-    torch: list[TorchWish] = Field(default_factory=list, max_length=1000, description="Releases.")
+    torch: list[TorchValue] = Field(default_factory=list, max_length=1000, description="Releases.")
     python: list[PythonText] = Field(default_factory=list, max_length=1000, description="Pythons.")
-    cuda: list[CudaWish] = Field(default_factory=list, max_length=1000, description="Toolkits.")
+    cuda: list[CudaValue] = Field(default_factory=list, max_length=1000, description="Toolkits.")
     gpus: list[Gpus] = Field(
         default_factory=list, max_length=1000, description="GPU sets: each entry is one."
     )
@@ -358,7 +354,7 @@ class Recipe(Section):
 
     name: Name = Field("torch", description="Names the plan, its folders and its image.")
     description: Lines = Field("", description="For people; torchsmith does not read it.")
-    torch: TorchWish = Field(description="Which PyTorch: a release such as 2.6.0, or a table.")
+    torch: TorchValue = Field(description="Which PyTorch: a release such as 2.6.0, or a table.")
     python: Pythons = Field(["host"], description="One Python, or a list: a variant for each.")
     platform: PlatformText = Field("host", description="The machine the result runs on.")
     board: Name | None = Field(None, description="e.g. jetson-tx2; sets platform, GPU and patches.")
@@ -366,7 +362,7 @@ class Recipe(Section):
     system: Name | None = Field(
         None, description="Distribution to build and run on, e.g. ubuntu-20.04; default: this one."
     )
-    cuda: CudaWish = Field(
+    cuda: CudaValue = Field(
         default_factory=lambda: Cuda(version="none"),
         description="Which CUDA: a toolkit release, 'none', 'host', or a table. Left out, it "
         "follows from `gpus` or `board`, if one is named.",
@@ -386,7 +382,7 @@ class Recipe(Section):
     source: Source = Field(
         default_factory=Source.model_construct, description="Where torch's source comes from."
     )
-    patches: list[PatchWish] = Field(
+    patches: list[PatchValue] = Field(
         default_factory=list, max_length=200, description="Patch files beside the recipe, in order."
     )
     build: Annotated[Build, WhenThere()] = Field(
@@ -396,7 +392,7 @@ class Recipe(Section):
         default_factory=Companions.model_construct,
         description="Libraries that only work with their matching torch.",
     )
-    stack: Annotated[dict[Name, StackWish], Field(max_length=64)] = Field(
+    stack: Annotated[dict[Name, StackValue], Field(max_length=64)] = Field(
         default_factory=dict,
         description="Packages of PyPI that are compiled against this torch and locked with it: "
         "`torchsmith facts stack` lists those that are known.",

@@ -8,8 +8,6 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from torchsmith.recipe.gpus import Gpus
-from torchsmith.recipe.section import Section as _Section
-from torchsmith.recipe.section import unique_names
 from torchsmith.recipe.values import (
     AptPackage,
     Bucket,
@@ -27,7 +25,9 @@ from torchsmith.recipe.values import (
     Size,
     SourcePath,
     Url,
+    unique_names,
 )
+from torchsmith.recipe.values import Section as _Section
 
 # Where a wheel finds libraries that are not torch's own.
 Libraries = Literal["system", "vendor", "wheels"]

@@ -41,7 +41,7 @@ def problems_of(
 
 
 def without_problems(error: ValidationError, table: dict[str, Any]) -> Recipe | None:
-    """The recipe with every key left out that cannot be read, if the rest can be."""
+    """The recipe without the keys that cannot be read, if the rest can."""
     rest = table
     for path, _ in _grouped(error, table):
         # An entry that is gone would renumber those after it: its whole list goes.
@@ -126,24 +126,24 @@ def _problem(
         items = [item for item in items if item["type"] not in ("list_type", "dict_type")]
     messages = list(dict.fromkeys(_message(item, value) for item in items))
     allowed = [
-        option
+        option.strip(" '")
         for item in items
         if item["type"] == "literal_error"
-        for option in _literals(item["ctx"]["expected"])
+        for option in item["ctx"]["expected"].replace(" or ", ",").split(",")
     ]
     meant = nearest(value, allowed, 0.6) if isinstance(value, str) else ""
     plain = value is not _MISSING and not isinstance(value, dict | list)
     if isinstance(value, str) and (holds_secret(value) or is_secret_name(str(path[-1]))):
         # A secret is not repeated in messages, which end up in logs.
         plain = False
-    said = f"{shortened(value)}: " if plain else ""
+    prefix = f"{shortened(value)}: " if plain else ""
     if isinstance(value, list) and path in _AXES and messages[0].startswith("must be"):
         return RecipeProblem(
             f"is one; several are listed in [matrix]: {key} = [...]", key=key, line=line
         )
     plainer = (message.removeprefix("must be ") for message in messages[1:])
     expected = " or ".join(message.removeprefix("expected ") for message in plainer)
-    text = said + ", or ".join(filter(None, (messages[0], expected)))
+    text = prefix + ", or ".join(filter(None, (messages[0], expected)))
     return RecipeProblem(text, key=key, line=line, meant=meant)
 
 
@@ -190,10 +190,6 @@ def _kind_of(value: Any) -> str:
         Written: "a number",
     }
     return names.get(type(value), "a date or time")
-
-
-def _literals(expected: str) -> list[str]:
-    return [part.strip(" '") for part in expected.replace(" or ", ",").split(",")]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

@@ -1,4 +1,4 @@
-"""Showing a recipe's own keys and values in a message: short, and harmless to a terminal."""
+"""Keys and values of a recipe in messages: short, and harmless to a terminal."""
 
 from __future__ import annotations
 

@@ -10,11 +10,13 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -27,6 +29,50 @@ from torchsmith.facts.files import shipped
 from torchsmith.facts.models import Mode
 from torchsmith.facts.platforms import other_platform, platform_named
 from torchsmith.secret_names import holds_secret, is_secret_name
+
+
+class Section(BaseModel):
+    """A table that takes only the keys it knows, each of exactly its type."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+
+class WhenThere:
+    """Marks a table whose own checks are made ready only where a recipe has that table.
+
+    Making all of them ready takes longer than planning, and most recipes have few of the tables.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, table: type[Section], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        def of_table(_: CoreSchema, describe: GetJsonSchemaHandler) -> dict[str, Any]:
+            table.model_rebuild()
+            return describe(table.__pydantic_core_schema__)
+
+        return core_schema.no_info_plain_validator_function(
+            table.model_validate,
+            # The name the schema for editors knows the table by.
+            ref=f"{table.__module__}.{table.__qualname__}:{id(table)}",
+            metadata={"pydantic_js_functions": [of_table]},
+        )
+
+
+class _HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=_HasName)
+
+
+def unique_names(items: list[_Named]) -> list[_Named]:
+    """Entries of a list are told apart by name; two of one name are a mistake."""
+    names = [item.name for item in items]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise ValueError(f"entries {names.index(name) + 1} and {index + 1} are both {name!r}")
+    return items
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,12 @@ are.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
-import msgspec
-
-from torchsmith.errors import TorchsmithError
 from torchsmith.plan.publish import Shipment
 from torchsmith.ship.deliver import deliver
 from torchsmith.ship.folder import Change
+from torchsmith.tasks import run_task
 
 
 def ship(shipment: Shipment, project: Path) -> list[Change]:
@@ -33,18 +30,10 @@ def ship(shipment: Shipment, project: Path) -> list[Change]:
     )
 
 
-def main() -> int:
-    """Ship what standard input says; the exit code says what came of it."""
-    try:
-        shipment = msgspec.json.decode(sys.stdin.buffer.read(), type=Shipment)
-        made = ship(shipment, Path(os.environ["PROJECT"]))
-    except TorchsmithError as error:
-        print(f"error: {error.message}\n  {error.hint}", file=sys.stderr)
-        return error.exit_code
-    for change in made:
+def _ship(shipment: Shipment) -> None:
+    for change in ship(shipment, Path(os.environ["PROJECT"])):
         print(f"{change.action} {change.path}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_task(Shipment, _ship)

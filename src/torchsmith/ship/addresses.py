@@ -56,17 +56,17 @@ def accepted(header: str) -> tuple[str, str] | None:
     """The file and content type of an index page that a client likes best, None if it has none."""
     best: tuple[float, int] | None = None
     chosen: tuple[str, str] | None = None
-    wishes = [_wish(part) for part in (header or "*/*").split(",") if part.strip()]
+    kinds = [_preference(part) for part in (header or "*/*").split(",") if part.strip()]
     for order, (name, file, type_) in enumerate(_OFFERS):
-        # The most precise wish that fits counts.
-        fitting = [(len(kind), weight) for kind, weight in wishes if _fits(kind, name)]
+        # The most precise kind that fits counts.
+        fitting = [(len(kind), weight) for kind, weight in kinds if _fits(kind, name)]
         weight = max(fitting)[1] if fitting else 0.0
         if weight > 0 and (best is None or (weight, -order) > best):
             best, chosen = (weight, -order), (file, type_)
     return chosen
 
 
-def _wish(part: str) -> tuple[str, float]:
+def _preference(part: str) -> tuple[str, float]:
     kind, *parameters = (word.strip() for word in part.split(";"))
     for parameter in parameters:
         if parameter.startswith("q="):
@@ -77,8 +77,8 @@ def _wish(part: str) -> tuple[str, float]:
     return kind.lower(), 1.0
 
 
-def _fits(wish: str, name: str) -> bool:
-    return wish in (name, "*/*") or (wish.endswith("/*") and name.startswith(wish[:-1]))
+def _fits(kind: str, name: str) -> bool:
+    return kind in (name, "*/*") or (kind.endswith("/*") and name.startswith(kind[:-1]))
 
 
 def look_up(places: Places, address: str, accept: str = "") -> Found:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchsmith.errors import OutputError
-from torchsmith.ship.client import run_client, secret
+from torchsmith.ship.client import read_page, run_client, secret
 from torchsmith.ship.conda_package import read_record
 from torchsmith.ship.folder import Action, Change, Say
-from torchsmith.ship.remote import read_page
 
 API = "https://api.anaconda.org"
 

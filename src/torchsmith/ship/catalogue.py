@@ -27,7 +27,7 @@ _CODE = re.compile(r"(sm|compute)_?(\d+)(\d)([af]?)")
 _TORCH = ("torch", "pytorch")
 _PYTHON = re.compile(r"(?:cp|py)3\.?(\d+)")
 _ARCH = re.compile(r"\d+\.\d[af]?")
-_SAID = re.compile(
+_VERSION = re.compile(
     r"(?:(?P<word>torch|pytorch|python|py|cuda)[ =]*v?)?(?P<version>\d+(?:\.\d+)*(?:\+\S+)?)", re.I
 )
 _SUBJECTS = {"pytorch": "torch", "py": "python"}
@@ -97,12 +97,12 @@ def asked_in(text: str, facts: Facts) -> Asked:
     """What words between commas ask for: "RTX 3090, 3.11, torch 2.6, CUDA 12.6"."""
     found: dict[str, str] = {}
     for part in filter(None, map(str.strip, text.split(","))):
-        said = _SAID.fullmatch(part)
-        if said is None:
+        match = _VERSION.fullmatch(part)
+        if match is None:
             known = find_gpu(facts, part) or nearest_gpus(facts, part)
             found.setdefault("gpu" if known else "name", part)
             continue
-        word, version = (said["word"] or "").lower(), said["version"]
+        word, version = (match["word"] or "").lower(), match["version"]
         if not word:
             # Alone, a number is of what is numbered so: Python 3.11, torch 2.6, CUDA 12.6.
             word = {"3": "python", "1": "torch", "2": "torch"}.get(version.split(".")[0], "cuda")
@@ -217,12 +217,12 @@ def _cuda(label: str) -> str:
 def _archs(path: Path, label: str) -> tuple[str, ...]:
     """The compute capabilities of a file: as its report says, else as its label does."""
     try:
-        said = from_json(beside(path).read_bytes()).archs
+        archs = from_json(beside(path).read_bytes()).archs
     except (OSError, msgspec.MsgspecError):
-        said = ()
-    text = " ".join(said) if said else label
+        archs = ()
+    text = " ".join(archs) if archs else label
     numbers = tuple(
         f"{major}.{minor}{suffix}{'+PTX' if kind == 'compute' else ''}"
         for kind, major, minor, suffix in _CODE.findall(text)
     )
-    return numbers or tuple(item for item in said if _ARCH.match(item))
+    return numbers or tuple(item for item in archs if _ARCH.match(item))

@@ -128,14 +128,14 @@ def _sorted_out(
             record = read_record(path)
             package = _Package(path, str(record["subdir"]), record)
             same = package.target in taken
-            held = subdirs.get(package.subdir, Subdir({}, set()))
+            subdir = subdirs.get(package.subdir, Subdir({}, set()))
             there = root / package.target
-            listed = held.packages.get(path.name)
+            listed = subdir.packages.get(path.name)
             had = taken.get(package.target) or (str(listed.get("sha256", "")) if listed else None)
             if had is None and there.exists():
                 # Yanked, or left by a publication that was killed before any page named it.
                 had = file_hash(there)
-                same = path.name in held.removed
+                same = path.name in subdir.removed
             if had not in (None, package.sha256):
                 raise refuse_other_bytes(path.name, root)
         taken[package.target] = package.sha256
@@ -148,8 +148,8 @@ def _published(root: Path, path: Path, subdirs: Subdirs) -> _Package | None:
     """The package as it is listed, if just this one is: it need not be unpacked again."""
     stem(path.name)
     sha256 = file_hash(path)
-    for name, held in subdirs.items():
-        record = held.packages.get(path.name, {})
+    for name, subdir in subdirs.items():
+        record = subdir.packages.get(path.name, {})
         if record.get("sha256") == sha256 and (root / name / path.name).exists():
             return _Package(path, name, record)
     return None
@@ -190,8 +190,8 @@ def _by_form(packages: dict[str, Record]) -> dict[str, dict[str, Record]]:
 def _channeldata(subdirs: Subdirs) -> dict[str, object]:
     newest: dict[str, tuple[str, Record]] = {}
     homes: dict[str, set[str]] = {}
-    for subdir, held in subdirs.items():
-        for file, record in sorted(held.packages.items()):
+    for subdir, contents in subdirs.items():
+        for file, record in sorted(contents.packages.items()):
             name = str(record["name"])
             homes.setdefault(name, set()).add(subdir)
             if name not in newest or _age(record) >= _age(newest[name][1]):
@@ -231,8 +231,8 @@ def _named(root: Path, subdirs: Subdirs, what: str) -> list[tuple[str, str]]:
     wanted = f"{name.strip()}-{version.strip()}" if exact else None
     files = [
         (subdir, file)
-        for subdir, held in subdirs.items()
-        for file in sorted({*held.packages, *held.removed})
+        for subdir, contents in subdirs.items()
+        for file in sorted({*contents.packages, *contents.removed})
     ]
     found = [
         (subdir, file)
@@ -240,8 +240,8 @@ def _named(root: Path, subdirs: Subdirs, what: str) -> list[tuple[str, str]]:
         if what in (file, f"{subdir}/{file}") or stem(file).rpartition("-")[0] == wanted
     ]
     if not found:
-        held = ", ".join(file for _, file in files[:8]) or "nothing"
-        raise UsageError(f"{what} is not in {root}", f"It has {held}.")
+        contents = ", ".join(file for _, file in files[:8]) or "nothing"
+        raise UsageError(f"{what} is not in {root}", f"It has {contents}.")
     return found
 
 
@@ -277,9 +277,9 @@ def remove_package(root: Path, name: str) -> list[Change]:
         left = sorted(path.name for path in root.iterdir() if (path / name).is_file())
         homes = left or [subdir for subdir, _ in _named(root, subdirs, name)]
         for home in homes:
-            held = subdirs.setdefault(home, Subdir({}, set()))
-            held.packages.pop(name, None)
-            held.removed.discard(name)
+            contents = subdirs.setdefault(home, Subdir({}, set()))
+            contents.packages.pop(name, None)
+            contents.removed.discard(name)
             changes.drop(f"{home}/{name}")
         _write_pages(changes, subdirs)
     return [Change("removed", f"{home}/{name}") for home in homes]

@@ -6,13 +6,33 @@ import os
 import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from torchsmith.engine.secrets import Redactor
 from torchsmith.errors import HostError, OutputError, UsageError
 
-_TOLD = 6
+_SECONDS = 30
+_MOST = 64 << 20
+
+
+def read_page(url: str, accept: str = "*/*") -> bytes | None:
+    """A page, or None where there is none to be read."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        return None
+    request = urllib.request.Request(url, headers={"Accept": accept, "User-Agent": "torchsmith"})
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
+            content: bytes = answer.read(_MOST)
+            return content
+    except (urllib.error.URLError, OSError, ValueError):
+        return None
+
+
+_SHOWN_LINES = 6
 
 
 class ClientError(OutputError):
@@ -21,9 +41,9 @@ class ClientError(OutputError):
     def __init__(self, name: str, status: int, said: str) -> None:
         self.said = said
         lines = [line.strip() for line in said.splitlines() if line.strip()]
-        told = "".join(f"\n  {line}" for line in lines[-_TOLD:])
+        shown = "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
         super().__init__(
-            f"{name} ended with {status}{told}",
+            f"{name} ended with {status}{shown}",
             "What was uploaded before that stays; the same command again does the rest.",
         )
 
@@ -35,18 +55,18 @@ def run_client(command: Sequence[str], cure: str, secrets: Mapping[str, str] | N
     program = shutil.which(name, path=f"{own}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if program is None:
         raise HostError(f"{name} is missing", cure)
-    given = dict(secrets or {})
-    redactor = Redactor(given.values())
+    variables = dict(secrets or {})
+    redactor = Redactor(variables.values())
     ended = subprocess.run(
         [program, *command[1:]],
-        env={**os.environ, **given},
+        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,
     )
-    said = (ended.stdout + ended.stderr).decode(errors="replace")
+    output = (ended.stdout + ended.stderr).decode(errors="replace")
     if ended.returncode != 0:
-        raise ClientError(name, ended.returncode, redactor.text(said))
+        raise ClientError(name, ended.returncode, redactor.text(output))
     return redactor.text(ended.stdout.decode(errors="replace"))
 
 

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from torchsmith.errors import UsageError, VerificationError
 from torchsmith.foreign import decode
-from torchsmith.ship.archives import CHUNK, escapes
+from torchsmith.ship.folder import CHUNK, escapes
 from torchsmith.sources.unfolding import (
     BombError,
     Member,
@@ -108,9 +108,9 @@ def read_record(path: Path) -> Record:
         raise _bad(path, "its info/index.json is nested too deep") from None
     except ValueError as error:
         raise _bad(path, str(error)) from None
-    said = f"{index.name}-{index.version}-{index.build}"
-    if said != stem(path.name):
-        raise _bad(path, f"it calls itself {said}")
+    name = f"{index.name}-{index.version}-{index.build}"
+    if name != stem(path.name):
+        raise _bad(path, f"it calls itself {name}")
     if not _SUBDIR.fullmatch(index.subdir):
         raise _bad(path, f"its subdir is {index.subdir!r}")
     record: Record = {

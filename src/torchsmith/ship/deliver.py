@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
+from msgspec import Struct
+
+from torchsmith.engine.store import Store
+from torchsmith.engine.work import plain_name
 from torchsmith.errors import UsageError
 from torchsmith.plan.publish import Accounts, Service
+from torchsmith.recipe.load import LoadedRecipe
+from torchsmith.recipe.outcome import Publish
 from torchsmith.ship.anaconda import upload_packages
 from torchsmith.ship.folder import Change, Say
-from torchsmith.ship.publish import Places, publish, sort_files
+from torchsmith.ship.publish import Places, built_files, publish, sort_files
 from torchsmith.ship.pypi import upload_wheels
 from torchsmith.ship.s3 import copy_folder
 
@@ -25,13 +32,13 @@ def deliver(
     say: Say = lambda _: None,
 ) -> list[Change]:
     """Ship files; what is there already, with the same bytes, is left as it is."""
-    given = sort_files(files)
+    kinds = sort_files(files)
     local = list(files)
     if to:
         # What only a service is meant to have needs no folder.
         local = [
-            *((*given.wheels, *given.archives) if index is not None else ()),
-            *(given.packages if channel is not None else ()),
+            *((*kinds.wheels, *kinds.archives) if index is not None else ()),
+            *(kinds.packages if channel is not None else ()),
         ]
     made: list[Change] = []
     if local or not to:
@@ -39,16 +46,16 @@ def deliver(
     accounts = accounts or Accounts()
     for service in to:
         if service == "pypi":
-            if not given.wheels:
+            if not kinds.wheels:
                 raise UsageError("there is no wheel to upload", "Name wheels, or build some.")
-            made += upload_wheels(given.wheels, accounts.repository, say, dry_run=dry_run)
+            made += upload_wheels(kinds.wheels, accounts.repository, say, dry_run=dry_run)
         elif service == "anaconda":
-            if not given.packages:
+            if not kinds.packages:
                 raise UsageError("there is no conda package to upload", "Name some.")
             if not accounts.anaconda_user:
                 raise UsageError("no user of anaconda.org was named", "Add --user NAME.")
             made += upload_packages(
-                given.packages,
+                kinds.packages,
                 accounts.anaconda_user,
                 accounts.token_env,
                 say,
@@ -77,3 +84,64 @@ def _to_bucket(
         # As `torchsmith serve` has it.
         made += copy_folder(channel, "channel", f"{bucket}/channel", say, dry_run=dry_run)
     return made
+
+
+class Order(Struct, frozen=True):
+    """What is to be shipped where."""
+
+    files: tuple[Path, ...]
+    index: Path | None
+    channel: Path | None
+    to: tuple[Service, ...]
+    accounts: Accounts
+
+
+def services(names: Sequence[str]) -> tuple[Service, ...]:
+    """The services of these names."""
+    known: tuple[Service, ...] = get_args(Service)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"nothing is uploaded to {name}", f"Known are {', '.join(known)}.")
+    return tuple(service for service in known if service in names)
+
+
+def order(
+    loaded: LoadedRecipe | None,
+    *,
+    index: Path | None,
+    channel: Path | None,
+    to: Sequence[str],
+    repository: str | None,
+    user: str | None,
+    bucket: str | None,
+    force: bool,
+    store: Path | None,
+    work: Path | None,
+) -> Order:
+    """Put together what the command line and the recipe say; what the recipe built is found."""
+    publish = loaded.recipe.publish if loaded is not None else Publish()
+    files: list[Path] = []
+    if loaded is not None:
+        project = Path(loaded.path).parent
+        index = index or (project / publish.index if publish.index else None)
+        channel = channel or (project / publish.channel if publish.channel else None)
+        place = work or Store(store).root / "work" / plain_name(loaded.recipe.name)
+        built = sort_files(built_files(place))
+        # What a build made on the way, and nobody asked to have published, stays where it is.
+        if index is not None or "pypi" in to:
+            files += (*built.wheels, *built.archives)
+        if channel is not None or "anaconda" in to:
+            files += built.packages
+    return Order(
+        tuple(files),
+        index,
+        channel,
+        services(to),
+        Accounts(
+            repository=repository or publish.repository or Accounts().repository,
+            anaconda_user=user or publish.anaconda_user or "",
+            anaconda_force=force or publish.anaconda_force,
+            token_env=publish.token_env,
+            bucket=bucket or publish.bucket or "",
+        ),
+    )

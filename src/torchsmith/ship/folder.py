@@ -25,6 +25,14 @@ from torchsmith.errors import OutputError, TorchsmithError, UsageError
 from torchsmith.inputs import check_file
 from torchsmith.plan.attest import attestations
 
+CHUNK = 1 << 20
+
+
+def escapes(name: str) -> bool:
+    """Whether a name leads out of the folder an archive is unpacked in."""
+    return name.startswith("/") or ".." in name.split("/")
+
+
 FolderKind = Literal["index", "channel"]
 Say = Callable[[str], None]
 Action = Literal["added", "same", "replaced", "yanked", "marked", "restored", "removed"]
@@ -165,8 +173,8 @@ def check_folder(root: Path, kind: FolderKind, *, exists: bool = False) -> None:
         raise UsageError(
             f"{root} is not {what} of torchsmith", "`torchsmith publish` makes one from files."
         )
-    held = [path.name for path in root.iterdir()] if root.is_dir() else []
-    if set(held) - {_LOCK, _INCOMING}:
+    names = [path.name for path in root.iterdir()] if root.is_dir() else []
+    if set(names) - {_LOCK, _INCOMING}:
         raise OutputError(
             f"{root} is neither empty nor {what} of torchsmith",
             "Name an empty or a new folder: what is there is left alone.",

@@ -93,13 +93,13 @@ def publish_wheels(
     say: Say = lambda _: None,
 ) -> list[Change]:
     """Add wheels to an index, all or none; those that are there already stay as they are."""
-    given = [_Wheel(path, _owner(path.name), file_hash(path)) for path in wheels]
+    offered = [_Wheel(path, _owner(path.name), file_hash(path)) for path in wheels]
     check_folder(root, "index")
     if dry_run:
-        return [change for change, _ in _sorted_out(root, given, published_files(root))]
+        return [change for change, _ in _sorted_out(root, offered, published_files(root))]
     with changing(root, "index", say=say) as changes:
         projects = published_files(root)
-        decided = _sorted_out(root, given, projects)
+        decided = _sorted_out(root, offered, projects)
         coming = [wheel for change, wheel in decided if change.action == "added"]
         changes.make_room(sum(wheel.source.stat().st_size for wheel in coming))
         for wheel in coming:
@@ -165,9 +165,9 @@ def check_wheel(path: Path) -> None:
     """Refuse a wheel that is damaged, or says one thing here and another there."""
     failed = [check for check in read_wheel(path).checks if check.status == "fail"]
     if failed:
-        said = "; ".join(f"{check.name}: {check.found}" for check in failed)
+        problems = "; ".join(f"{check.name}: {check.found}" for check in failed)
         raise VerificationError(
-            f"{path.name} is not a wheel to publish: {said}",
+            f"{path.name} is not a wheel to publish: {problems}",
             failed[0].cure or f"`torchsmith verify --no-run {path}` says more.",
         )
 
@@ -183,7 +183,7 @@ def _metadata(path: Path) -> bytes:
 
 
 def _entry(wheel: _Wheel, metadata: bytes) -> IndexFile:
-    said = HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
+    fields = HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
     return IndexFile(
         filename=wheel.source.name,
         url=link(wheel.source.name),
@@ -191,7 +191,7 @@ def _entry(wheel: _Wheel, metadata: bytes) -> IndexFile:
         size=wheel.source.stat().st_size,
         upload_time=_now(),
         core_metadata=Digest(hashlib.sha256(metadata).hexdigest()),
-        requires_python=said.get("Requires-Python"),
+        requires_python=fields.get("Requires-Python"),
     )
 
 
@@ -263,7 +263,9 @@ def _named(projects: Projects, what: str, root: Path) -> list[tuple[str, IndexFi
     try:
         wanted = Version(version) if version else None
     except InvalidVersion:
-        raise UsageError(f"{version} is not a version", "Say NAME==VERSION or a file.") from None
+        raise UsageError(
+            f"{version} is not a version", "Write NAME==VERSION or a file's name."
+        ) from None
     project = canonicalize_name(name.strip())
     found = [
         (owner, file)
@@ -310,7 +312,8 @@ def mark_project(
     """Have installers tell that a project is archived or deprecated (PEP 792)."""
     if status.status not in ("archived", "deprecated"):
         raise UsageError(
-            f"{status.status} is no status of a project", "Say --project archived, or deprecated."
+            f"{status.status} is not a status of a project",
+            "Use --project archived, or deprecated.",
         )
     check_folder(root, "index", exists=True)
     project = canonicalize_name(name)

@@ -120,8 +120,8 @@ def project_json(
     """The JSON page of a project, its files in the order of their versions."""
     listed = sorted(files, key=lambda file: (file.version, file.filename))
     versions = tuple(dict.fromkeys(str(file.version) for file in listed))
-    told = None if status == ProjectStatus() else status
-    return _written(_Project(_Meta(), name, versions, tuple(listed), told))
+    shown = None if status == ProjectStatus() else status
+    return _written(_Project(_Meta(), name, versions, tuple(listed), shown))
 
 
 def root_json(names: Iterable[str]) -> bytes:
@@ -175,5 +175,5 @@ def _anchor(file: IndexFile) -> str:
         attributes["data-requires-python"] = file.requires_python
     if file.yanked is not False:
         attributes["data-yanked"] = "" if file.yanked is True else file.yanked
-    said = " ".join(f'{name}="{escape(value)}"' for name, value in attributes.items())
-    return f"<a {said}>{escape(file.filename)}</a>"
+    text = " ".join(f'{name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<a {text}>{escape(file.filename)}</a>"

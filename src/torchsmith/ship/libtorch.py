@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import IO, cast
 
 from torchsmith.errors import UsageError, VerificationError
-from torchsmith.ship.archives import escapes
 from torchsmith.ship.folder import (
     Action,
     Change,
@@ -20,6 +19,7 @@ from torchsmith.ship.folder import (
     Say,
     changing,
     check_folder,
+    escapes,
     file_hash,
     refuse_other_bytes,
 )

@@ -10,11 +10,7 @@ from msgspec import Struct
 
 from torchsmith.errors import UsageError
 from torchsmith.inputs import check_file
-from torchsmith.ship.channel import (
-    publish_packages,
-    remove_package,
-    yank_packages,
-)
+from torchsmith.ship.channel import publish_packages, remove_package, yank_packages
 from torchsmith.ship.conda_package import ENDINGS
 from torchsmith.ship.folder import Change, FolderKind, Say, check_folder
 from torchsmith.ship.index import mark_project, publish_wheels, remove_wheel, yank_wheels
@@ -79,11 +75,11 @@ def publish(
     say: Say = lambda _: None,
 ) -> list[Change]:
     """Publish files, all or none; the same file again changes nothing."""
-    given = sort_files(files)
+    by_kind = sort_files(files)
     kinds: list[tuple[_Publisher, FolderKind, Path | None, tuple[Path, ...]]] = [
-        (publish_wheels, "index", places.index, given.wheels),
-        (publish_archives, "index", places.index, given.archives),
-        (publish_packages, "channel", places.channel, given.packages),
+        (publish_wheels, "index", places.index, by_kind.wheels),
+        (publish_archives, "index", places.index, by_kind.archives),
+        (publish_packages, "channel", places.channel, by_kind.packages),
     ]
     wanted: list[tuple[_Publisher, Path, tuple[Path, ...]]] = []
     for publisher, kind, root, paths in kinds:
@@ -128,7 +124,7 @@ def yank(
     """
     if project:
         if places.index is None or places.channel is not None:
-            raise UsageError("only projects of a pip index have a status", "Say --index alone.")
+            raise UsageError("only projects of a pip index have a status", "Use --index alone.")
         return mark_project(places.index, what, ProjectStatus(project, reason), undo=undo)
     if places.channel is not None and reason:
         raise UsageError("a conda channel has no place for a reason", "Leave --reason out.")

@@ -13,11 +13,10 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from torchsmith.errors import OutputError
-from torchsmith.ship.client import run_client, secret
+from torchsmith.ship.client import read_page, run_client, secret
 from torchsmith.ship.folder import Change, Say, file_hash
 from torchsmith.ship.index import check_wheel
 from torchsmith.ship.index_pages import JSON_TYPE, read_hashes
-from torchsmith.ship.remote import read_page
 
 # Where what was uploaded there is read; elsewhere both are one server.
 _READ_AT = {"https://upload.pypi.org/": "https://pypi.org/"}

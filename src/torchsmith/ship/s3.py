@@ -12,10 +12,10 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from torchsmith.errors import OutputError, UsageError
-from torchsmith.ship.archives import CHUNK
 from torchsmith.ship.client import ClientError, run_client
 from torchsmith.ship.folder import Change, FolderKind, Say, check_folder, file_hash
 
@@ -38,7 +38,7 @@ def copy_folder(
     check_folder(root, kind, exists=True)
     match = _BUCKET.fullmatch(bucket.rstrip("/"))
     if match is None:
-        raise UsageError(f"{bucket} is not a bucket's address", "Say s3://BUCKET/FOLDER.")
+        raise UsageError(f"{bucket} is not a bucket's address", "Write s3://BUCKET/FOLDER.")
     name, start = match[1], f"{match[2]}/" if match[2] else ""
     known = _objects(name, start)
     files = [path for path in sorted(root.rglob("*")) if path.is_file()]
@@ -120,7 +120,7 @@ def _put(path: Path, bucket: str, key: str, *more: str) -> None:
 
 
 def _aws(*words: str) -> str:
-    """Run the client, which finds credentials itself; those it may print are known to us."""
+    """Run the client, which finds credentials itself; what it prints of them is redacted."""
     known = {name: os.environ[name] for name in _SECRETS if name in os.environ}
     return run_client(["aws", *words, "--output", "json"], _CURE, known)
 
@@ -128,13 +128,10 @@ def _aws(*words: str) -> str:
 def _objects(bucket: str, start: str) -> dict[str, str]:
     """The objects below a prefix, and their ETags."""
     query = ("--query", "Contents[].[Key,ETag]")
-    said = _aws("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", start, *query)
-    return {key: mark.strip('"') for key, mark in json.loads(said or "null") or ()}
+    listing = _aws("s3api", "list-objects-v2", "--bucket", bucket, "--prefix", start, *query)
+    return {key: mark.strip('"') for key, mark in json.loads(listing or "null") or ()}
 
 
 def _md5(path: Path) -> str:
-    mark = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            mark.update(chunk)
-    return mark.hexdigest()
+        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()

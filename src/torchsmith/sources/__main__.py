@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from torchsmith.errors import SourceError
 from torchsmith.plan.models import Fetch
 from torchsmith.sources.bundle import from_bundle
-from torchsmith.sources.cache import DOWNLOADS, emptied
+from torchsmith.sources.download import DOWNLOADS, emptied
 from torchsmith.sources.fetch import fetch
 from torchsmith.sources.tree import tree_hash
 from torchsmith.tasks import run_task

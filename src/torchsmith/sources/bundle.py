@@ -28,7 +28,7 @@ import torchsmith
 from torchsmith.errors import SourceError
 from torchsmith.files import whole_file
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.cache import emptied, locked
+from torchsmith.sources.download import emptied, locked
 from torchsmith.sources.extract import extract
 from torchsmith.sources.git_tree import GitProof, check_commit, git_proof
 from torchsmith.sources.models import FetchedSource, Progress, quiet

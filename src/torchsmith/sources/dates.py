@@ -24,8 +24,8 @@ def source_date(tree: Path) -> int:
 def _of_commit(tree: Path) -> int:
     if not (tree / ".git").exists():
         return 0
-    said = git("log", "-1", "--format=%ct", folder=tree)
-    return int(said.out) if said.code == 0 and said.out.strip().isdigit() else 0
+    answer = git("log", "-1", "--format=%ct", folder=tree)
+    return int(answer.out) if answer.code == 0 and answer.out.strip().isdigit() else 0
 
 
 def _of_package(tree: Path) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
+import fcntl
 import hashlib
 import http.client
 import re
+import shutil
 import ssl
 import tempfile
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,9 +24,33 @@ from typing import IO
 import torchsmith
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.sources.addresses import shown
-from torchsmith.sources.cache import locked
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.tree import file_hash
+
+# The variable that names the folder where downloads are kept.
+DOWNLOADS = "TORCHSMITH_DOWNLOADS"
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a file or folder of the cache for this process alone; others wait.
+
+    The lock goes with the process, so a crash leaves none behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(path.name + ".lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def emptied(folder: Path) -> None:
+    """Remove everything in a folder, so that what failed cannot pass for complete."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
 
 _PIECE = 1 << 18
 # No source of anything we build comes near; a server that never stops sending is stopped.

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from torchsmith.errors import SourceError
-from torchsmith.sources.cache import emptied
+from torchsmith.sources.download import emptied
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.tree import check_links
 from torchsmith.sources.unfolding import Member, Metered
@@ -281,13 +281,10 @@ def _from_zip(file: IO[bytes], into: _Destination) -> None:
                 into.link(item.filename, os.fsdecode(archive.read(item)))
             elif kind in (0, stat.S_IFREG):
                 with archive.open(item) as content:
-                    into.file(item.filename, content, mode, _zip_time(item))
+                    when = float(calendar.timegm((*item.date_time, 0, 0, 0)))
+                    into.file(item.filename, content, mode, when)
             else:
                 raise into.refuse(item.filename, "is a device or another special file")
-
-
-def _zip_time(item: zipfile.ZipInfo) -> float:
-    return float(calendar.timegm((*item.date_time, 0, 0, 0)))
 
 
 def extract(

@@ -1,4 +1,4 @@
-"""Bringing a source, whatever kind it is."""
+"""Fetching a source of any kind."""
 
 from __future__ import annotations
 
@@ -10,15 +10,99 @@ from msgspec import structs
 
 from torchsmith.errors import SourceError, UnreachableError
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.archive import archive_file, fetch_archive
+from torchsmith.sources.addresses import is_local, local_path, shown
 from torchsmith.sources.bundle import fetch_bundle
-from torchsmith.sources.cache import emptied
 from torchsmith.sources.debian import fetch_debian, fetch_pool, pool_file
-from torchsmith.sources.folder import fetch_folder
+from torchsmith.sources.download import PATIENT, Retry, download, emptied
+from torchsmith.sources.extract import LIMITS, Limits, extract
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.models import FetchedSource, Progress, quiet
 from torchsmith.sources.sdist import fetch_sdist, sdist_file
-from torchsmith.sources.tree import tree_hash
+from torchsmith.sources.tree import check_links, copy_tree, file_hash, tree_hash
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def _here(path: Path, sha256: str, progress: Progress) -> Path:
+    """A file of this machine, if it is the one expected."""
+    if not path.is_file():
+        raise SourceError(f"{path} is not a file", "Check source.path or source.url in the recipe.")
+    progress(f"checking {path.name}", None, path.stat().st_size)
+    found = file_hash(path)
+    if found != sha256:
+        raise SourceError(
+            f"{path} is not the file expected: its sha256 is {found}, not {sha256}",
+            "Find out which of the two is right before changing the hash; nothing was unpacked.",
+        )
+    return path
+
+
+def archive_file(
+    choice: SourceChoice, cache: Path, progress: Progress, retry: Retry = PATIENT
+) -> tuple[Path, str, tuple[str, ...]]:
+    """The archive itself, of the expected hash; where it came from, and notes."""
+    if not _SHA256.fullmatch(choice.sha256):
+        raise SourceError(
+            "an archive needs its sha256", "Write source.sha256: the 64 digits `sha256sum` prints."
+        )
+    addresses = [url for url in (choice.url, *choice.mirrors) if url]
+    notes: list[str] = []
+    if choice.path or (addresses and is_local(addresses[0])):
+        place = Path(choice.path) if choice.path else local_path(addresses[0])
+        return _here(place, choice.sha256, progress), str(place), ()
+    remote = [url for url in addresses if not is_local(url)]
+    file, used = download(remote, cache, sha256=choice.sha256, progress=progress, retry=retry)
+    location = shown(used or addresses[0])
+    if not used:
+        notes.append("taken from the cache: a file of this hash was there")
+    elif used != addresses[0]:
+        notes.append(f"{shown(addresses[0])} could not give it; the mirror {location} did")
+    return file, location, tuple(notes)
+
+
+def fetch_archive(
+    choice: SourceChoice,
+    destination: Path,
+    *,
+    cache: Path,
+    progress: Progress,
+    limits: Limits = LIMITS,
+    retry: Retry = PATIENT,
+) -> FetchedSource:
+    """Bring an archive, check its hash, and only then unpack it."""
+    file, location, notes = archive_file(choice, cache, progress, retry)
+    name = location.split("?")[0].rsplit("/", 1)[-1]
+    extract(file, destination, name=name, limits=limits, progress=progress)
+    evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}
+    return FetchedSource("archive", location, evidence, notes)
+
+
+# How a folder that CMake configured in shows itself.
+_BUILT = "CMakeCache.txt"
+
+
+def fetch_folder(choice: SourceChoice, destination: Path, *, progress: Progress) -> FetchedSource:
+    """Copy the recipe's folder; git's own folders and a CMake build folder stay behind."""
+    source = Path(choice.path)
+    if not source.is_dir():
+        raise SourceError(f"{source} is not a folder", "Check source.path in the recipe.")
+    source = source.resolve()
+    if destination.resolve().is_relative_to(source):
+        raise SourceError(
+            f"{source} would be copied into itself",
+            "Put torchsmith's work folder outside the source tree.",
+        )
+    check_links(source, str(source))
+    skip: set[Path] = set()
+    notes: list[str] = []
+    if (source / "build" / _BUILT).is_file():
+        skip.add(source / "build")
+        notes.append("its build folder was left out: objects of another build are no source")
+    if (source / ".git").exists():
+        notes.append("git's own folders were left out; the tree's hash stands for its content")
+    copy_tree(source, destination, skip=frozenset(skip), progress=progress)
+    return FetchedSource("folder", str(source), {"tree": tree_hash(destination)}, tuple(notes))
+
 
 _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
 
@@ -102,7 +186,7 @@ def _dispatch(
             return fetch_folder(choice, destination, progress=progress)
         case "bundle":
             return fetch_bundle(choice, destination, progress=progress)
-    raise SourceError(f"there is no kind of source called {choice.kind!r}")
+    raise SourceError(f"{choice.kind!r} is not a kind of source")
 
 
 def _git_or_debian(

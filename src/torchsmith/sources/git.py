@@ -19,8 +19,7 @@ from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.host.probe import Answer
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import check_git_address, is_local, shown
-from torchsmith.sources.cache import locked
-from torchsmith.sources.download import PATIENT, Retry
+from torchsmith.sources.download import PATIENT, Retry, locked
 from torchsmith.sources.git_program import answer, git, is_final, is_refused, reason, unreachable
 from torchsmith.sources.models import FetchedSource, Progress, Shared
 from torchsmith.sources.submodules import check_place, submodules
@@ -63,13 +62,13 @@ def _mark(commit: str) -> str:
 def _network(
     *arguments: str, url: str, bare: Path, retry: Retry, progress: Progress | None, label: str
 ) -> Answer:
-    said = Answer(1, "", "")
+    reply = Answer(1, "", "")
     for attempt in range(retry.attempts):
         retry.wait(attempt)
-        said = git(*arguments, folder=bare, local=is_local(url), progress=progress, label=label)
-        if said.code == 0 or is_final(said):
+        reply = git(*arguments, folder=bare, local=is_local(url), progress=progress, label=label)
+        if reply.code == 0 or is_final(reply):
             break
-    return said
+    return reply
 
 
 def _open_bare(bare: Path) -> None:
@@ -98,13 +97,13 @@ def _named(url: str, wanted: Repository, bare: Path, retry: Retry) -> dict[str, 
         else [f"refs/tags/{ref}", f"refs/heads/{ref}", f"refs/{ref}"]
     )
     patterns = [pattern for name in full for pattern in (name, name + "^{}")]
-    said = _network(
+    reply = _network(
         "ls-remote", "--", url, *patterns, url=url, bare=bare, retry=retry, progress=None, label=""
     )
-    if said.code:
-        raise unreachable(url, said)
+    if reply.code:
+        raise unreachable(url, reply)
     listed: dict[str, str] = {}
-    for line in said.out.splitlines():
+    for line in reply.out.splitlines():
         commit, _, name = line.partition("\t")
         if name in patterns and _COMMIT.fullmatch(commit):
             # The peeled line comes after the tag's own and takes its place.
@@ -227,13 +226,13 @@ def _check_out(mirrored: Mirrored, where: Path, origin: str) -> None:
     answer("init", "--quiet", "--template=", folder=where)
     # git reads the path as an address: absolute, so that it can be nothing else.
     source = str(mirrored.bare.resolve())
-    said = git(
+    reply = git(
         "fetch", "--quiet", "--no-tags", "--depth=1", "--", source, _mark(mirrored.commit),
         folder=where, local=True,
     )  # fmt: skip
-    if said.code:
+    if reply.code:
         raise SourceError(
-            f"the cache's copy {mirrored.bare} is broken: {reason(said)}",
+            f"the cache's copy {mirrored.bare} is broken: {reason(reply)}",
             "Remove that folder and run again: it will be fetched anew.",
         )
     answer("checkout", "--quiet", "--force", "--detach", mirrored.commit, folder=where)

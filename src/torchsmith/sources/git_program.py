@@ -97,16 +97,16 @@ def git(
     for setting in (*_SETTINGS, f"protocol.file.allow={files}"):
         argv += ["-c", setting]
 
-    def heard(line: str) -> None:
-        told = read_progress(line)
-        if told and progress:
-            progress(f"{label}: {told[0]}", told[1], None)
+    def report(line: str) -> None:
+        step = read_progress(line)
+        if step and progress:
+            progress(f"{label}: {step[0]}", step[1], None)
 
     return call(
         [*argv, *arguments],
         env=environment(os.environ),
         package="git",
-        heard=heard if progress else None,
+        listener=report if progress else None,
     )
 
 
@@ -121,38 +121,38 @@ def read_progress(line: str) -> tuple[str, int | None] | None:
 
 def answer(*arguments: str, folder: Path, local: bool = False) -> str:
     """What git says, without the last line's end; an error if it fails."""
-    said = git(*arguments, folder=folder, local=local)
-    if said.code:
-        raise SourceError(f"git {arguments[0]} failed: {reason(said)}")
-    return said.out.strip()
+    reply = git(*arguments, folder=folder, local=local)
+    if reply.code:
+        raise SourceError(f"git {arguments[0]} failed: {reason(reply)}")
+    return reply.out.strip()
 
 
-def reason(said: Answer) -> str:
+def reason(reply: Answer) -> str:
     """The line of git's messages that tells most, passwords in addresses left out."""
-    lines = [line.strip() for line in said.err.replace("\r", "\n").splitlines() if line.strip()]
+    lines = [line.strip() for line in reply.err.replace("\r", "\n").splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:"))]
-    line = (telling or lines or [f"exit code {said.code}"])[0]
+    line = (telling or lines or [f"exit code {reply.code}"])[0]
     return shown(re.sub(r"^(?:fatal|error|ERROR): ", "", line))
 
 
-def is_refused(said: Answer) -> bool:
+def is_refused(reply: Answer) -> bool:
     """Whether the server answered, and will not give this in this way; another may work."""
-    return bool(_REFUSED.search(said.err))
+    return bool(_REFUSED.search(reply.err))
 
 
-def is_final(said: Answer) -> bool:
+def is_final(reply: Answer) -> bool:
     """Whether trying the same again would fail the same way."""
-    return bool(_MISSING.search(said.err) or _FINAL.search(said.err) or is_refused(said))
+    return bool(_MISSING.search(reply.err) or _FINAL.search(reply.err) or is_refused(reply))
 
 
-def unreachable(url: str, said: Answer) -> UnreachableError:
+def unreachable(url: str, reply: Answer) -> UnreachableError:
     """The error for a repository that could not be read."""
-    if _MISSING.search(said.err):
+    if _MISSING.search(reply.err):
         return NotServedError(
-            f"{shown(url)}: {reason(said)}", "Check the address and the ref in the recipe."
+            f"{shown(url)}: {reason(reply)}", "Check the address and the ref in the recipe."
         )
     return UnreachableError(
-        f"{shown(url)} cannot be read: {reason(said)}",
+        f"{shown(url)} cannot be read: {reason(reply)}",
         "Check the network and your right to read it; source.mirrors names other places, and"
         " source.kind = 'debian' or a bundle needs no git server.",
     )

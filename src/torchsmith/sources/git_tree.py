@@ -98,8 +98,8 @@ class _Checker:
             raw = base64.b64decode(self.proof.commits[at], validate=True)
         except (KeyError, binascii.Error):
             raise SourceError(f"the commit of {at or 'the source'!r} is not given") from None
-        said = _TREE.match(raw)
-        if said is None or self.tree_id(at, depth) != said[1].decode():
+        tree = _TREE.match(raw)
+        if tree is None or self.tree_id(at, depth) != tree[1].decode():
             raise SourceError(
                 f"{at or 'the source'!r} does not hold the files of its commit",
                 "Somebody changed it: bring it again from where it was made.",
@@ -141,11 +141,11 @@ def _collect(
     raw = git("cat-file", "commit", "HEAD", folder=folder).out.encode()
     commits[at] = base64.b64encode(raw).decode()
     for line in git("ls-files", "--stage", "-z", folder=folder).out.split("\0"):
-        told, _, name = line.partition("\t")
+        fields, _, name = line.partition("\t")
         path = f"{at}/{name}" if at else name
         if not name:
             continue
-        mode, blob, _ = told.split()
+        mode, blob, _ = fields.split()
         if mode == "160000":
             if (tree / path / ".git").exists():
                 _collect(tree, path, commits, links, crlf)

@@ -1,4 +1,4 @@
-"""What bringing a source gives, and how its progress is told."""
+"""The result of fetching a source, and how progress is reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[str, int | None, int | None], None]
 
 
 def quiet(what: str, done: int | None, total: int | None) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 class Shared:

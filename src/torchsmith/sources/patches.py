@@ -104,24 +104,24 @@ def _run(tree: Path, patch: PatchChoice, *, fuzz: int, remove_empty: bool) -> An
     argv += ["--remove-empty-files"] if remove_empty else []
     known = ("PATH", "TMPDIR", "HOME")
     env = {name: os.environ[name] for name in known if name in os.environ} | {"LC_ALL": "C"}
-    return call(argv, env=env, package="patch", cwd=tree, given=patch.content or b"\n")
+    return call(argv, env=env, package="patch", cwd=tree, stdin=patch.content or b"\n")
 
 
-def _failure(tree: Path, patch: PatchChoice, said: Answer) -> SourceError:
+def _failure(tree: Path, patch: PatchChoice, answer: Answer) -> SourceError:
     """Say which hunk does not fit, where, and show it."""
-    file, told = "", list[str]()
-    for line in said.out.splitlines():
+    file, misfits = "", list[str]()
+    for line in answer.out.splitlines():
         if found := _FILE.match(line):
             file = found[1].strip("'")
         elif found := _FAILED.match(line):
-            told.append(f"{file}: hunk {found[1]} does not fit at line {found[2]}")
-    if "previously applied" in said.out:
+            misfits.append(f"{file}: hunk {found[1]} does not fit at line {found[2]}")
+    if "previously applied" in answer.out:
         return SourceError(
             f"{patch.name} is already in {file or 'the tree'}, or was made the other way round",
             "Leave the patch out: this source has the change.",
         )
-    if not told:
-        detail = (said.out + said.err).strip().splitlines() or ["it holds no change"]
+    if not misfits:
+        detail = (answer.out + answer.err).strip().splitlines() or ["it holds no change"]
         return SourceError(
             f"{patch.name} cannot be applied: {detail[-1]}",
             "It must be a unified diff (diff -u, git diff) against this very source.",
@@ -129,16 +129,16 @@ def _failure(tree: Path, patch: PatchChoice, said: Answer) -> SourceError:
     rejects = sorted(tree.rglob("*.rej"))
     shown = rejects[0].read_text("utf-8", "replace").splitlines() if rejects else []
     more = ["…"] if len(shown) > _SHOWN_LINES else []
-    text = "\n".join(["; ".join(told), *shown[:_SHOWN_LINES], *more])
+    text = "\n".join(["; ".join(misfits), *shown[:_SHOWN_LINES], *more])
     return SourceError(
         f"{patch.name} does not apply; nothing was changed. {text}",
         "The source differs from what the patch was made for: remake the patch, or leave it out.",
     )
 
 
-def _remarks(patch: PatchChoice, said: Answer) -> list[str]:
+def _remarks(patch: PatchChoice, answer: Answer) -> list[str]:
     file, remarks = "", []
-    for line in said.out.splitlines():
+    for line in answer.out.splitlines():
         if found := _FILE.match(line):
             file = found[1].strip("'")
         elif (found := _MOVED.match(line)) and found[3]:
@@ -172,14 +172,14 @@ def apply_patches(
                     shutil.copy2(tree / path, scratch / path)
         for patch in patches:
             progress(f"trying {patch.name}", None, None)
-            said = _run(scratch, patch, fuzz=fuzz, remove_empty=remove_empty)
+            answer = _run(scratch, patch, fuzz=fuzz, remove_empty=remove_empty)
             # Text without a unified hunk is passed over in silence: it would seem applied.
-            if said.code or not _FILE.search(said.out):
-                raise _failure(scratch, patch, said)
-            remarks += _remarks(patch, said)
+            if answer.code or not _FILE.search(answer.out):
+                raise _failure(scratch, patch, answer)
+            remarks += _remarks(patch, answer)
     for patch in patches:
         progress(f"applying {patch.name}", None, None)
-        said = _run(tree, patch, fuzz=fuzz, remove_empty=remove_empty)
-        if said.code:
-            raise _failure(tree, patch, said)
+        answer = _run(tree, patch, fuzz=fuzz, remove_empty=remove_empty)
+        if answer.code:
+            raise _failure(tree, patch, answer)
     return tuple(remarks)

@@ -1,4 +1,4 @@
-"""Starting the programs this room needs: one place, one way to fail."""
+"""Starting the programs that sources need, with one error for all of them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def call(
     env: Mapping[str, str],
     package: str,
     cwd: Path | None = None,
-    given: bytes = b"",
-    heard: Callable[[str], None] | None = None,
+    stdin: bytes = b"",
+    listener: Callable[[str], None] | None = None,
 ) -> Answer:
-    """Run a program to its end; `heard` gets every line of its standard error as it comes.
+    """Run a program to its end; `listener` gets every line of its standard error as it comes.
 
     It has no terminal to ask questions on, and is ended with all it started if we are.
     """
     try:
         process = subprocess.Popen(
             list(argv),
-            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             # A program followed by its messages says nothing of use elsewhere.
-            stdout=subprocess.PIPE if heard is None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE if listener is None else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cwd=cwd,
             env=dict(env),
@@ -45,10 +45,10 @@ def call(
             f"{argv[0]} is needed and not installed", f"apt-get install {package}"
         ) from None
     try:
-        if heard is None:
-            out, err = process.communicate(given or None)
+        if listener is None:
+            out, err = process.communicate(stdin or None)
         else:
-            out, err = b"", _follow(process, heard)
+            out, err = b"", _follow(process, listener)
             process.wait()
     except BaseException:
         with suppress(OSError):
@@ -60,7 +60,7 @@ def call(
     )
 
 
-def _follow(process: subprocess.Popen[bytes], heard: Callable[[str], None]) -> bytes:
+def _follow(process: subprocess.Popen[bytes], listener: Callable[[str], None]) -> bytes:
     """Pass on lines as they come; a progress line ends in a carriage return."""
     assert process.stderr is not None
     kept, rest = b"", b""
@@ -69,5 +69,5 @@ def _follow(process: subprocess.Popen[bytes], heard: Callable[[str], None]) -> b
             kept = (kept + piece)[-_KEPT:]
             *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
             for line in filter(None, lines):
-                heard(line.decode("utf-8", "replace"))
+                listener(line.decode("utf-8", "replace"))
     return kept

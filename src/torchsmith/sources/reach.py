@@ -26,8 +26,8 @@ def with_reachable_source(
 ) -> tuple[Recipe, str]:
     """The recipe with Debian's source where it leaves the choice open and git does not answer.
 
-    And a sentence that says so, if it is so. Only for a release whose Debian source we know
-    how to build: otherwise git stays, and says itself what is wrong.
+    The second value is a sentence that says so; empty where git answers. Only for a release whose
+    Debian source we know how to build: otherwise git stays, and its own error says what is wrong.
     """
     source = recipe.source
     torch = recipe.torch
@@ -41,5 +41,5 @@ def with_reachable_source(
     if entry is None or answers(url):
         return recipe, ""
     chosen = source.model_copy(update={"kind": "debian", "suite": entry.suite})
-    said = f"{url} does not answer: Debian {entry.suite}'s source of {release.version} is taken"
-    return recipe.model_copy(update={"source": chosen}), said
+    message = f"{url} does not answer: Debian {entry.suite}'s source of {release.version} is taken"
+    return recipe.model_copy(update={"source": chosen}), message

@@ -117,8 +117,8 @@ def _check_version(tree: Path, choice: SourceChoice) -> None:
             f"the archive of this hash is not an sdist of {choice.package}: it has no PKG-INFO",
             "Take the hash of the project's .tar.gz, not of a wheel.",
         )
-    said = HeaderParser().parsestr(about.read_text("utf-8", "replace"))
-    name, version = said.get("Name", ""), said.get("Version", "")
+    fields = HeaderParser().parsestr(about.read_text("utf-8", "replace"))
+    name, version = fields.get("Name", ""), fields.get("Version", "")
     try:
         right = Version(version) == Version(choice.ref)
     except InvalidVersion:

@@ -82,11 +82,11 @@ def submodules(
             f"submodule {path!r} has no entry in .gitmodules: left empty" for path in links
         )
         return (), notes
-    said = git("config", "--blob", f"{commit}:.gitmodules", "-z", "--list", folder=repository)
-    if said.code:
+    reply = git("config", "--blob", f"{commit}:.gitmodules", "-z", "--list", folder=repository)
+    if reply.code:
         raise SourceError(".gitmodules of the repository cannot be read")
     entries: dict[str, dict[str, str]] = {}
-    for item in said.out.split("\0"):
+    for item in reply.out.split("\0"):
         key, _, value = item.partition("\n")
         if key.startswith("submodule.") and key.count(".") >= 2:
             name, _, field = key[len("submodule.") :].rpartition(".")

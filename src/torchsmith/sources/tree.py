@@ -1,14 +1,16 @@
-"""Source trees on disk: what is in them, their hash, and links that lead out."""
+"""Source trees on disk: listing, hashing and copying them, and links that lead out."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from torchsmith.errors import SourceError
+from torchsmith.sources.models import Progress, quiet
 
 
 def file_hash(path: Path) -> str:
@@ -70,4 +72,40 @@ def check_links(tree: Path, what: str) -> None:
                 f"{what}: the link {path.relative_to(tree).as_posix()!r} leads out of the tree,"
                 f" to {target!r}",
                 "A source tree must stand alone: replace the link by what it points to.",
+            )
+
+
+def copy_tree(
+    source: Path,
+    destination: Path,
+    *,
+    leave_out: frozenset[str] = frozenset({".git"}),
+    skip: frozenset[Path] = frozenset(),
+    progress: Progress = quiet,
+) -> None:
+    """Copy a tree: names in `leave_out` anywhere, and the paths in `skip`, stay behind.
+
+    Never by hard link: a build that writes into its copy would write into the original.
+    """
+    label, done = f"copying {source}", 0
+    for path in walk(source, leave_out):
+        if any(path == left or left in path.parents for left in skip):
+            continue
+        where = destination / path.relative_to(source)
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            where.symlink_to(path.readlink())
+        elif stat.S_ISDIR(mode):
+            where.mkdir()
+        elif stat.S_ISREG(mode):
+            shutil.copyfile(path, where, follow_symlinks=False)
+            where.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
+            times = path.stat()
+            os.utime(where, ns=(times.st_atime_ns, times.st_mtime_ns))
+            done += times.st_size
+            progress(label, done, None)
+        else:
+            raise SourceError(
+                f"{path} is neither a file, a folder nor a link",
+                "Sockets, pipes and devices are no source: remove it.",
             )

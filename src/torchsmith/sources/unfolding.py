@@ -67,7 +67,7 @@ class Member(tarfile.TarInfo):
 
 
 def exhaust(stream: IO[bytes]) -> None:
-    """Read what is left: only at its very end does an archive show that it is whole."""
+    """Read to the end: only there does an archive show that it is whole."""
     while stream.read(_PIECE):
         pass
 

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.errors import TorchsmithError
-from torchsmith.sources.folder import copy_tree
-from torchsmith.sources.tree import file_hash, walk
+from torchsmith.sources.tree import copy_tree, file_hash, walk
 
 _OWN = ".torchsmith-tree"
 _CONFIGURED, _FILES, _INCOMING = "configured", "files.json", "incoming"
@@ -60,11 +59,11 @@ class _Change:
     gone: tuple[str, ...]
 
     @classmethod
-    def between(cls, held: Marks, now: Marks) -> _Change:
+    def between(cls, before: Marks, now: Marks) -> _Change:
         return cls(
-            tuple(path for path in now if path not in held),
-            tuple(path for path, mark in now.items() if held.get(path, mark) != mark),
-            tuple(path for path in held if path not in now),
+            tuple(path for path in now if path not in before),
+            tuple(path for path, mark in now.items() if before.get(path, mark) != mark),
+            tuple(path for path in before if path not in now),
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -77,9 +76,9 @@ def bring(source: Path, tree: Path, mark: str, *, fresh: bool = False) -> str:
     A tree that was configured with this mark is brought up to date, unless it is to be `fresh`.
     """
     now = _marks(source)
-    held = None if fresh else _held(tree, mark)
-    change = _Change.between(held or {}, now)
-    if held is None or not _may_stay(tree, held, now, change):
+    known = None if fresh else _known(tree, mark)
+    change = _Change.between(known or {}, now)
+    if known is None or not _may_stay(tree, known, now, change):
         _copy(source, tree, now)
         return f"{tree}: a new copy of {source}"
     # setuptools takes what it gathered for an earlier wheel for what belongs into this one.
@@ -89,10 +88,10 @@ def bring(source: Path, tree: Path, mark: str, *, fresh: bool = False) -> str:
     if any(change):
         _have_cmake_look(tree, change)
         if change.gone:
-            _uninstall(tree, held)
+            _uninstall(tree, known)
         # Until all is done nothing is known of these: if this is cut short they are brought again.
-        unsure = {path: {**held, **now}[path][0] for path in change}
-        _write(tree, _FILES, json.dumps({**held, **unsure}))
+        unsure = {path: {**known, **now}[path][0] for path in change}
+        _write(tree, _FILES, json.dumps({**known, **unsure}))
         _apply(source, tree, now, change)
         _write(tree, _FILES, json.dumps(now))
     return (
@@ -109,20 +108,20 @@ def configured(tree: Path, mark: str) -> None:
         _write(tree, _CONFIGURED, mark)
 
 
-def _held(tree: Path, mark: str) -> Marks | None:
+def _known(tree: Path, mark: str) -> Marks | None:
     if _read(tree / _OWN / _CONFIGURED) != mark:
         return None
     try:
-        held: Marks = json.loads(_read(tree / _OWN / _FILES))
+        known: Marks = json.loads(_read(tree / _OWN / _FILES))
     except ValueError:
         return None
-    return held
+    return known
 
 
-def _may_stay(tree: Path, held: Marks, now: Marks, change: _Change) -> bool:
+def _may_stay(tree: Path, known: Marks, now: Marks, change: _Change) -> bool:
     """Whether bringing what changed gives what a new copy would."""
     for path in change:
-        before, after = held.get(path, ""), now.get(path, "")
+        before, after = known.get(path, ""), now.get(path, "")
         # Nobody knows what is read through a link, and a folder in a file's place is rare enough.
         if "l" in (before[:1], after[:1]) or (before and after and "d" in (before, after)):
             return False
@@ -167,12 +166,12 @@ def _have_cmake_look(tree: Path, change: _Change) -> None:
         (build / "build.ninja").unlink(missing_ok=True)
 
 
-def _uninstall(tree: Path, held: Marks) -> None:
+def _uninstall(tree: Path, known: Marks) -> None:
     """Take back what a build installed into the tree: a header that is gone would be among it."""
     top = f"{tree.resolve()}/"
     for line in _read(tree / "build/install_manifest.txt").splitlines():
         path = os.path.normpath(line)
-        if path.startswith(top) and path.removeprefix(top) not in held:
+        if path.startswith(top) and path.removeprefix(top) not in known:
             Path(path).unlink(missing_ok=True)
 
 

@@ -15,7 +15,7 @@ PRESSURE_LIMIT = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the machine says at this moment; `None` where it does not say."""
+    """Memory and its pressure at this moment; `None` where the machine does not tell."""
 
     available: int | None = None
     pressure: float | None = None
@@ -60,12 +60,12 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """How many compiles wait."""
         return len(self._waiting)
 
     @property
     def running(self) -> tuple[int, ...]:
-        """Those that run."""
+        """The compiles that run."""
         return tuple(self._running)
 
     @property

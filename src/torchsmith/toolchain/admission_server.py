@@ -8,16 +8,21 @@ it out again when the compile starts. So the jobs that really run stay within th
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import selectors
 import signal
 import socket
 import struct
+import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from torchsmith.host.limits import control_groups, read_memory
 from torchsmith.toolchain.admission import Admission, Room
 from torchsmith.toolchain.compiles import Compile, Language, killed_for_memory, read_compile
 from torchsmith.toolchain.governor_events import (
@@ -30,10 +35,112 @@ from torchsmith.toolchain.governor_events import (
     Started,
     WaitingForMemory,
 )
-from torchsmith.toolchain.jobserver import Jobserver
 from torchsmith.toolchain.memory_book import MIB, Estimate, MemoryBook
-from torchsmith.toolchain.memory_meter import Meter
-from torchsmith.toolchain.processes import Process, end, find_child, own_group
+from torchsmith.toolchain.processes import Process, end, find_child, own_group, process_tree
+
+
+class Meter(Protocol):
+    """Where the governor reads memory."""
+
+    def available(self) -> int | None:
+        """Bytes free now, within every limit on this process; `None` if nobody can say."""
+
+    def pressure(self) -> float | None:
+        """Percent of the last ten seconds in which something waited for memory."""
+
+    def resident(self, pid: int) -> int:
+        """Bytes that a process and everything under it hold now."""
+
+
+class HostMeter:
+    """This machine's memory, and this process's control groups."""
+
+    def __init__(self) -> None:
+        groups = [folder / "memory.pressure" for folder in control_groups("memory")]
+        places = [*groups, Path("/proc/pressure/memory")]
+        self._pressure = next((place for place in places if place.is_file()), None)
+
+    def available(self) -> int | None:
+        """Bytes free now, within every limit on this process."""
+        return read_memory()[1]
+
+    def pressure(self) -> float | None:
+        """Percent of the last ten seconds in which something waited for memory."""
+        if self._pressure is None:
+            return None
+        try:
+            text = self._pressure.read_text()
+        except OSError:
+            return None
+        found = re.search(r"^some avg10=([0-9.]+)", text, re.MULTILINE)
+        return float(found[1]) if found else None
+
+    def resident(self, pid: int) -> int:
+        """Bytes that a process and everything under it hold now."""
+        return sum(_resident(each) for each in process_tree(pid))
+
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+_TOKEN = b"+"
+
+
+class Jobserver:
+    """A GNU make jobserver on a named pipe: one pool of job slots for every tool of a build.
+
+    Ninja 1.13 and make 4.4 take a token from the pipe before each job after their first and give
+    it back when the job ends, so nested and neighbouring builds share the cores.
+    https://www.gnu.org/software/make/manual/html_node/POSIX-Jobserver.html
+    """
+
+    def __init__(self, path: Path, cores: int) -> None:
+        self.path = path
+        self.cores = cores
+        self._pipe = -1
+
+    def __enter__(self) -> Jobserver:
+        os.mkfifo(self.path, 0o600)
+        # Open for both: a pipe with no writer at some moment would read as ended.
+        self._pipe = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.put(self.cores - 1)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+        self.path.unlink(missing_ok=True)
+
+    @property
+    def makeflags(self) -> str:
+        """What MAKEFLAGS has to be for a client to find the pool."""
+        return f" -j{self.cores} --jobserver-auth=fifo:{self.path}"
+
+    def put(self, count: int = 1) -> None:
+        """Let clients start this many jobs more."""
+        if count > 0:
+            os.write(self._pipe, _TOKEN * count)
+
+    def take(self) -> bool:
+        """Take one job slot out of the pool, if one is free now."""
+        try:
+            return bool(os.read(self._pipe, 1))
+        except BlockingIOError:
+            return False
+
+    @property
+    def free(self) -> int:
+        """How many tokens lie in the pipe."""
+        return int(struct.unpack("i", fcntl.ioctl(self._pipe, termios.FIONREAD, b"\0" * 4))[0])
+
 
 _ATTEMPTS = 3
 _RAISE = 1.5

@@ -1,4 +1,4 @@
-"""Keeping the building machine's folders out of what is compiled.
+"""Options the governor adds to compilers: no folders of this machine, later garbage collection.
 
 A compiler writes the names of files into what it makes: assertions and warnings quote them,
 debugging information lists them. Here they are told to it as they are seen from the folder it
@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 
 from torchsmith.host.probe import ask
 from torchsmith.toolchain.compiles import Compile
+from torchsmith.toolchain.memory_book import MIB
 
 _OPTION = "-ffile-prefix-map="
 # nvcc hands these words to the compiler of the machine's own code, through a shell, and takes a
@@ -87,3 +88,26 @@ def understands(compiler: str, option: str) -> bool:
         return False
     answer = ask([compiler, f"{option}/a=/b", "-x", "c", "-E", "/dev/null"], timeout=20)
     return answer is not None and answer.code == 0
+
+
+# gcc first looks for garbage at 128 MB at most, and again whenever its heap has grown by a third.
+# A file of PyTorch takes ten times that, hardly any of it garbage. The output is the same.
+COLLECTION = "--param=ggc-"
+# From here on gcc collects whenever its heap has doubled.
+_FIRST = 1024 * MIB
+LATE = (f"{COLLECTION}min-heapsize={_FIRST // 1024}", f"{COLLECTION}min-expand=100")
+# For each compiler that may run at once; a batch of PyTorch's files takes up to that much.
+ROOM_FOR_LATE_COLLECTION = 4096 * MIB
+
+
+def collect_late(unit: Compile) -> Sequence[str]:
+    """The options that make gcc collect later; none for what is not gcc's."""
+    compiled = unit.language in ("c", "c++")
+    return LATE if compiled and unit.compiler and is_gcc(unit.compiler) else ()
+
+
+@cache
+def is_gcc(compiler: str) -> bool:
+    """Whether a compiler is gcc; c++ may be another's name."""
+    answer = ask([compiler, "--version"])
+    return answer is not None and "Free Software Foundation" in answer.out

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsmith.toolchain.build_paths import IGNORED
-from torchsmith.toolchain.collection import COLLECTION
+from torchsmith.toolchain.build_paths import COLLECTION, IGNORED
 from torchsmith.toolchain.nvcc_parts import COMPILED, FOUND, LOG, PARTS
 
 _MOST = "20G"
@@ -128,10 +127,10 @@ def keep_newest(folder: Path, most: int) -> None:
         with contextlib.suppress(OSError):
             seen = file.stat()
             found.append((seen.st_mtime, seen.st_size, file))
-    held = sum(size for _, size, _ in found)
+    total = sum(size for _, size, _ in found)
     for _, size, file in sorted(found):
-        if held <= most:
+        if total <= most:
             return
         with contextlib.suppress(OSError):
             file.unlink()
-        held -= size
+        total -= size

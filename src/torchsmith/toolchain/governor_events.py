@@ -1,4 +1,4 @@
-"""What the governor tells while a build runs, for a progress display or a timeline.
+"""Events of the memory governor, for a progress display or a timeline.
 
 `at` is seconds since the governor began; sizes are bytes.
 """
@@ -51,7 +51,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class FilesDone:
-    """setuptools is done with so many of the files it compiles now; `file` is the last."""
+    """setuptools compiled so many files of the ones it has now; `file` is the last."""
 
     at: float
     file: str

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
     """Run a command under the governor, and return its exit status."""
     command = argv[1:] if argv[:1] == ["--"] else argv
     if not command:
-        return _say(b"usage: launch.py COMMAND [ARGUMENT...]\n", 2)
+        return _print(b"usage: launch.py COMMAND [ARGUMENT...]\n", 2)
     governor = _connected(posix.environ.get(SOCKET))
     # What the compiler starts in turn runs in the room given here, and must not ask for more.
     posix.environ.pop(SOCKET, None)
@@ -55,12 +55,12 @@ def main(argv: list[str]) -> int:
             status, words, report = _run(governor, command + more)
             _send(governor, *report)
             if status == 0:
-                return _say(words, 0)
+                return _print(words, 0)
             # What a killed compile said is not shown if it is to be tried again.
             answer = _receive(governor)
-        return _say(words + b"\0".join(answer[1:]), status)
+        return _print(words + b"\0".join(answer[1:]), status)
     except ConnectionError:
-        return _say(b"torchsmith's memory governor has gone; this compile was given up\n", 1)
+        return _print(b"torchsmith's memory governor has gone; this compile was given up\n", 1)
 
 
 def _run(governor: _socket.socket, command: list[str]) -> tuple[int, bytes, tuple[bytes, ...]]:
@@ -116,13 +116,13 @@ def _listen(
     # Only its end is of interest: it may have gone before it heard of this compiler.
     poll.register(governor, 0)
     while True:
-        heard = [number for number, _ in poll.poll(1000)]
-        if governor.fileno() in heard:
+        ready = [number for number, _ in poll.poll(1000)]
+        if governor.fileno() in ready:
             poll.unregister(governor)
             posix.kill(child, _SIGTERM)
             continue
         # Something it left running, a cache's server say, may hold its output open for ever.
-        if not heard:
+        if not ready:
             ended = posix.wait4(child, posix.WNOHANG)
             if ended[0]:
                 return words, tail, ended
@@ -162,7 +162,7 @@ def _become(command: list[str]) -> int:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        return _say(f"{command[0]}: {error.strerror}\n".encode(), 127)
+        return _print(f"{command[0]}: {error.strerror}\n".encode(), 127)
 
 
 def _connected(place: bytes | None) -> _socket.socket | None:
@@ -205,7 +205,7 @@ def _write(words: bytes) -> None:
         words = words[posix.write(2, words) :]
 
 
-def _say(words: bytes, status: int) -> int:
+def _print(words: bytes, status: int) -> int:
     _write(words)
     return status
 

@@ -12,7 +12,7 @@ nothing, so that every compiler stays a child of the one that was given memory f
 Names of temporary files are the same each time, and of files below the work folder they are as
 seen from where the compiler runs: another folder finds the results, and objects are the same.
 
-Anything that is not an ordinary compile is left to nvcc. Only what Python brings is imported: it
+nvcc itself does anything but an ordinary compile. Only what Python brings is imported: it
 runs once for every CUDA file that is compiled.
 """
 
@@ -261,15 +261,15 @@ def mark(number: int) -> str:
 
 
 def pack(
-    files: Sequence[bytes], said: tuple[bytes, bytes], names: Sequence[str], spelling: Spelling
+    files: Sequence[bytes], messages: tuple[bytes, bytes], names: Sequence[str], spelling: Spelling
 ) -> bytes | None:
     """A result as it is kept; None if names are in it where they cannot be changed."""
     neutral: list[bytes] = []
-    for content in (*files, *said):
+    for content in (*files, *messages):
         if b"@torchsmith " in content:
             return None
         changed = content
-        for number, name in _longest_first(names):
+        for number, name in sorted(enumerate(names), key=lambda pair: -len(pair[1])):
             changed = changed.replace(name.encode(), mark(number).encode())
         marked = spelling.taken_out(changed)
         if marked is None or (marked != content and b"\0" in content):
@@ -289,10 +289,6 @@ def unpack(kept: bytes, names: Sequence[str], spelling: Spelling) -> list[bytes]
             part = part.replace(mark(number).encode(), name.encode())
         parts.append(part)
     return parts
-
-
-def _longest_first(names: Sequence[str]) -> list[tuple[int, str]]:
-    return sorted(enumerate(names), key=lambda pair: len(pair[1]), reverse=True)
 
 
 @dataclass(slots=True)
@@ -331,8 +327,8 @@ class Shelf:
     def digest(self, file: str) -> str:
         """The digest of a program, read once for as long as the file stays as it is."""
         found = Path(file).stat()
-        said = f"{os.path.realpath(file)}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ino}"
-        key = hashlib.sha256(f"tool\0{said}".encode(errors="replace")).hexdigest()
+        identity = f"{os.path.realpath(file)}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_ino}"
+        key = hashlib.sha256(f"tool\0{identity}".encode(errors="replace")).hexdigest()
         known = self.get(key)
         if known is not None and len(known) == 64:
             return known.decode()
@@ -365,8 +361,8 @@ class Compile:
             if status != 0:
                 return status
             if "-E" in step:
-                given = after(step, "-D__CUDA_ARCH_LIST__")
-                self.architectures = given.replace(",", "_").encode()
+                listed = after(step, "-D__CUDA_ARCH_LIST__")
+                self.architectures = listed.replace(",", "_").encode()
                 self._preprocessed(Path(after(step, "-o")))
         return 0
 
@@ -391,14 +387,14 @@ class Compile:
         return self._made(part, key, variables)
 
     def _made(self, part: Part, key: str, variables: dict[str, str]) -> int:
-        said: list[bytes] = []
-        status = _start(part.command, variables, said)
-        _say(*said)
+        messages: list[bytes] = []
+        status = _start(part.command, variables, messages)
+        _say(*messages)
         if status == 0:
             self.counted.append(COMPILED)
             with contextlib.suppress(OSError):
                 files = [Path(name).read_bytes() for name in part.outputs()]
-                if kept := pack(files, (said[0], said[1]), part.names(), part.spelling):
+                if kept := pack(files, (messages[0], messages[1]), part.names(), part.spelling):
                     self.shelf.put(key, kept)
         return status
 
@@ -447,21 +443,21 @@ def _is_below(name: str, root: str) -> bool:
     return bool(root) and name.startswith(f"{root}/")
 
 
-def _start(step: list[str], variables: dict[str, str], said: list[bytes] | None = None) -> int:
+def _start(step: list[str], variables: dict[str, str], messages: list[bytes] | None = None) -> int:
     """Run a step; what it says goes on, or into `said`."""
-    pipe = None if said is None else subprocess.PIPE
+    pipe = None if messages is None else subprocess.PIPE
     program = shutil.which(step[0], path=variables.get("PATH")) or step[0]
     with subprocess.Popen([program, *step[1:]], env=variables, stdout=pipe, stderr=pipe) as child:
         _running.append(child)
         # One that came before it was noted here.
         if _signals:
             child.terminate()
-        heard = child.communicate()
+        streams = child.communicate()
         _running.clear()
     if _signals:
         raise _StoppedError
-    if said is not None:
-        said.extend(words or b"" for words in heard)
+    if messages is not None:
+        messages.extend(words or b"" for words in streams)
     # As a shell has it, which nvcc starts its steps with.
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
@@ -503,12 +499,12 @@ def _compile(command: list[str], output: str, temporary: str, shelf: Shelf) -> i
     # What a compile that was killed left there.
     shutil.rmtree(temporary, ignore_errors=True)
     Path(temporary).mkdir(parents=True)
-    said: list[bytes] = []
+    messages: list[bytes] = []
     asked = [*one_by_one(command), "--dryrun", "--keep", "--keep-dir", temporary]
-    if _start(asked, dict(os.environ), said) != 0:
+    if _start(asked, dict(os.environ), messages) != 0:
         raise _NotUnderstoodError
-    run = read_dry_run(said[1].decode(errors="surrogateescape"))
-    _say(said[0], run.said.encode(errors="surrogateescape"))
+    run = read_dry_run(messages[1].decode(errors="surrogateescape"))
+    _say(messages[0], run.said.encode(errors="surrogateescape"))
     compiled = Compile(run, shelf, temporary, os.environ.get(ROOT, ""))
     status = compiled.do()
     if status == 0:

@@ -45,7 +45,7 @@ def ensure_packages(names: Sequence[str], *, install: bool) -> None:
 
 
 def add_packages(names: Sequence[str]) -> None:
-    """Install packages that are of use, where that can be done; a build does without them."""
+    """Install optional packages where this user may; a build works without them."""
     if os.geteuid() == 0:
         with contextlib.suppress(HostError):
             ensure_packages(names, install=True)

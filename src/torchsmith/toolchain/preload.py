@@ -19,8 +19,8 @@ def preloaded(store: Path, source: Path, compiler: str) -> Path | None:
     folder = (store / "tools").absolute()
     # A library made on one distribution may want a newer C library than another has.
     system = (read_text(Path("/etc/os-release")) or "").encode()
-    told = platform.machine().encode() + system + source.read_bytes()
-    name = f"{source.stem.replace('_', '-')}-{hashlib.sha256(told).hexdigest()[:16]}.so"
+    identity = platform.machine().encode() + system + source.read_bytes()
+    name = f"{source.stem.replace('_', '-')}-{hashlib.sha256(identity).hexdigest()[:16]}.so"
     library = folder / name
     if not _SEPARATORS.isdisjoint(str(library)):
         return None

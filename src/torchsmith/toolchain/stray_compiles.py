@@ -1,4 +1,4 @@
-"""Compiles that no launcher started: seen among the processes of a build while they run.
+"""Compiles that bypass the launcher, found among the processes of a build.
 
 A compiler that is linked statically loads no library of ours, and a build may hand its compilers
 an environment of its own making. Those run without asking the governor. They are looked for now

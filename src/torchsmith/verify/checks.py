@@ -29,10 +29,17 @@ class Check(Struct, frozen=True, omit_defaults=True):
 def holds(
     group: str, name: str, ok: bool, *, found: str = "", wanted: str = "", cure: str = ""
 ) -> Check:
-    """A check that passes or fails; what is wanted and the cure are told only where it fails."""
-    if ok:
-        return Check(group, name, "pass", found)
-    return Check(group, name, "fail", found, wanted, cure=cure)
+    """A check that passes or fails."""
+    return rated(group, name, "pass" if ok else "fail", found, wanted, cure)
+
+
+def rated(
+    group: str, name: str, status: Status, found: str, wanted: str = "", cure: str = ""
+) -> Check:
+    """A check; what is wanted and the cure are told only where it does not pass."""
+    if status in ("pass", "info"):
+        return Check(group, name, status, found)
+    return Check(group, name, status, found, wanted, cure=cure)
 
 
 def few(items: list[str] | tuple[str, ...], most: int = 4) -> str:

@@ -8,7 +8,8 @@ from packaging.version import InvalidVersion, Version
 
 from torchsmith.plan.expects import LIBRARIES, Expects
 from torchsmith.verify.binary import Library
-from torchsmith.verify.checks import Check, Status, holds
+from torchsmith.verify.checks import Check, Status, few, holds, rated
+from torchsmith.verify.fatbin import order
 from torchsmith.verify.probing import TorchFacts
 
 GROUP = "asked for"
@@ -64,14 +65,14 @@ def compare_companion(
     for kind in asked.decodes:
         seen = next((check for check in tried if check.name == f"decode {kind}"), None)
         right = seen is not None and seen.status == "pass"
-        said = "not tried" if seen is None else seen.detail or seen.found or seen.status
+        outcome = "not tried" if seen is None else seen.detail or seen.found or seen.status
         cure = f"its headers were not found when it was compiled: install lib{kind}'s -dev package"
         checks.append(
             holds(
                 GROUP,
                 f"reads {kind}",
                 right,
-                found="yes" if right else said.strip().rpartition("\n")[2],
+                found="yes" if right else outcome.strip().rpartition("\n")[2],
                 wanted=f"torchvision.io reads {kind}",
                 cure=cure,
             )
@@ -142,16 +143,12 @@ def _cuda(asked: Expects, facts: TorchFacts) -> Iterator[Check]:
         return
     due = asked.archs
     have = facts.compiled_for
-    missing = [name for name in due if name not in have]
-    extra = [name for name in have if name not in due]
+    missing = set(due) - set(have)
+    extra = set(have) - set(due)
     cure = f"TORCH_CUDA_ARCH_LIST={asked.arch_list!r}, and build again"
+    status: Status = "fail" if missing else "warn" if extra else "pass"
     listed = " ".join(have) or "none"
-    if missing:
-        yield Check(GROUP, "architectures", "fail", listed, " ".join(due), cure=cure)
-    elif extra:
-        yield Check(GROUP, "architectures", "warn", listed, " ".join(due), cure=cure)
-    else:
-        yield Check(GROUP, "architectures", "pass", listed)
+    yield rated(GROUP, "architectures", status, listed, " ".join(due), cure)
 
 
 def _features(asked: Expects, facts: TorchFacts) -> Iterator[Check]:
@@ -207,3 +204,41 @@ def _companions(asked: Expects, installed: Mapping[str, str]) -> Iterator[Check]
 def _companion(package: str, version: str, found: str | None) -> Iterator[Check]:
     right = found is not None and _public(found) == _public(version)
     yield holds(GROUP, package, right, found=found or "not installed", wanted=version)
+
+
+GPU_CODE = "GPU code"
+_HAVE_SOME = ("torch", "torchvision")
+
+
+def judge_gpu_code(
+    name: str, libraries: Sequence[Library], asked: Expects | None = None
+) -> Iterator[Check]:
+    """Say which GPUs a package has code for; with `asked`, whether it is those and no others.
+
+    Torch itself may hold more: where it is built for 9.0, one file is for sm_90a, too.
+    https://github.com/pytorch/pytorch/blob/v2.6.0/cmake/Codegen.cmake
+    """
+    holding = [library for library in libraries if library.gpu]
+    unread = [
+        f"{library.path}: {library.gpu_unread}" for library in libraries if library.gpu_unread
+    ]
+    if unread:
+        cure = "cuobjdump --list-elf --list-ptx FILE, of a newer CUDA, may know it"
+        yield Check(GPU_CODE, name, "warn", few(unread, 2), "a form we know", cure=cure)
+    found = sorted({code for library in holding for code in library.gpu}, key=order)
+    there = " ".join(found) or "none"
+    if asked is None or not asked.archs:
+        if holding:
+            yield Check(GPU_CODE, name, "info", f"{there}, in {few([i.name for i in holding])}")
+        return
+    wanted = sorted(asked.archs, key=order)
+    missing = [code for code in wanted if code not in found]
+    extra = [code for code in found if code not in wanted]
+    cure = f"TORCH_CUDA_ARCH_LIST={asked.arch_list!r}, and build again"
+    if name == "torch":
+        extra = [code for code in extra if code.rstrip("af") not in wanted]
+    status: Status = "fail" if missing or extra else "pass"
+    # Torch may have a reason for more; an extension need not have any.
+    if (name == "torch" and not missing and extra) or (name not in _HAVE_SOME and not found):
+        status = "warn"
+    yield rated(GPU_CODE, name, status, there, " ".join(wanted), cure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,9 +21,8 @@ from torchsmith.facts.torch import find_release, wheel_cudas
 from torchsmith.host.models import InstalledTorch
 from torchsmith.inputs import check_file
 from torchsmith.verify.binary import Library, read_library, version_key
-from torchsmith.verify.demangle import demangled
 from torchsmith.verify.linkage import baseline, newest
-from torchsmith.verify.symbols import Symbols, read_symbols
+from torchsmith.verify.symbols import Symbols, demangled, read_symbols
 from torchsmith.verify.target import fits as takes_python
 from torchsmith.verify.wheelfile import Wheel, read_wheel, required
 
@@ -156,7 +155,8 @@ def describe(wheel: Wheel, symbols: dict[str, Symbols]) -> Subject:
             parts.append(Part(item.path, names, linked))
     taken = frozenset[str]().union(*(part.symbols for part in parts))
     kind: Kind = "stable" if taken and all(map(is_stable, taken)) else "bound"
-    majors = {found[1] for item in libraries for found in _majors(item)}
+    needed = {name for item in libraries for name in item.needed}
+    majors = {found[1] for name in needed if (found := _CUDA_LIBRARY.match(name))}
     return Subject(
         wheel,
         kind if parts else "independent",
@@ -167,10 +167,6 @@ def describe(wheel: Wheel, symbols: dict[str, Symbols]) -> Subject:
         newest(libraries, "GLIBCXX")[0],
         max(majors, key=int, default=""),
     )
-
-
-def _majors(library: Library) -> Iterator[re.Match[str]]:
-    return filter(None, map(_CUDA_LIBRARY.match, library.needed))
 
 
 def _outside(libraries: Iterable[Library], inside: set[str]) -> set[str]:
@@ -241,7 +237,7 @@ def judge_releases(subject: Subject, facts: Facts, asked: VersionRange) -> tuple
 
 
 def _refused_by_facts(subject: Subject, facts: Facts, build: Build) -> Verdict | None:
-    """What the release's wheels rule out before any symbol is looked at."""
+    """What the published wheels of a release rule out, before symbols are compared."""
     release = find_release(facts, build.torch)
     if release is None:
         return None

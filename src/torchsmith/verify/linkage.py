@@ -6,11 +6,29 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
 from msgspec import Struct, convert
 
+from torchsmith.host.probe import run
 from torchsmith.verify.binary import Library, looks_shared, version_key
-from torchsmith.verify.checks import Check, few, holds
+from torchsmith.verify.checks import Check, Status, few, holds, rated
+
+
+def library_places() -> list[tuple[str, str]]:
+    """Each library of the loader and where it lies, in order; only this asks ldconfig."""
+    for program in ("ldconfig", "/sbin/ldconfig"):
+        if listing := run([program, "-p"]):
+            pairs = (line.strip().partition(" => ") for line in listing.splitlines())
+            return [(name.split()[0], path.strip()) for name, arrow, path in pairs if arrow]
+    return []
+
+
+def system_libraries() -> frozenset[str]:
+    """Names the machine's loader finds; not in a person's own folder, which no other has."""
+    home = f"{Path.home()}/"
+    return frozenset(name for name, path in library_places() if not path.startswith(home))
+
 
 GROUP = "libraries"
 MIB = 1 << 20
@@ -107,11 +125,9 @@ def _search_paths(libraries: Sequence[Library], around: Surroundings) -> Check:
             (useless if harmless else foreign).append(f"{library.path}: {entry}")
     cure = "patchelf --set-rpath '$ORIGIN' FILE, or configure with CMAKE_SKIP_INSTALL_RPATH"
     wanted = "paths that start at $ORIGIN"
-    if foreign:
-        return Check(GROUP, "search paths", "fail", few(foreign), wanted, cure=cure)
-    if useless:
-        return Check(GROUP, "search paths", "warn", few(useless), wanted, cure=cure)
-    return Check(GROUP, "search paths", "pass", "none leads out of the package")
+    status: Status = "fail" if foreign else "warn" if useless else "pass"
+    found = few(foreign or useless) or "none leads out of the package"
+    return rated(GROUP, "search paths", status, found, wanted, cure)
 
 
 def in_system_folder(path: str) -> bool:
@@ -176,17 +192,17 @@ def _cuda(libraries: Sequence[Library], around: Surroundings) -> Iterator[Check]
     )
     found: dict[str, list[str]] = {}
     for name in sorted({name for item in libraries for name in item.needed if of_cuda(name)}):
-        place = next((said for names, said in places if name in names), "not here")
+        place = next((phrases for names, phrases in places if name in names), "not here")
         if place == "not here" and _promised(baseline().bringer(name), around):
             place = "in packages it requires"
         found.setdefault(place, []).append(name)
-    said = [f"{' '.join(names)} ({place})" for place, names in found.items()]
+    phrases = [f"{' '.join(names)} ({place})" for place, names in found.items()]
     names = [name for group in found.values() for name in group]
     kernels = any(library.name.startswith("libtorch_cuda") for library in libraries)
     if kernels and not any(name.startswith("libcudart") for name in names):
-        said.append("libcudart inside torch's own, linked statically")
-    if said:
-        yield Check(GROUP, "CUDA libraries", "info", ", ".join(said))
+        phrases.append("libcudart inside torch's own, linked statically")
+    if phrases:
+        yield Check(GROUP, "CUDA libraries", "info", ", ".join(phrases))
 
 
 def _promised(bringer: str, around: Surroundings) -> bool:
@@ -223,17 +239,13 @@ def _symbols(libraries: Sequence[Library], around: Surroundings) -> Iterator[Che
         limit = limits[family]
         if not version:
             continue
+        found = f"{family}_{version}"
         if limit and version_key(version) > version_key(limit):
-            yield Check(
-                GROUP,
-                title,
-                "fail",
-                f"{family}_{version} (for {path})",
-                f"at most {limit}, as its tag promises",
-                cure="build in the manylinux image of that tag, or tag it as what it is",
-            )
+            wanted = f"at most {limit}, as its tag promises"
+            cure = "build in the manylinux image of that tag, or tag it as what it is"
+            yield Check(GROUP, title, "fail", f"{found} (for {path})", wanted, cure=cure)
         else:
-            yield Check(GROUP, title, "pass" if limit else "info", f"{family}_{version}")
+            yield Check(GROUP, title, "pass" if limit else "info", found)
 
 
 def _stacks(libraries: Sequence[Library]) -> Check:
@@ -251,10 +263,9 @@ def _stacks(libraries: Sequence[Library]) -> Check:
 def _debug(libraries: Sequence[Library]) -> Check:
     total = sum(library.debug_bytes for library in libraries)
     found = f"{total / MIB:.0f} MiB" if total >= MIB else f"{total} bytes" if total else "none"
-    if total > _MUCH_DEBUG:
-        cure = "strip --strip-debug makes the package smaller; keep it for debugging"
-        return Check(GROUP, "debug information", "warn", found, cure=cure)
-    return Check(GROUP, "debug information", "info", found)
+    cure = "strip --strip-debug makes the package smaller; keep it for debugging"
+    status: Status = "warn" if total > _MUCH_DEBUG else "info"
+    return rated(GROUP, "debug information", status, found, cure=cure)
 
 
 def _openmp(libraries: Sequence[Library]) -> Check:
@@ -262,10 +273,9 @@ def _openmp(libraries: Sequence[Library]) -> Check:
     asked = {name for item in libraries for name in item.needed if openmp_runtime(name)}
     kinds = {openmp_runtime(name) for name in [*asked, *copies]}
     found = few(sorted({*copies, *asked})) or "none"
-    if len(kinds) > 1 or len(copies) > 1:
-        cure = "two OpenMP runtimes in one process start twice the threads, and may crash"
-        return Check(GROUP, "openmp runtimes", "warn", found, "one", cure=cure)
-    return Check(GROUP, "openmp runtimes", "info", found)
+    cure = "two OpenMP runtimes in one process start twice the threads, and may crash"
+    status: Status = "warn" if len(kinds) > 1 or len(copies) > 1 else "info"
+    return rated(GROUP, "openmp runtimes", status, found, "one", cure)
 
 
 def openmp_runtime(name: str) -> str:

@@ -119,12 +119,12 @@ def probe(
     is a line of Python that has to run as well. With `loading`, Python is started as people start
     it, with what PYTHONPATH and their own packages add.
     """
-    wishes = {"imports": list(imports), "timeout": timeout, "only": list(only), "check": check}
+    request = {"imports": list(imports), "timeout": timeout, "only": list(only), "check": check}
     argv = [str(environment.python), "-I", str(Path(script.__file__))]
     if loading is not None:
         argv.remove("-I")
-        wishes["loading"] = msgspec.to_builtins(loading)
-    argv.append(json.dumps(wishes))
+        request["loading"] = msgspec.to_builtins(loading)
+    argv.append(json.dumps(request))
     # Away from where we stand: `import torch` must find the installed one.
     with temporary_folder("probe") as folder:
         process = subprocess.Popen(

@@ -87,10 +87,10 @@ def lines(report: Report, *, everything: bool = False) -> Iterator[str]:
             if only.status == "absent" and len(inside) > 1:
                 yield f"  -  {only.detail or only.found}"
                 continue
-        told: set[str] = set()
+        shown: set[str] = set()
         for check in inside:
-            yield from _line(check, check.cure not in told)
-            told.add(check.cure)
+            yield from _line(check, check.cure not in shown)
+            shown.add(check.cure)
     yield ""
     yield summary(report)
 

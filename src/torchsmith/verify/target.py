@@ -78,7 +78,7 @@ Say = Callable[[str], None]
 
 
 def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
-    """Tell wheels from an environment; anything else is refused with a reason."""
+    """Sort wheels from an environment; anything else is refused with a reason."""
     wheels = [path for path in paths if path.suffix == ".whl"]
     rest = [path for path in paths if path.suffix != ".whl"]
     if missing := [path for path in paths if not path.exists()]:
@@ -89,7 +89,7 @@ def sort_targets(paths: Sequence[Path]) -> tuple[list[Path], Path | None]:
         check_file(wheel, "Name a wheel.")
     if len(rest) > 1 or (rest and wheels):
         raise UsageError(
-            "several things to verify do not go together",
+            "these do not go together in one verification",
             "Give one environment, or wheels that are installed together.",
         )
     return wheels, rest[0] if rest else None
@@ -113,8 +113,8 @@ def read_environment(path: Path, *, alone: bool = True) -> Environment:
     python = python.absolute()
     found = ask([str(python), *(["-I"] if alone else []), "-c", _ASK], timeout=60)
     try:
-        said = found.out if found is not None else ""
-        version, prefix, paths, flags = json.loads(said.strip().rpartition("\n")[2])
+        output = found.out if found is not None else ""
+        version, prefix, paths, flags = json.loads(output.strip().rpartition("\n")[2])
     except (ValueError, TypeError):
         raise UsageError(
             f"{python} is not a Python 3 that runs here",
@@ -177,7 +177,7 @@ def release_like(text: str) -> bool:
 def fresh_environment(
     wheels: Sequence[Wheel], options: Options, say: Say
 ) -> Iterator[tuple[Environment, str]]:
-    """Install wheels into an environment of their own; what pip complained about comes along.
+    """Install wheels into an environment of their own; pip's complaint is the second value.
 
     It is removed at the end, however that comes, unless it is to be kept.
     """

@@ -16,11 +16,9 @@ from torchsmith.plan.expects import Expects
 from torchsmith.sources.tree import file_hash
 from torchsmith.verify.binary import Library, below, looks_shared, read_files
 from torchsmith.verify.buildconfig import foreign_paths
-from torchsmith.verify.checks import Check, Status, few
-from torchsmith.verify.compare import compare, compare_companion, matching
-from torchsmith.verify.gpucode import judge_gpu_code
-from torchsmith.verify.linkage import Surroundings, judge
-from torchsmith.verify.loader import system_libraries
+from torchsmith.verify.checks import Check, Status, few, rated
+from torchsmith.verify.compare import compare, compare_companion, judge_gpu_code, matching
+from torchsmith.verify.linkage import Surroundings, judge, system_libraries
 from torchsmith.verify.probing import Probed, probe
 from torchsmith.verify.report import Report
 from torchsmith.verify.target import (
@@ -148,13 +146,12 @@ def _own_account(config: str, expects: Expects | None) -> Check:
         # The folder a plan is run in, which is where its steps are run.
         places.append(str(Path.cwd()))
     found = foreign_paths(config, places)
-    if not found:
-        return Check("libraries", "paths in its build settings", "pass", "none of a person's")
     ours = expects is not None and not expects.published
-    status: Status = "fail" if ours else "warn"
+    status: Status = "pass" if not found else "fail" if ours else "warn"
     cure = "set that path by a variable of the build, not in CFLAGS; or -ffile-prefix-map"
     wanted = "no path of the building machine's users"
-    return Check("libraries", "paths in its build settings", status, few(found), wanted, cure=cure)
+    seen = few(found) or "none of a person's"
+    return rated("libraries", "paths in its build settings", status, seen, wanted, cure)
 
 
 def _wheel_checks(
@@ -287,7 +284,7 @@ def _unrecorded(environment: Environment) -> tuple[Library, ...]:
 
 
 def _lent() -> frozenset[str]:
-    """Names in the folders the loader was told to look in: a CUDA toolkit that was assembled."""
+    """Libraries in LD_LIBRARY_PATH: those of a CUDA toolkit that was assembled."""
     folders = [Path(entry) for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     return frozenset(
         path.name

@@ -29,7 +29,7 @@ from packaging.utils import (
 
 from torchsmith.sources.unfolding import LONGEST_TEXT, check_zip
 from torchsmith.verify.binary import MAGIC, Library, read_bytes
-from torchsmith.verify.checks import Check, Status, few, holds
+from torchsmith.verify.checks import Check, Status, few, holds, rated
 
 GROUP = "wheel"
 COMPANIONS = ("torchvision", "torchaudio", "torchtext")
@@ -243,25 +243,25 @@ def _described(
 
 def _same(wheel: Wheel, folder: str, name: str, version: str) -> Iterator[Check]:
     parts = folder.removesuffix(".dist-info").rpartition("-")
-    for said, title in ((name, "METADATA"), (parts[0], ".dist-info folder")):
-        if canonicalize_name(said) != wheel.name:
-            yield Check(GROUP, "name", "fail", f"{title}: {said!r}", wheel.name)
+    for value, title in ((name, "METADATA"), (parts[0], ".dist-info folder")):
+        if canonicalize_name(value) != wheel.name:
+            yield Check(GROUP, "name", "fail", f"{title}: {value!r}", wheel.name)
             return
     wanted = canonicalize_version(wheel.version)
-    for said, title in ((version, "METADATA"), (parts[2], ".dist-info folder")):
-        if canonicalize_version(said) != wanted:
-            yield Check(GROUP, "version", "fail", f"{title}: {said!r}", wheel.version)
+    for value, title in ((version, "METADATA"), (parts[2], ".dist-info folder")):
+        if canonicalize_version(value) != wanted:
+            yield Check(GROUP, "version", "fail", f"{title}: {value!r}", wheel.version)
             return
     yield Check(GROUP, "name and version", "pass", f"{wheel.name} {wheel.version}")
 
 
-def _tags(wheel: Wheel, said: list[str]) -> Check:
+def _tags(wheel: Wheel, listed: list[str]) -> Check:
     wanted = {str(tag) for tag in wheel.tags}
-    found = ", ".join(sorted(tag.strip() for tag in said))
+    found = ", ".join(sorted(tag.strip() for tag in listed))
     return holds(
         GROUP,
         "tag",
-        {tag.strip() for tag in said} == wanted,
+        {tag.strip() for tag in listed} == wanted,
         found=found or "WHEEL has none",
         wanted=", ".join(sorted(wanted)),
         cure="`wheel tags` renames a wheel so that both say the same",
@@ -358,9 +358,7 @@ def torch_pin(wheel: Wheel, torch: str) -> Check | None:
     wanted = f"torch=={torch}" if torch else "torch at exactly one version"
     if requirement is not None and torch and not requirement.specifier.contains(torch, True):
         return Check(GROUP, name, "fail", found, wanted, cure="it was built against another torch")
-    if exact:
-        return Check(GROUP, name, "pass", found)
     # Other libraries rarely pin: a person has to know which torch they were built against.
-    status: Status = "fail" if wheel.name in COMPANIONS else "warn"
+    status: Status = "pass" if exact else "fail" if wheel.name in COMPANIONS else "warn"
     cure = "build it with PYTORCH_VERSION set to the torch it is compiled against"
-    return Check(GROUP, name, status, found, wanted, cure=cure if status == "fail" else "")
+    return rated(GROUP, name, status, found, wanted, cure if status == "fail" else "")

@@ -5,10 +5,6 @@ from typing import Any
 COLUMNS = 1024
 
 
-class Missing(Exception):
-    """This torch does not have what the case is about."""
-
-
 def rows_for(device: str) -> int:
     """Return how many rows make a million numbers; sixteen on a GPU, or only launching is timed."""
     return 1024 if device == "cpu" else 16 * 1024
@@ -124,7 +120,7 @@ def attention(causal: bool, short: str, length: int) -> Any:
     def build(t: Any, device: str) -> Any:
         function = getattr(t.nn.functional, "scaled_dot_product_attention", None)
         if function is None:
-            raise Missing("no scaled_dot_product_attention before torch 2.0")
+            raise NotImplementedError("no scaled_dot_product_attention before torch 2.0")
         many = length if device == "cpu" else length * 4
         q, k, v = [t.randn(2, 8, many, 64, device=device).to(getattr(t, short)) for _ in range(3)]
         return lambda: function(q, k, v, is_causal=causal)

@@ -28,8 +28,9 @@ EXCLUDED = {
 }
 
 
-class Missing(Exception):
-    """This torch does not have the operator."""
+def f(t: Any) -> Any:
+    """Return torch's functions of networks."""
+    return t.nn.functional
 
 
 UNARY = {
@@ -61,15 +62,15 @@ def table() -> "dict[str, tuple[str, float, Any]]":
         for name in names.split():
             add(name, _unary(name, kind))
     for name in ACTIVATIONS.split():
-        add(name, _functional(name))
+        add(name, lambda t, m, name=name: getattr(f(t), name)(m(12, 20)))
     for name in BINARY.split():
-        add(name, _binary(name))
+        add(name, lambda t, m, name=name: getattr(t, name)(m(17, 19), m(17, 19)))
     for name in REDUCTIONS.split():
-        add(name, _reduction(name), loose=10)
+        add(name, lambda t, m, name=name: getattr(t, name)(m(23, 17), 1), loose=10)
     for name in WHOLE.split():
         add("integer " + name, _integer(name), "int64")
     for name in LOSSES.split():
-        add(name, _loss(name), loose=10)
+        add(name, lambda t, m, name=name: getattr(f(t), name)(m(8, 9), m(8, 9).detach()), loose=10)
     _elements(add)
     _products(add)
     _linalg(add)
@@ -89,18 +90,6 @@ def _unary(name: str, kind: str) -> Any:
     return call
 
 
-def _functional(name: str) -> Any:
-    return lambda t, m: getattr(t.nn.functional, name)(m(12, 20))
-
-
-def _binary(name: str) -> Any:
-    return lambda t, m: getattr(t, name)(m(17, 19), m(17, 19))
-
-
-def _reduction(name: str) -> Any:
-    return lambda t, m: getattr(t, name)(m(23, 17), 1)
-
-
 def _integer(name: str) -> Any:
     def call(t: Any, m: Any) -> Any:
         a, b = m.whole(1000, 300), m.whole(50, 300) + 1
@@ -109,10 +98,6 @@ def _integer(name: str) -> Any:
         return getattr(t, name)(a, b)
 
     return call
-
-
-def _loss(name: str) -> Any:
-    return lambda t, m: getattr(t.nn.functional, name)(m(8, 9), m(8, 9).detach())
 
 
 def _elements(add: Any) -> None:
@@ -124,7 +109,7 @@ def _elements(add: Any) -> None:
     add("addcmul", lambda t, m: t.addcmul(m(9, 9), m(9, 9), m(9, 9), value=0.5))
     add("addcdiv", lambda t, m: t.addcdiv(m(9, 9), m(9, 9), m.positive(9, 9)))
     add("clamp", lambda t, m: m(17, 19).clamp(-0.5, 0.7))
-    add("prelu", lambda t, m: t.nn.functional.prelu(m(4, 6, 5), m(6)))
+    add("prelu", lambda t, m: f(t).prelu(m(4, 6, 5), m(6)))
     add("count_nonzero", lambda t, m: (m(50) > 0).sum())
     add("median", lambda t, m: t.median(m(9, 11), 1)[0])
     add("quantile", lambda t, m: t.quantile(m(40), 0.3), EXACT)
@@ -143,8 +128,8 @@ def _products(add: Any) -> None:
     add("einsum", lambda t, m: t.einsum("bij,bkj->bik", m(3, 4, 9), m(3, 5, 9)), loose=10)
     add("tensordot", lambda t, m: t.tensordot(m(4, 5, 6), m(5, 6, 3), 2), loose=10)
     add("kron", lambda t, m: t.kron(m(3, 4), m(5, 2)))
-    add("linear", lambda t, m: t.nn.functional.linear(m(6, 32), m(10, 32), m(10)), loose=10)
-    add("bilinear", lambda t, m: t.nn.functional.bilinear(m(6, 8), m(6, 7), m(5, 8, 7)), loose=20)
+    add("linear", lambda t, m: f(t).linear(m(6, 32), m(10, 32), m(10)), loose=10)
+    add("bilinear", lambda t, m: f(t).bilinear(m(6, 8), m(6, 7), m(5, 8, 7)), loose=20)
     add("cdist", lambda t, m: t.cdist(m(9, 5), m(7, 5)), EXACT, 100)
 
 
@@ -176,9 +161,6 @@ def _even(t: Any, x: Any) -> Any:
 
 
 def _layers(add: Any) -> None:
-    def f(t: Any) -> Any:
-        return t.nn.functional
-
     add("conv1d", lambda t, m: t.conv1d(m(2, 6, 40), m(5, 6, 7), m(5), 2, 3), loose=20)
     add("conv2d", lambda t, m: t.conv2d(m(2, 6, 12, 12), m(8, 6, 3, 3), m(8), 1, 1), loose=20)
     add(
@@ -235,25 +217,20 @@ def _layers(add: Any) -> None:
 
 
 def _interpolate(mode: str) -> Any:
-    return lambda t, m: t.nn.functional.interpolate(
-        m(1, 2, 5, 5), size=(9, 9), mode=mode, align_corners=False
-    )
+    return lambda t, m: f(t).interpolate(m(1, 2, 5, 5), size=(9, 9), mode=mode, align_corners=False)
 
 
 def _attention(causal: bool) -> Any:
     def call(t: Any, m: Any) -> Any:
-        function = getattr(t.nn.functional, "scaled_dot_product_attention", None)
+        function = getattr(f(t), "scaled_dot_product_attention", None)
         if function is None:
-            raise Missing("no scaled_dot_product_attention before torch 2.0")
+            raise NotImplementedError("no scaled_dot_product_attention before torch 2.0")
         return function(m(2, 2, 9, 8), m(2, 2, 9, 8), m(2, 2, 9, 8), is_causal=causal)
 
     return call
 
 
 def _losses(add: Any) -> None:
-    def f(t: Any) -> Any:
-        return t.nn.functional
-
     add("cross_entropy", lambda t, m: f(t).cross_entropy(m(9, 12), m.whole(12, 9)), loose=10)
     add("nll_loss", lambda t, m: f(t).nll_loss(m(9, 12), m.whole(12, 9)), loose=10)
     add(
@@ -287,10 +264,10 @@ def _indexing(add: Any) -> None:
     add("take", lambda t, m: t.take(m(9, 6), m.whole(54, 30)))
     add("where", lambda t, m: t.where(m(9, 9).detach() > 0, m(9, 9), m(9, 9)))
     add("masked_fill", lambda t, m: m(9, 9).masked_fill(m.whole(2, 9, 9) > 0, 0.5))
-    add("embedding", lambda t, m: t.nn.functional.embedding(m.whole(20, 4, 5), m(20, 6)), loose=10)
+    add("embedding", lambda t, m: f(t).embedding(m.whole(20, 4, 5), m(20, 6)), loose=10)
     add(
         "embedding_bag",
-        lambda t, m: t.nn.functional.embedding_bag(m.whole(20, 4, 5), m(20, 6), mode="sum"),
+        lambda t, m: f(t).embedding_bag(m.whole(20, 4, 5), m(20, 6), mode="sum"),
         loose=10,
     )
     add("roll", lambda t, m: t.roll(m(7, 6), 2, 0))
@@ -311,33 +288,37 @@ def _indexing(add: Any) -> None:
     add("unique", lambda t, m: t.unique(m.whole(20, 60)), "int64")
     add("bincount", lambda t, m: t.bincount(m.whole(20, 60)), "int64")
     add("nonzero", lambda t, m: t.nonzero(m.whole(3, 60)), "int64")
-    add("searchsorted", lambda t, m: t.searchsorted(_stairs(t, m), m.whole(50, 60)), "int64")
+    add(
+        "searchsorted",
+        lambda t, m: t.searchsorted(t.arange(0, 50, 3, device=m.device), m.whole(50, 60)),
+        "int64",
+    )
     add("histc", lambda t, m: t.histc(m(100).detach(), 10, -2.0, 2.0), EXACT)
-
-
-def _stairs(t: Any, m: Any) -> Any:
-    return t.arange(0, 50, 3, device=m.device)
 
 
 def _transforms(add: Any) -> None:
     for name in ("fft", "ifft", "rfft", "fft2", "rfft2"):
-        add("fft." + name, _fft(name), EXACT, 50)
+        add(
+            "fft." + name,
+            lambda t, m, name=name: t.view_as_real(getattr(t.fft, name)(m(6, 24)).resolve_conj()),
+            EXACT,
+            50,
+        )
     add("fft of a prime length", lambda t, m: t.view_as_real(t.fft.fft(m(3, 31))), EXACT, 50)
     add("fft.irfft", lambda t, m: t.fft.irfft(t.fft.rfft(m(5, 24))), EXACT, 50)
     add(
         "stft",
-        lambda t, m: t.view_as_real(t.stft(m(1, 160), 32, window=_ones(t, m), return_complex=True)),
+        lambda t, m: t.view_as_real(
+            t.stft(
+                m(1, 160),
+                32,
+                window=t.ones(32, dtype=getattr(t, m.name), device=m.device),
+                return_complex=True,
+            )
+        ),
         EXACT,
         50,
     )
-
-
-def _ones(t: Any, m: Any) -> Any:
-    return t.ones(32, dtype=getattr(t, m.name), device=m.device)
-
-
-def _fft(name: str) -> Any:
-    return lambda t, m: t.view_as_real(getattr(t.fft, name)(m(6, 24)).resolve_conj())
 
 
 def _networks(add: Any) -> None:

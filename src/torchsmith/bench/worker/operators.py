@@ -99,8 +99,8 @@ def raw(x: Any) -> "dict[str, Any]":
 def once(t: Any, pool: Pool, call: Any, dtype: str, device: str) -> "dict[str, Any]":
     """Run an operator and go back through it."""
     maker = pool.make(t, dtype, device)
-    said = call(t, maker)
-    outputs = list(said) if isinstance(said, (tuple, list)) else [said]
+    result = call(t, maker)
+    outputs = list(result) if isinstance(result, (tuple, list)) else [result]
     found = {"result %d" % number: raw(x) for number, x in enumerate(outputs)}
     ends = [x for x in outputs if x.requires_grad and x.is_floating_point()]
     if maker.leaves and ends:

@@ -168,10 +168,6 @@ def facts(t: Any) -> "dict[str, Any]":
     }
 
 
-class Missing(Exception):
-    """This torch does not have what was asked for."""
-
-
 class Worker:
     """What lives between two requests: the case that is ready, and the inputs of operators."""
 
@@ -182,10 +178,10 @@ class Worker:
         self.cpus = set()  # type: set[int]
         self.pool = None  # type: Any
 
-    def begin(self, wish: "dict[str, Any]") -> "dict[str, Any]":
+    def begin(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Take processors and threads, import torch, apply settings, say what it is."""
-        if wish.get("cpus") and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, wish["cpus"])
+        if request.get("cpus") and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, request["cpus"])
         try:
             t = torch()
         except ImportError as error:
@@ -196,9 +192,9 @@ class Worker:
         if not hasattr(t, "randn"):
             # A folder that happens to have the name is imported as an empty package.
             return {"broken": "there is no torch in its folder", "absent": True}
-        if wish.get("threads"):
-            t.set_num_threads(wish["threads"])
-        for name, value in wish.get("settings", {}).items():
+        if request.get("threads"):
+            t.set_num_threads(request["threads"])
+        for name, value in request.get("settings", {}).items():
             try:
                 apply(t, name, value)
             except Exception as error:
@@ -213,30 +209,32 @@ class Worker:
         attempt(lambda: t.randn(64, 64) @ t.randn(64, 64))
         return {"facts": facts(t)}
 
-    def prepare(self, wish: "dict[str, Any]") -> "dict[str, Any]":
+    def prepare(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Make a case ready, warm it up, say how many calls make a block."""
         t = torch()
-        self.drop(wish)
-        self.device = wish["device"]
+        self.drop(request)
+        self.device = request["device"]
         if self.cpus:
             # Launching is the work of one thread: on the same processor for every side, or one
             # of them keeps a worse one for as long as it lives.
             os.sched_setaffinity(0, {min(self.cpus)} if self.device == "cuda" else self.cpus)
         t.manual_seed(0)
-        self.call = self.cases[wish["case"]](t, self.device)
+        self.call = self.cases[request["case"]](t, self.device)
         clock = load("clock")
         gc.collect()
-        calls, seconds = clock.tune(t, self.device, self.call, wish["block"], wish["warm"])
+        calls, seconds = clock.tune(t, self.device, self.call, request["block"], request["warm"])
         return {"calls": calls, "seconds": seconds}
 
-    def time(self, wish: "dict[str, Any]") -> "dict[str, Any]":
+    def time(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Time the case that is ready."""
         clock = load("clock")
         return {
-            "times": clock.measure(torch(), self.device, self.call, wish["calls"], wish["blocks"])
+            "times": clock.measure(
+                torch(), self.device, self.call, request["calls"], request["blocks"]
+            )
         }
 
-    def drop(self, wish: "dict[str, Any]") -> "dict[str, Any]":
+    def drop(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Forget the case, with its memory."""
         had = self.call is not None
         self.call = None
@@ -244,25 +242,26 @@ class Worker:
             torch().cuda.empty_cache()
         return {}
 
-    def inputs(self, wish: "dict[str, Any]") -> "dict[str, Any]":
+    def inputs(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Take the numbers that operators are given."""
-        self.pool = load("operators").Pool(torch(), wish["pools"])
+        self.pool = load("operators").Pool(torch(), request["pools"])
         return {}
 
-    def operate(self, wish: "dict[str, Any]") -> "dict[str, Any]":
+    def operate(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Run one operator twice in one type; results and gradients come back as bytes."""
-        call = load("operator_table").table()[wish["operator"]][2]
+        call = load("operator_table").table()[request["operator"]][2]
         run = load("operators").run
-        return dict(run(torch(), self.pool, call, wish["dtype"], wish["device"]))
+        return dict(run(torch(), self.pool, call, request["dtype"], request["device"]))
 
 
-def answer(worker: Worker, wish: "dict[str, Any]") -> "dict[str, Any]":
+def answer(worker: Worker, request: "dict[str, Any]") -> "dict[str, Any]":
     """Do what is asked; what goes wrong is the answer."""
     try:
-        return dict(getattr(worker, wish["do"])(wish))
+        return dict(getattr(worker, request["do"])(request))
     except Exception as error:
         first = (str(error).strip().split("\n")[0] or type(error).__name__)[:300]
-        lacks = type(error).__name__ in ("Missing", "NotImplementedError")
+        # Of a case, or of torch itself: this torch does not have what was asked for.
+        lacks = isinstance(error, NotImplementedError)
         # A stop in the middle of using memory: what was half made goes, and the next case can try.
         attempt(lambda: worker.drop({}))
         if lacks or LACKS.search(str(error)):

@@ -7,10 +7,6 @@ import sys
 from typing import Any
 
 
-class Missing(Exception):
-    """This torch does not have what the case is about."""
-
-
 def small_add(t: Any, device: str) -> Any:
     """Make the smallest of operations: what is left is the cost of calling one."""
     x, y = t.ones(8, device=device), t.ones(8, device=device)
@@ -84,7 +80,7 @@ def scripted(t: Any, device: str) -> Any:
 def compiled(t: Any, device: str) -> Any:
     """Make the same through torch.compile."""
     if not hasattr(t, "compile"):
-        raise Missing("no torch.compile before torch 2.0")
+        raise NotImplementedError("no torch.compile before torch 2.0")
     x = t.randn(512, 512, device=device)
 
     def call(y: Any) -> Any:
@@ -96,7 +92,9 @@ def compiled(t: Any, device: str) -> Any:
     except Exception as error:
         # No compiler, a Python it does not know, no triton: its words for it are many.
         lines = [line for line in str(error).splitlines() if line.strip()]
-        raise Missing("torch.compile: " + (lines[0] if lines else type(error).__name__)[:200])
+        raise NotImplementedError(
+            "torch.compile: " + (lines[0] if lines else type(error).__name__)[:200]
+        )
     return lambda: quick(x)
 
 

@@ -31,8 +31,7 @@ from torchsmith.host.torch import torch_version
 from torchsmith.verify.binary import below, looks_shared, read_files
 from torchsmith.verify.checks import Check
 from torchsmith.verify.fatbin import order
-from torchsmith.verify.linkage import openmp_runtime
-from torchsmith.verify.loader import library_places
+from torchsmith.verify.linkage import library_places, openmp_runtime
 from torchsmith.verify.probing import Loading, probe
 from torchsmith.verify.target import Environment, read_environment
 from torchsmith.verify.wheelfile import COMPANIONS, uses_torch

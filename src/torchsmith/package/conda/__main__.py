@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchsmith.package.conda.info import Description
+from torchsmith.package.conda.describe import Description
 from torchsmith.package.conda.pack import pack
 from torchsmith.plan.conda import CondaSpec
 from torchsmith.tasks import run_task

@@ -78,38 +78,40 @@ def _lacking(text: str) -> Iterator[tuple[str, str]]:
             continue
         for pattern in _LACKING:
             if match := pattern.search(line.rstrip()):
-                said = match[2] if pattern.groups > 1 and match[2] else wanted
-                yield match[1].strip(), said
+                owner = match[2] if pattern.groups > 1 and match[2] else wanted
+                yield match[1].strip(), owner
                 break
 
 
 def _judged(name: str, spec: str, known: Available) -> tuple[str, str]:
-    wish = spec.removeprefix(name).strip(" =") or "any"
+    versions = spec.removeprefix(name).strip(" =") or "any"
     if name == "__cuda":
         return (
-            f"there is no NVIDIA driver here that runs CUDA {wish}",
+            f"there is no NVIDIA driver here that runs CUDA {versions}",
             "Install a newer driver; or, to install for another machine, set "
-            f"CONDA_OVERRIDE_CUDA={_number(wish) or '12.0'}; or ask for a CPU build"
+            f"CONDA_OVERRIDE_CUDA={_number(versions) or '12.0'}; or ask for a CPU build"
             + _builds(known, "pytorch", "cpu"),
         )
     if name == "__glibc":
         return (
-            f"this system's glibc is older than {_number(wish)}",
+            f"this system's glibc is older than {_number(versions)}",
             "Use a newer system, or build on an older one: `system` in the recipe.",
         )
     if name.startswith("__"):
-        return f"this machine has no {name.removeprefix('__')} {wish}", "Use one that has."
+        return f"this machine has no {name.removeprefix('__')} {versions}", "Use one that has."
     there = known.get(name, ())
     if name in ("python", "python_abi"):
         pythons = ", ".join(_pythons(known))
         return (
-            f"the channels have no Python {wish}" if not there else f"Python {wish} does not fit",
+            f"the channels have no Python {versions}"
+            if not there
+            else f"Python {versions} does not fit",
             (f"There is Python {pythons}: ask for one of them" if pythons else "Add a channel")
             + ", or add a channel with others: -c conda-forge.",
         )
     if there:
         return (
-            f"the channels have no {name} {wish}",
+            f"the channels have no {name} {versions}",
             f"There is {', '.join(there[:_FEW])}: ask for one of them, or build the other.",
         )
     missing = f"none of the channels has {name}"
@@ -122,8 +124,8 @@ def _judged(name: str, spec: str, known: Available) -> tuple[str, str]:
     return missing, "Name a channel that has it: -c conda-forge, or your own."
 
 
-def _number(wish: str) -> str:
-    match = re.search(r"\d+(?:\.\d+)*", wish)
+def _number(versions: str) -> str:
+    match = re.search(r"\d+(?:\.\d+)*", versions)
     return match[0] if match else ""
 
 

@@ -15,11 +15,17 @@ from pathlib import Path
 from torchsmith.errors import UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.inputs import one_file
-from torchsmith.package.conda.describe import describe_tree, describe_wheel, layout_of
-from torchsmith.package.conda.info import Description, info_files
+from torchsmith.package.conda.describe import (
+    Description,
+    describe_tree,
+    describe_wheel,
+    info_files,
+    layout_of,
+)
 from torchsmith.package.conda.tree import PLACEHOLDER, Entry, entry_of, read_tree
 from torchsmith.package.conda.wheel import Contents, lay_out, read_contents
-from torchsmith.package.conda.write import EARLIEST, said, write_package
+from torchsmith.package.conda.write import EARLIEST, write_package
+from torchsmith.package.pack import writing
 from torchsmith.plan.conda import CondaSpec
 
 _PREFIX = "@PREFIX@"
@@ -43,7 +49,7 @@ def pack(
 ) -> Packed:
     """Pack what a spec describes; without `write`, only say what it would be."""
     if bool(spec.wheel) == bool(spec.tree):
-        raise UsageError("one wheel, or one folder, is packed at a time", "Name one of them.")
+        raise UsageError("a conda package is made of one wheel or one folder", "Name one of them.")
     cores = threads or read_cores()
     output = Path(spec.output)
     if spec.tree:
@@ -59,7 +65,7 @@ def pack(
     described = describe_wheel(spec, contents, layout)
     files = _targets(spec, described)
     if write:
-        with said(output):
+        with writing(output):
             output.mkdir(parents=True, exist_ok=True)
             # Beside the result, where there has to be room anyway.
             with tempfile.TemporaryDirectory(dir=output, prefix=".conda-") as folder:
@@ -79,7 +85,8 @@ def _targets(spec: CondaSpec, described: Description) -> tuple[Path, ...]:
     for title, text in (("version", described.version), ("build string", described.build)):
         if not re.fullmatch(r"[A-Za-z0-9_.!+]+", text):
             raise UsageError(
-                f"{text!r} is no {title} of a conda package", "Use letters, digits, '_' and '.'."
+                f"{text!r} is not the {title} of a conda package",
+                "Use letters, digits, '_' and '.'.",
             )
     folder = Path(spec.output) / described.subdir
     return tuple(folder / f"{described.stem}.{form}" for form in spec.formats)

@@ -104,9 +104,9 @@ def read_contents(path: Path) -> Contents:
     check_file(path, "Name a wheel.")
     wheel = read_wheel(path)
     if failed := [check for check in wheel.checks if check.status == "fail"]:
-        said = "; ".join(f"{check.name}: {check.found}" for check in failed)
+        problems = "; ".join(f"{check.name}: {check.found}" for check in failed)
         raise UsageError(
-            f"{path.name} is not a wheel that can be packed: {said}",
+            f"{path.name} is not a wheel that can be packed: {problems}",
             failed[0].cure or "Build it again; `torchsmith verify --no-run` says more.",
         )
     with zipfile.ZipFile(path) as archive:
@@ -125,10 +125,6 @@ def read_contents(path: Path) -> Contents:
     # A wheel that says the earliest date there is says nothing.
     date = calendar.timegm((*newest, 0, 0, 0)) if newest[0] > _EPOCH_OF_ZIP else 0
     return Contents(wheel, metadata, folder, _entry_points(path, text), date)
-
-
-def _text(archive: zipfile.ZipFile, name: str) -> str:
-    return archive.read(name).decode("utf-8", "replace")
 
 
 def _entry_points(path: Path, text: str) -> tuple[str, ...]:
@@ -273,14 +269,14 @@ def _write_record(
     (root / info / "INSTALLER").write_text("conda\n", encoding="utf-8")
     record = f"{info}/RECORD"
     with zipfile.ZipFile(contents.wheel.path) as archive:
-        text = _text(archive, f"{contents.folder}/RECORD")
+        text = archive.read(f"{contents.folder}/RECORD").decode("utf-8", "replace")
     known = {row[0]: row[1:3] for row in csv.reader(io.StringIO(text)) if len(row) > 2}
     rows: list[list[str]] = []
     for name, place in places.items():
         if place in (record, f"{info}/INSTALLER"):
             continue
-        said = _hashed(root / place) if place in patched else known.get(name, ["", ""])
-        rows.append([place, *(["", ""] if place in unstable else said)])
+        marks = _hashed(root / place) if place in patched else known.get(name, ["", ""])
+        rows.append([place, *(["", ""] if place in unstable else marks)])
     rows += [[place, "", ""] for place in written]
     rows += [[f"{info}/INSTALLER", *_hashed(root / info / "INSTALLER")], [record, "", ""]]
     for row in rows:

@@ -7,17 +7,16 @@ from pathlib import Path
 
 from torchsmith.inputs import one_file
 from torchsmith.package.finish.design import Options
-from torchsmith.package.finish.finish import UNFINISHED, finish_wheel, pins_in
-from torchsmith.package.finish.nvidia import read_pins
-from torchsmith.package.finish.report import Finished, lines
+from torchsmith.package.finish.finish import UNFINISHED, Finished, finish_wheel, lines, pins_in
+from torchsmith.package.finish.outside import read_pins
 from torchsmith.plan.finishing import Finishing
 from torchsmith.tasks import run_task
 
 
-def carry_out(given: Finishing) -> Finished:
+def carry_out(finishing: Finishing) -> Finished:
     """Finish the one wheel that is meant; what an earlier attempt left under its name goes."""
-    wheel = one_file(given.wheel)
-    folder = Path(given.output).parent
+    wheel = one_file(finishing.wheel)
+    folder = Path(finishing.output).parent
     for left in folder.glob(f"{UNFINISHED}*"):
         # Of an attempt that was killed; no other step works in this folder now.
         shutil.rmtree(left, ignore_errors=True)
@@ -25,14 +24,15 @@ def carry_out(given: Finishing) -> Finished:
         wheel,
         folder,
         Options(
-            libraries=given.libraries,
-            strip=given.strip,
-            torch=given.torch,
-            pins=read_pins(given.known) | (pins_in(Path(given.pins)) if given.pins else {}),
+            libraries=finishing.libraries,
+            strip=finishing.strip,
+            torch=finishing.torch,
+            pins=read_pins(finishing.known)
+            | (pins_in(Path(finishing.pins)) if finishing.pins else {}),
         ),
         say=lambda text: print(text, flush=True),
     )
-    for other in Path().glob(given.output):
+    for other in Path().glob(finishing.output):
         if other != Path(made.result):
             other.unlink()
     return made

@@ -4,23 +4,78 @@ from __future__ import annotations
 
 import posixpath
 import re
+import unicodedata
 import zipfile
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
 from torchsmith.errors import UsageError
-from torchsmith.package.finish import loader, metadata
-from torchsmith.package.finish.manylinux import Policies, Tag
-from torchsmith.package.finish.opening import loadable
-from torchsmith.package.finish.outside import Rules, Settled, Vendored, settle
+from torchsmith.inputs import check_file
+from torchsmith.package.finish import metadata
+from torchsmith.package.finish.audit import Policies, Tag
+from torchsmith.package.finish.outside import (
+    Rules,
+    Settled,
+    Vendored,
+    finder,
+    read_installed,
+    settle,
+)
 from torchsmith.package.patchelf import Patch
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.verify.binary import Library
+from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import in_system_folder
-from torchsmith.verify.wheelfile import Wheel
+from torchsmith.verify.wheelfile import Wheel, read_wheel
+
+_CURE = "Nothing was written. Build it or download it again."
+
+
+def open_wheel(path: Path) -> Wheel:
+    """Read a wheel; refuse one that is cut short, says two things, or would write elsewhere."""
+    check_file(path, "Name a wheel.")
+    wheel = read_wheel(path)
+    for check in wheel.checks:
+        if check.status == "fail":
+            wanted = f", wanted: {check.wanted}" if check.wanted else ""
+            raise UsageError(
+                f"{path.name} is not a sound wheel: {check.name}: {check.found}{wanted}", _CURE
+            )
+    if odd := _two_in_one_place(wheel.files):
+        raise UsageError(
+            f"{path.name} is not a sound wheel: some disks see these names as one: {few(odd)}",
+            _CURE,
+        )
+    if broken := [f"{item.path} ({item.broken})" for item in wheel.libraries if item.broken]:
+        raise UsageError(f"{path.name} has broken libraries: {few(broken, 2)}", _CURE)
+    machines = sorted({item.machine for item in loadable(wheel)})
+    if len(machines) > 1:
+        raise UsageError(
+            f"{path.name} has libraries for {' and '.join(machines)}",
+            "A wheel is for one machine: find where the others came from.",
+        )
+    return wheel
+
+
+def loadable(wheel: Wheel) -> list[Library]:
+    """Libraries and programs the loader will read; object files and GPU code are left alone."""
+    return [item for item in wheel.libraries if item.dynamic]
+
+
+def _two_in_one_place(names: tuple[str, ...]) -> list[str]:
+    """Names that differ in case or in how letters are written, or lie below a file."""
+    plain = {name: unicodedata.normalize("NFC", name).casefold() for name in names}
+    counts = Counter(plain.values())
+    folders = {str(parent) for name in plain.values() for parent in PurePosixPath(name).parents}
+    return [
+        name
+        for name, text in plain.items()
+        if counts[text] > 1 or text in folders or text != str(PurePosixPath(text))
+    ]
 
 
 class Options(Struct, frozen=True):
@@ -39,7 +94,7 @@ class Options(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Everything that is to be done with a wheel.
+    """Every change that finishing makes to a wheel.
 
     `name` is the finished file's, `version` the new one, empty if it stays. `taken` are libraries
     of this machine by the paths they get in the wheel; `patches` and `stripped` go by path, too.
@@ -67,10 +122,10 @@ def design(wheel: Wheel, options: Options) -> Design:
     tag = Tag((platform,), "it has no libraries")
     if libraries:
         policies = Policies(libraries[0].machine)
-        find = loader.finder(policies.machine)
+        find = finder(policies.machine)
         settled = settle(
             libraries,
-            Rules(wheel.name, options.libraries, options.pins, policies, find, loader.read),
+            Rules(wheel.name, options.libraries, options.pins, policies, find, read_installed),
         )
         every = [*libraries, *(item.library for item in settled.vendored.values())]
         tag = policies.tag(every, settled.of("system"))
@@ -113,7 +168,7 @@ def _patches(
     *,
     system: bool,
 ) -> dict[str, Patch]:
-    """What changes in each library."""
+    """The changes of each library."""
     places = [place for name in (*wheel.files, *taken) if (place := installed_at(name))]
     folders = {str(parent) for place in places for parent in PurePosixPath(place).parents}
     homes: dict[str, str] = {}
@@ -170,12 +225,14 @@ def _texts(
     info, marks = f"{folder}/METADATA", f"{folder}/WHEEL"
     modules = metadata.version_modules(wheel.files) if version else []
     with zipfile.ZipFile(wheel.path) as archive:
-        said = metadata.Fields(archive.read(info))
+        fields = metadata.Fields(archive.read(info))
         tags = metadata.Fields(archive.read(marks))
         sources = {name: archive.read(name) for name in modules}
-    told = metadata.with_version(sources, said.all("Version")[0], version) if version else {}
+    modules_changed = (
+        metadata.with_version(sources, fields.all("Version")[0], version) if version else {}
+    )
     if version:
-        said.set("Version", [version])
+        fields.set("Version", [version])
     requires = metadata.new_requirements(
         wheel.requires,
         torch=options.torch if wheel.name != "torch" else "",
@@ -183,9 +240,9 @@ def _texts(
         more=dict.fromkeys(item.requirement for item in settled.brought.values()),
     )
     if tuple(requires) != wheel.requires:
-        said.set("Requires-Dist", requires)
+        fields.set("Requires-Dist", requires)
     tags.set("Tag", metadata.retagged(tags.all("Tag"), str(tag)))
-    return {**told, info: said.content(), marks: tags.content()}
+    return {**modules_changed, info: fields.content(), marks: tags.content()}
 
 
 # Where pip puts libraries that belong to no package, MKL's say: PREFIX/lib, seen from

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -13,24 +12,78 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 from packaging.utils import parse_wheel_filename
 
-from torchsmith.errors import DiskFullError, HostError, OutputError, UsageError
+from torchsmith.errors import HostError, OutputError, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.host.system import read_platform
 from torchsmith.inputs import check_file
 from torchsmith.package.finish.audit import audit
-from torchsmith.package.finish.design import Design, Options, design
+from torchsmith.package.finish.design import Design, Options, design, loadable, open_wheel
 from torchsmith.package.finish.metadata import Fields, moved
-from torchsmith.package.finish.nvidia import read_pins
-from torchsmith.package.finish.opening import loadable, open_wheel
-from torchsmith.package.finish.report import Change, Finished
-from torchsmith.package.pack import Member, write_wheel
-from torchsmith.package.patchelf import Patch, patch
-from torchsmith.package.programs import change
+from torchsmith.package.finish.outside import Origin, Outside, read_pins
+from torchsmith.package.pack import Member, write_wheel, writing
+from torchsmith.package.patchelf import Patch, change, patch
 from torchsmith.verify.binary import Library, read_files
 from torchsmith.verify.wheelfile import Wheel
+
+_ORIGINS: dict[Origin, str] = {
+    "system": "the machine's",
+    "vendor": "put into the wheel",
+    "wheels": "required",
+    "torch": "torch's own",
+    "driver": "the driver's",
+    "python": "Python's own, not needed",
+}
+_MIB = 1 << 20
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One thing that is different in the finished wheel."""
+
+    what: str
+    now: str
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A wheel as it was finished, or as it would be: `written` says which.
+
+    `platform` is the tag that is true, `because` what keeps it from an older one. Sizes are those
+    of the files; `after` is 0 where nothing was written.
+    """
+
+    wheel: str
+    result: str
+    platform: str
+    because: str
+    outside: tuple[Outside, ...] = ()
+    changes: tuple[Change, ...] = ()
+    before: int = 0
+    after: int = 0
+    written: bool = False
+
+
+def lines(made: Finished) -> Iterator[str]:
+    """What a person wants to know of it."""
+    yield made.wheel.rpartition("/")[2]
+    yield f"  tag  {made.platform}" + (f" ({made.because})" if made.because else "")
+    if made.outside:
+        yield "  libraries outside of it"
+    width = max((len(item.name) for item in made.outside), default=0)
+    for item in made.outside:
+        text = _ORIGINS[item.origin]
+        if item.becomes:
+            text += f": {item.becomes}"
+        yield f"    {item.name:{width}}  {text}"
+    if made.changes:
+        yield "  changed" if made.written else "  would change"
+    for difference in made.changes:
+        yield f"    {difference.what}: {difference.now}"
+    sizes = f", {made.after / _MIB:.1f} MiB, was {made.before / _MIB:.1f}" if made.written else ""
+    yield f"  {'made' if made.written else 'would make'} {made.result}{sizes}"
+
 
 Say = Callable[[str], None]
 # The folder a wheel is finished in, beside where it will lie.
@@ -54,14 +107,8 @@ def finish_wheel(
     if not dry_run:
         if target.exists() and target.samefile(path):
             raise UsageError(f"{path} would be written over itself", "Name another --output.")
-        try:
+        with writing(target, "Name another --output."):
             _write(wheel, wanted, target, say)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise DiskFullError(str(out)) from None
-            raise OutputError(
-                f"{target} cannot be written: {error.strerror or error}", "Name another --output."
-            ) from None
     return Finished(
         wheel=str(path),
         result=str(target),
@@ -170,11 +217,11 @@ def _changes(wheel: Wheel, wanted: Design) -> Iterator[Change]:
         if path in wanted.taken:
             continue
         count = len(item.needed)
-        told = [f"{count} of them under new names"] if count else []
-        told += [f"{name} is not needed" for name in item.unneeded]
+        parts = [f"{count} of them under new names"] if count else []
+        parts += [f"{name} is not needed" for name in item.unneeded]
         if item.search is not None:
-            told.append(f"looks in {':'.join(item.search) or 'no folder of its own'}")
-        yield Change(path, ", ".join(told))
+            parts.append(f"looks in {':'.join(item.search) or 'no folder of its own'}")
+        yield Change(path, ", ".join(parts))
     if wanted.stripped:
         sizes = {item.path: item.strippable for item in wheel.libraries}
         sizes |= {path: item.library.strippable for path, item in wanted.taken.items()}

@@ -1,4 +1,4 @@
-"""What a wheel says of itself, told anew: version, requirements, tags."""
+"""Rewriting a wheel's metadata: version, requirements, tags."""
 
 from __future__ import annotations
 
@@ -152,10 +152,10 @@ def version_modules(files: Iterable[str]) -> list[str]:
 def with_version(contents: Mapping[str, bytes], old: str, new: str) -> dict[str, bytes]:
     """Those of some Python files that say `__version__ = OLD`, saying NEW."""
     pattern = re.compile(_ASSIGNED.format(re.escape(old)))
-    told: dict[str, bytes] = {}
+    rewritten: dict[str, bytes] = {}
     for name, content in contents.items():
         text = content.decode("utf-8", "surrogateescape")
         changed = pattern.sub(lambda found: f"{found[1]}{found[2]}{new}{found[2]}", text)
         if changed != text:
-            told[name] = changed.encode("utf-8", "surrogateescape")
-    return told
+            rewritten[name] = changed.encode("utf-8", "surrogateescape")
+    return rewritten

@@ -4,21 +4,101 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from torchsmith.errors import HostError, UsageError
-from torchsmith.package.finish.manylinux import Policies
-from torchsmith.package.finish.nvidia import Bringer, bringer, brought_by_nvidia
+from torchsmith.package.finish.audit import Policies
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.sources.tree import file_hash
-from torchsmith.verify.binary import Library
+from torchsmith.verify.binary import Library, read_library
 from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import baseline
+
+# Whose version is CUDA's own.
+_NAMED_AFTER_CUDA = ("cuda-toolkit", "nvidia-cuda-runtime", "nvidia-cublas", "nvidia-cuda-nvrtc")
+# Not of the toolkit: each has versions of its own, and names itself after a CUDA.
+_APART = ("nvidia-cudnn", "nvidia-cusparselt", "nvidia-nccl", "nvidia-nvshmem")
+# What `cuda-toolkit` calls them, where that is not the end of their own name.
+_EXTRAS = {
+    "nvidia-cuda-runtime": "cudart",
+    "nvidia-cuda-nvrtc": "nvrtc",
+    "nvidia-cuda-cupti": "cupti",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bringer:
+    """A distribution, and the folder of site-packages its libraries lie in."""
+
+    requirement: str
+    folder: str
+
+
+def read_pins(lines: Iterable[str]) -> dict[str, str]:
+    """Distributions and their versions, from what `pip freeze` prints or wheels require."""
+    found: dict[str, str] = {}
+    for line in lines:
+        try:
+            wanted = Requirement(line.partition("#")[0].strip())
+        except InvalidRequirement:
+            continue
+        exact = [item.version for item in wanted.specifier if item.operator in ("==", "===")]
+        if len(exact) == 1:
+            found[canonicalize_name(wanted.name)] = exact[0]
+    return found
+
+
+def brought_by_nvidia(library: str) -> str:
+    """nvidia-cublas for libcublas.so.12; empty for what NVIDIA does not ship."""
+    name = baseline().bringer(library)
+    return name if name.startswith("nvidia-") else ""
+
+
+def bringer(library: str, pins: Mapping[str, str]) -> Bringer:
+    """The distribution that brings a library, in the version that is pinned.
+
+    Where only the toolkit's release is, its own list of parts (`cuda-toolkit`) says the rest.
+    """
+    name = brought_by_nvidia(library)
+    for pinned, version in pins.items():
+        suffix = pinned.removeprefix(name)
+        if pinned.startswith(name) and re.fullmatch(r"(-cu\d+)?", suffix):
+            return _brought(f"{pinned}=={version}", name, suffix or _cuda(pins))
+    cuda = _cuda(pins)
+    if name in _APART and cuda:
+        # The library's own number is its version's first.
+        number = library.partition(".so.")[2].partition(".")[0]
+        return _brought(f"{name}{cuda}=={number}.*", name, cuda)
+    if "cuda-toolkit" in pins:
+        extra = _EXTRAS.get(name, name.removeprefix("nvidia-"))
+        return _brought(f"cuda-toolkit[{extra}]=={pins['cuda-toolkit']}", name, cuda)
+    raise UsageError(
+        f"{library} comes with {name}, and it is not known in which version",
+        "Name the versions it was built with: --pins FILE, as `pip freeze` prints them.",
+    )
+
+
+def _cuda(pins: Mapping[str, str]) -> str:
+    """-cu12, by the first that is named after CUDA; empty if none is."""
+    known = next((pins[name] for name in _NAMED_AFTER_CUDA if name in pins), "")
+    return f"-cu{known.partition('.')[0]}" if known else ""
+
+
+def _brought(requirement: str, name: str, cuda: str) -> Bringer:
+    """Up to CUDA 12 every part has a folder; from 13 on those of the toolkit share one."""
+    part = name.removeprefix("nvidia-").replace("-", "_")
+    if name not in _APART and int(cuda.removeprefix("-cu") or 0) >= 13:
+        part = cuda.removeprefix("-")
+    return Bringer(f'{requirement}; platform_system == "Linux"', f"nvidia/{part}/lib")
+
 
 Origin = Literal["system", "vendor", "wheels", "torch", "driver", "python"]
 Find = Callable[[str, Sequence[Path]], Path | None]
@@ -70,7 +150,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What there is to decide by: whose libraries, the pins of NVIDIA's wheels, the policies."""
+    """What decisions rest on: whose libraries, the pins of NVIDIA's wheels, the policies."""
 
     distribution: str
     libraries: Libraries
@@ -86,9 +166,9 @@ def settle(libraries: Sequence[Library], rules: Rules) -> Settled:
     made = Settled()
     lost: list[str] = []
     seen: set[str] = set()
-    waiting = deque((item, _folders(item, None)) for item in libraries)
-    while waiting:
-        item, folders = waiting.popleft()
+    queue = deque((item, _folders(item, None)) for item in libraries)
+    while queue:
+        item, folders = queue.popleft()
         for name in item.needed:
             if name in inside or name in seen or rules.policies.everywhere(name):
                 continue
@@ -112,7 +192,7 @@ def settle(libraries: Sequence[Library], rules: Rules) -> Settled:
                     continue
                 for one in (path, *_opened_by_name(name, path)):
                     taken = _take(one, made, rules)
-                    waiting.append((taken.library, _folders(taken.library, taken.source)))
+                    queue.append((taken.library, _folders(taken.library, taken.source)))
                     seen.add(taken.library.soname)
                 becomes = made.renamed[name] = made.vendored[path.resolve()].name
             made.outside.append(
@@ -186,3 +266,35 @@ def _folders(library: Library, file: Path | None) -> tuple[Path, ...]:
         if place.startswith("/"):
             found.append(Path(place))
     return tuple(found)
+
+
+def read_installed(path: Path) -> Library | None:
+    """Read a library of this machine; None if there is none."""
+    try:
+        with path.open("rb") as stream:
+            return read_library(str(path), stream, path.stat().st_size)
+    except OSError:
+        return None
+
+
+@cache
+def loader_folders() -> tuple[Path, ...]:
+    """Where the loader looks: LD_LIBRARY_PATH, /etc/ld.so.conf, its own."""
+    from auditwheel.lddtree import load_ld_paths
+    from auditwheel.libc import Libc
+
+    known = load_ld_paths(Libc.GLIBC)
+    return tuple(dict.fromkeys(Path(name) for part in ("env", "conf") for name in known[part]))
+
+
+def finder(machine: str) -> Find:
+    """A function that finds libraries for one machine, and passes over those for others."""
+
+    def find(name: str, first: Sequence[Path]) -> Path | None:
+        for folder in (*first, *loader_folders()):
+            library = read_installed(folder / name)
+            if library is not None and library.dynamic and library.machine == machine:
+                return folder / name
+        return None
+
+    return find

@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from torchsmith.plan.render.instructions import apt_libraries, apt_words
-from torchsmith.plan.render.pythons import cpython_commands, uv_commands
+from torchsmith.plan.render.instructions import apt_libraries, apt_words, comment
 from torchsmith.plan.render.stages import (
     archive_commands,
+    cpython_commands,
     cuda_commands,
     environment_commands,
     pins,
@@ -19,8 +19,8 @@ from torchsmith.plan.render.stages import (
     repository_setup,
     runtime_base,
     runtime_packages,
+    uv_commands,
 )
-from torchsmith.plan.render.text import comment
 from torchsmith.plan.shell import one_command
 from torchsmith.recipe.outcome import Image, Training
 from torchsmith.resolve.models import Resolution
@@ -49,8 +49,8 @@ def from_wheels(
     ours = resolution.use == "source" or bool(resolution.companions or resolution.extensions)
     beside = [path for client in image.client for path in client.files]
     beside += ["wheels/ (with the wheels built elsewhere)"] if ours else []
-    said = f"Put beside this file first: {', '.join(beside)}." if beside else ""
-    lines = _header(resolution, torchsmith, said)
+    note = f"Put beside this file first: {', '.join(beside)}." if beside else ""
+    lines = _header(resolution, torchsmith, note)
     lines += ["Bootstrap: docker", f"From: {runtime_base(resolution)}"]
     files = [f"wheels {_WHEELS}"] if ours else []
     files += [f"{path} {_CLIENT}/" for client in image.client for path in client.files]

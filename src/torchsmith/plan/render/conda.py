@@ -25,8 +25,8 @@ from torchsmith.plan.magma import (
 )
 from torchsmith.plan.models import Plan
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
-from torchsmith.plan.patching import patch_files
 from torchsmith.plan.shell import export_unless_set, needs_program
+from torchsmith.plan.sources import patch_files
 from torchsmith.plan.torch import build_env
 from torchsmith.resolve.models import MagmaChoice, Resolution
 
@@ -60,6 +60,21 @@ def _scalar(value: Yaml) -> str:
 
 
 _BUILD_TOOLS = ("cmake", "ninja")
+_BASH = "#!/usr/bin/env bash\nset -euo pipefail\n\n"
+
+
+def _build(number: int, string: str) -> dict[str, Yaml]:
+    return {
+        "number": number,
+        "string": string,
+        "script": "build.sh",
+        # build.sh sets the RPATHs by which the libraries beside torch are found.
+        "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
+    }
+
+
+def _recipe(table: Yaml) -> str:
+    return "\n".join(_yaml(table)) + "\n"
 
 
 def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> str:
@@ -89,13 +104,7 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
     table: dict[str, Yaml] = {
         "package": {"name": "pytorch", "version": resolution.torch},
         "source": source,
-        "build": {
-            "number": resolution.build_number,
-            "string": resolution.conda_build,
-            "script": "build.sh",
-            # The libraries beside torch are found by the RPATHs build.sh sets.
-            "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
-        },
+        "build": _build(resolution.build_number, resolution.conda_build),
         "requirements": {
             "build": build,
             "host": host,
@@ -110,7 +119,7 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
             "summary": f"PyTorch {resolution.torch}, built by torchsmith",
         },
     }
-    return "\n".join(_yaml(table)) + "\n"
+    return _recipe(table)
 
 
 _SET_RPATHS = f"""\
@@ -131,8 +140,7 @@ done
 def wheel_build_script(wheel: str) -> str:
     """build.sh that unpacks a wheel already built."""
     return (
-        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
-        '"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation '
+        _BASH + '"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation '
         f"{shlex.quote(wheel)}\n\n" + _SET_RPATHS
     )
 
@@ -151,9 +159,7 @@ def source_build_script(resolution: Resolution) -> str:
         else:
             exports.append(f"export {name}={shlex.quote(value)}")
     return (
-        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
-        + "\n".join(exports)
-        + '\nexport CMAKE_PREFIX_PATH="$PREFIX"\n'
+        _BASH + "\n".join(exports) + '\nexport CMAKE_PREFIX_PATH="$PREFIX"\n'
         'export MAX_JOBS="${MAX_JOBS:-${CPU_COUNT:-1}}"\n\n'
         + (
             '"$PYTHON" setup.py install --single-version-externally-managed --record=record.txt\n\n'
@@ -172,12 +178,7 @@ def magma_recipe(
     table: dict[str, Yaml] = {
         "package": {"name": magma.package, "version": magma.version},
         "source": source,
-        "build": {
-            "number": BUILD_NUMBER,
-            "string": str(BUILD_NUMBER),
-            "script": "build.sh",
-            "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
-        },
+        "build": _build(BUILD_NUMBER, str(BUILD_NUMBER)),
         "requirements": {**required, "run_constraints": [cuda_requirements(cuda)[0]]},
         "about": {
             "homepage": "https://icl.utk.edu/magma/",
@@ -185,7 +186,7 @@ def magma_recipe(
             "summary": f"MAGMA {magma.version} for CUDA {cuda}",
         },
     }
-    return "\n".join(_yaml(table)) + "\n"
+    return _recipe(table)
 
 
 def _magma_pkgconfig(magma: MagmaChoice) -> str:
@@ -201,8 +202,7 @@ def _magma_pkgconfig(magma: MagmaChoice) -> str:
 def magma_pack_script(magma: MagmaChoice) -> str:
     """build.sh that packs a MAGMA already built: static library and headers."""
     return (
-        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
-        'mkdir -p "$PREFIX/lib" "$PREFIX/include"\n'
+        _BASH + 'mkdir -p "$PREFIX/lib" "$PREFIX/include"\n'
         'cp -a lib/libmagma* "$PREFIX/lib/"\n'
         'cp -a include/. "$PREFIX/include/"\n' + _magma_pkgconfig(magma)
     )
@@ -211,8 +211,7 @@ def magma_pack_script(magma: MagmaChoice) -> str:
 def magma_source_script(magma: MagmaChoice) -> str:
     """build.sh that builds MAGMA from source."""
     return (
-        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
-        f'export CUDA_ARCH_LIST="{gencode(magma.archs)}"\n'
+        _BASH + f'export CUDA_ARCH_LIST="{gencode(magma.archs)}"\n'
         f"cmake -S . -B build {configure_words(magma)}\n"
         'cmake --build build --target magma --parallel "${CPU_COUNT:-1}"\n'
         + "".join(f"{line}\n" for line in install_commands(".", "build", '"$PREFIX"'))
@@ -241,20 +240,14 @@ def library_files(resolution: Resolution, name: str, wheel: str) -> dict[str, by
         # The step that packs it reads the version from the wheel's name.
         "package": {"name": name, "version": "${{ env.get('WHEEL_VERSION', default='0') }}"},
         "source": [{"path": f"../../../{place}", "filter": [pattern]}],
-        "build": {
-            "number": resolution.build_number,
-            "string": resolution.conda_build,
-            "script": "build.sh",
-            "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
-        },
+        "build": _build(resolution.build_number, resolution.conda_build),
         "requirements": {"host": [python, "pip"], "run": [python, exact_torch(resolution)]},
     }
-    script = (
-        "#!/usr/bin/env bash\nset -euo pipefail\n\n"
+    script = _BASH + (
         f'"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation {pattern}\n'
     )
     return {
-        f"{folder}/recipe.yaml": ("\n".join(_yaml(table)) + "\n").encode(),
+        f"{folder}/recipe.yaml": _recipe(table).encode(),
         f"{folder}/build.sh": script.encode(),
     }
 

@@ -21,6 +21,7 @@ from torchsmith.plan.render.instructions import (
     SECRETS_FOLDER,
     apt_install,
     arg,
+    comment,
     copy,
     env,
     healthcheck,
@@ -28,6 +29,7 @@ from torchsmith.plan.render.instructions import (
     run,
     secret_exports,
     secret_mounts,
+    sentences,
 )
 from torchsmith.plan.render.stages import (
     absent_cuda,
@@ -38,7 +40,6 @@ from torchsmith.plan.render.stages import (
     runtime_stage,
     train_stage,
 )
-from torchsmith.plan.render.text import comment, sentences
 from torchsmith.plan.render.twins import twin
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Image
@@ -60,8 +61,8 @@ def _exports(step: Step) -> list[str]:
         folders = ":".join(f"{WORK}/{folder}" for folder in step.path)
         lines.append(f'export PATH="{folders}:$PATH"')
     for name, value in step.env:
-        given = f"{WORK}/{value[2:]}" if value.startswith("@/") else value
-        lines.append(f"export {name}={shlex.quote(given)}")
+        absolute = f"{WORK}/{value[2:]}" if value.startswith("@/") else value
+        lines.append(f"export {name}={shlex.quote(absolute)}")
     if step.kind == "compile":
         lines.append('export MAX_JOBS="${MAX_JOBS:-$(nproc)}"')
     return lines
@@ -176,7 +177,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
     """Where an image comes from; no date, so that the same recipe gives the same image."""
     cuda = resolution.cuda
     # Without what is made of the build afterwards: a job or an upload makes no other image.
-    wish = recipe.model_dump_json(exclude={"description", "job", "name", "publish"})
+    recipe_text = recipe.model_dump_json(exclude={"description", "job", "name", "publish"})
     return {
         "org.opencontainers.image.title": f"PyTorch {resolution.version}",
         "org.opencontainers.image.version": resolution.version,
@@ -185,7 +186,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
         "org.opencontainers.image.base.name": runtime_base(resolution),
         "dev.torchsmith.version": torchsmith,
         "dev.torchsmith.recipe": recipe.name,
-        "dev.torchsmith.recipe-sha256": digest(wish.encode()),
+        "dev.torchsmith.recipe-sha256": digest(recipe_text.encode()),
         "dev.torchsmith.variant": resolution.variant,
         "dev.torchsmith.torch": resolution.version,
         "dev.torchsmith.python": resolution.python,

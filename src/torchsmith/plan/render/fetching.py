@@ -54,11 +54,13 @@ def git_commands(
 def _alone(apt: str, package: str, version: str) -> str:
     """A source package; where its Debian part is not to be had, what upstream released."""
     tree = sh(f"{package}-{version}")
-    said = f"warning: Debian's part of {package} {version} cannot be had; upstream's is taken alone"
+    warning = (
+        f"warning: Debian's part of {package} {version} cannot be had; upstream's is taken alone"
+    )
     # Only for want of the file: a package that came whole and cannot be unpacked is an error.
     return (
         f"if {apt} source --download-only {sh(package)}; then {apt} source {sh(package)}; "
-        f"else echo {sh(said)} >&2; {apt} source --tar-only {sh(package)}; mkdir {tree}; "
+        f"else echo {sh(warning)} >&2; {apt} source --tar-only {sh(package)}; mkdir {tree}; "
         f"tar --extract --file {sh(f'{package}_{version}')}*.orig.tar.* --directory {tree} "
         "--strip-components=1; fi"
     )
@@ -111,53 +113,50 @@ def debian_commands(folder: str, source: SourceChoice, version: str, home: str =
     ]
 
 
+_CURL = "curl --fail --silent --show-error --location --retry 3"
+
+
+def _checked(file: str, sha256: str, whose: str) -> str:
+    """End the step where a file is not the one that the recipe, or the facts, name."""
+    return unless(
+        f"echo '{sha256}  {file}' | sha256sum --check --status",
+        f"{file} does not have the hash the {whose}",
+    )
+
+
+def _unpacked(file: str, folder: str, unpack: str = "") -> list[str]:
+    """An archive without the folder it is all in, in an empty folder."""
+    tar = sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1")
+    return [sh("rm", "-rf", folder), sh("mkdir", "-p", folder), unpack or tar]
+
+
 def archive_commands(folder: str, url: str, path: str, sha256: str) -> list[str]:
     """An archive, its hash checked before a byte of it is unpacked."""
     name = plain_name((url or path).split("?")[0].rsplit("/", 1)[-1])
     file = f"downloads/{sha256[:12]}-{name}"
-    bring = (
-        [
-            needs_program("curl", "install curl"),
-            f"curl --fail --silent --show-error --location --retry 3 --output {file} {sh(url)}",
-        ]
-        if url
-        else [f"cp {in_project(path)} {file}"]
-    )
+    bring = [needs_program("curl", "install curl"), f"{_CURL} --output {file} {sh(url)}"]
     return [
         "mkdir -p downloads",
-        *bring,
-        unless(
-            f"echo '{sha256}  {file}' | sha256sum --check --status",
-            f"{file} does not have the hash the recipe says",
-        ),
-        sh("rm", "-rf", folder),
-        sh("mkdir", "-p", folder),
-        sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1"),
+        *(bring if url else [f"cp {in_project(path)} {file}"]),
+        _checked(file, sha256, "recipe says"),
+        *_unpacked(file, folder),
     ]
 
 
 def pool_commands(folder: str, path: str, sha256: str) -> list[str]:
     """One file of Debian's pool, its hash checked before it is unpacked."""
     file = f"downloads/{sha256[:12]}-{plain_name(path.rsplit('/', 1)[-1])}"
-    unpack = (
-        # ./usr is taken off, as the one folder that an archive is in.
+    # ./usr is taken off, as the one folder that an archive is in.
+    package = (
         f"ar p {file} data.tar.xz | tar --extract --xz --directory {sh(folder)} "
         "--strip-components=2 ./usr"
-        if path.endswith(".deb")
-        else sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1")
     )
     return [
         needs_program("curl", "install curl"),
         "mkdir -p downloads",
-        f"curl --fail --silent --show-error --location --retry 3 --output {file} "
-        f'"${{DEBIAN_MIRROR:-{DEBIAN_MIRROR}}}"/{sh(f"pool/{path}")}',
-        unless(
-            f"echo '{sha256}  {file}' | sha256sum --check --status",
-            f"{file} does not have the hash the facts say",
-        ),
-        sh("rm", "-rf", folder),
-        sh("mkdir", "-p", folder),
-        unpack,
+        f'{_CURL} --output {file} "${{DEBIAN_MIRROR:-{DEBIAN_MIRROR}}}"/{sh(f"pool/{path}")}',
+        _checked(file, sha256, "facts say"),
+        *_unpacked(file, folder, package if path.endswith(".deb") else ""),
     ]
 
 
@@ -166,31 +165,21 @@ def sdist_commands(folder: str, project: str, sha256: str, *, wheel: bool = Fals
     # As PEP 503 writes a project's name in the address of its page.
     page = re.sub(r"[-_.]+", "-", project).lower()
     file = f"downloads/{sha256[:12]}-{page}.{'whl' if wheel else 'tar.gz'}"
-    unpack = (
-        sh("python3", "-m", "zipfile", "--extract", file, folder)
-        if wheel
-        else sh("tar", "--extract", "--file", file, "--directory", folder, "--strip-components=1")
-    )
-    curl = "curl --fail --silent --show-error --location --retry 3"
+    unzip = sh("python3", "-m", "zipfile", "--extract", file, folder) if wheel else ""
     return [
         needs_program("curl", "install curl"),
         "mkdir -p downloads",
         f'page="${{PIP_INDEX_URL:-{PYPI}}}"; page="${{page%/}}/{page}/"',
-        f'{curl} --output {file}.html "$page"',
+        f'{_CURL} --output {file}.html "$page"',
         f'url="$(sed -n \'s/.*href="\\([^"]*\\)#sha256={sha256}".*/\\1/p\' {file}.html)"',
         unless('test -n "$url"', f"the index has no file of {project} with the sha256 {sha256}"),
         # A link may be relative: to the index's host, or to the page.
         'case "$url" in *://*) ;; '
         '/*) url="$(echo "$page" | cut -d/ -f1-3)$url" ;; '
         '*) url="$page$url" ;; esac',
-        f'{curl} --output {file} "$url"',
-        unless(
-            f"echo '{sha256}  {file}' | sha256sum --check --status",
-            f"{file} does not have the hash the recipe says",
-        ),
-        sh("rm", "-rf", folder),
-        sh("mkdir", "-p", folder),
-        unpack,
+        f'{_CURL} --output {file} "$url"',
+        _checked(file, sha256, "recipe says"),
+        *_unpacked(file, folder, unzip),
     ]
 
 

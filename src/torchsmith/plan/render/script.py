@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from torchsmith.plan.models import Plan, Step
+from torchsmith.plan.render.instructions import comment, sentences
 from torchsmith.plan.render.stages import build_packages
-from torchsmith.plan.render.text import comment, sentences
 from torchsmith.plan.render.twins import twin
 from torchsmith.plan.shell import in_project, in_work
 

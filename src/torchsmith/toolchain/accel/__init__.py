@@ -13,16 +13,12 @@ code, the others are empty, so linking stays as it was.
     lessons.py       which files cannot, as earlier builds found out
     unit.py          a batch as a C++ file
     compile_batch.py what ninja runs for a batch: compiles, and splits one that clashes or is edited
-    once.py          headers that must be read once, and do not say so
-    objects.py       which object of a batch holds the code
 
-What is left to read, by batches and by files that are in none, is read once for many of them:
+Headers that batches and single files still read are precompiled once for many of them:
 
     with_headers.py  compiles with them; ccache runs it for what it has not
-    precompiled.py   has them compiled, when they are first needed
+    precompiled.py   chooses them, and has them compiled when they are first needed
     gcc_command.py   what a compiler's command says
-    headers.py       which headers are worth it
-    includes.py      which headers a file reads
 """
 
 from __future__ import annotations

@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePath
 
-from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch, Member
-from torchsmith.toolchain.accel.batches import (
-    File,
-    Limits,
-    batch_name,
-    form_batches,
-    limits_for,
+from torchsmith.toolchain.accel.batches import File, Limits, batch_name, form_batches, limits_for
+from torchsmith.toolchain.accel.files import (
+    DEPS,
+    IN,
+    OUT,
+    Batch,
+    Member,
+    write_if_changed,
+    write_text,
 )
-from torchsmith.toolchain.accel.files import write_if_changed, write_text
 from torchsmith.toolchain.accel.gcc_command import kind_of
-from torchsmith.toolchain.accel.headers import FEWEST
 from torchsmith.toolchain.accel.lessons import Lessons
 from torchsmith.toolchain.accel.ninja_file import (
     Command,
@@ -30,6 +30,7 @@ from torchsmith.toolchain.accel.ninja_file import (
     read_commands,
     read_statements,
 )
+from torchsmith.toolchain.accel.precompiled import FEWEST
 from torchsmith.toolchain.accel.unit import INCLUDED_SOURCE, included_sources
 from torchsmith.toolchain.accel.with_headers import LIST
 

@@ -1,4 +1,4 @@
-"""Which file of a batch the compiler complains about, in its own words."""
+"""Finding the file of a batch that the compiler complains about."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 # PyTorch asks for colours, terminal or not.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _INCLUDED = re.compile(r"^(?:In file included from|\s+from) (?P<path>.+?):\d+")
-_SAID = re.compile(
+_MESSAGE = re.compile(
     r"^(?P<path>[^\s:][^:]*):(?P<line>\d+)(?::\d+)?: (?P<kind>fatal error|error|note): (?P<what>.*)"
 )
 # Where a template was used that does not compile as it is used there.
@@ -77,19 +77,19 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
         if used := _USED.match(line):
             user = member(used["path"])
             continue
-        said = _SAID.match(line)
-        if said is None:
+        message = _MESSAGE.match(line)
+        if message is None:
             continue
-        here = member(said["path"])
-        place = (said["path"], said["line"])
-        if said["kind"] != "note":
+        here = member(message["path"])
+        place = (message["path"], message["line"])
+        if message["kind"] != "note":
             if culprit is not None and not named:
                 found[Clash(culprit, None, what, header)] = None
             # The chain of a template's header is of the first file that included it.
-            culprit, what, named = here or user or chain, said["what"], False
+            culprit, what, named = here or user or chain, message["what"], False
             where, header = place, ""
-        elif here is None and place == where and "previous" in said["what"]:
-            header = absolute(said["path"], folder)
+        elif here is None and place == where and "previous" in message["what"]:
+            header = absolute(message["path"], folder)
         elif culprit is not None and here is not None and here != culprit:
             found[Clash(culprit, here, what)] = None
             named = True

@@ -14,20 +14,27 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from torchsmith.toolchain.accel.batch_file import DEPS, IN, OUT, Batch
 from torchsmith.toolchain.accel.batches import batch_name
 from torchsmith.toolchain.accel.clash import Clash, absolute, alike, find_clashes
-from torchsmith.toolchain.accel.files import read_dependencies, write_dependencies, write_text
+from torchsmith.toolchain.accel.files import (
+    DEPS,
+    IN,
+    OUT,
+    Batch,
+    read_dependencies,
+    write_dependencies,
+    write_if_changed,
+    write_text,
+)
 from torchsmith.toolchain.accel.lessons import Lessons, keep_lessons, read_lessons
-from torchsmith.toolchain.accel.objects import Objects, Part
-from torchsmith.toolchain.accel.once import can_be_guarded, guard
 from torchsmith.toolchain.accel.overloads import (
     Function,
     called_functions,
@@ -38,6 +45,127 @@ from torchsmith.toolchain.accel.overloads import (
 )
 from torchsmith.toolchain.accel.unit import included_sources, unit_text
 from torchsmith.toolchain.compiles import killed_for_memory
+
+
+@dataclass(slots=True)
+class Part:
+    """Files that compile together, and the digest of each file that went into their object.
+
+    One that has read nothing is still to be compiled.
+    """
+
+    names: tuple[str, ...]
+    read: dict[str, str] = field(default_factory=dict)
+
+
+class Objects:
+    """Puts code where ninja looks for it.
+
+    A part's code lies beside the batch under a name of its own. Ninja removes the objects of a
+    batch that is stopped, and whoever compiles a file by itself writes over them: they are put
+    back from there. `empty` gives the object of a file with nothing in it.
+    """
+
+    def __init__(
+        self, place: Path, outputs: Mapping[str, Path], empty: Callable[[], bytes]
+    ) -> None:
+        self._place = place
+        self._outputs = outputs
+        self._empty = empty
+
+    def code(self, part: Part) -> Path:
+        """Where a part's code lies; other files make another name."""
+        made_of = json.dumps([part.names, sorted(part.read.items())])
+        label = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+        return self._place.with_name(f"{self._place.stem}-{label}.o")
+
+    def put(self, part: Part) -> None:
+        """Give each file of a part its object; one that is right already is left alone."""
+        first, *others = (self._outputs[name] for name in part.names)
+        code = self.code(part)
+        if _mark(first) != _mark(code):
+            new = first.with_name(first.name + ".part")
+            new.unlink(missing_ok=True)
+            try:
+                os.link(code, new)
+            except OSError:
+                shutil.copy2(code, new)
+            new.replace(first)
+        nothing = self._empty() if others else b""
+        for output in others:
+            if not output.exists() or output.read_bytes() != nothing:
+                new = output.with_name(output.name + ".part")
+                new.write_bytes(nothing)
+                new.replace(output)
+
+    def are_there(self, part: Part) -> bool:
+        """Whether a part's objects are there, or could be put back."""
+        if self.code(part).exists():
+            self.put(part)
+            return True
+        return all(self._outputs[name].exists() for name in part.names)
+
+    def clear_up(self, parts: Iterable[Part]) -> None:
+        """Remove the code of parts other than these."""
+        wanted = {self.code(part) for part in parts}
+        for path in self._place.parent.glob(f"{self._place.stem}-*"):
+            if path not in wanted:
+                path.unlink()
+
+
+def _mark(path: Path) -> tuple[int, int] | None:
+    """What two names of one file, or a file and its copy, have in common."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+_FOLDERS = ("-isystem", "-iquote")
+
+
+def guard(headers: Iterable[str], command: Sequence[str], folder: str, place: Path) -> list[str]:
+    """A compiler's command with which these headers, absolute names, are read once.
+
+    For each there is a file in `place` under the name it is included by. It is found first, and
+    includes the header where it was not. `folder` is where the compiler runs.
+    """
+    searched = [absolute(name, folder) for name in _searched(command)]
+    for header in headers:
+        for name in _included_as(header, searched):
+            write_if_changed(place / name, f"#pragma once\n#include_next <{name}>\n")
+    # A launcher before the compiler may have an option -I of its own, a word by itself.
+    first = next((at for at, word in enumerate(command) if _names_folder(word)), len(command))
+    return [*command[:first], f"-I{os.path.relpath(place, folder)}", *command[first:]]
+
+
+def can_be_guarded(header: str, command: Sequence[str], folder: str) -> bool:
+    """Whether a header, an absolute name, is in a folder that the compiler was told to search."""
+    searched = [absolute(name, folder) for name in _searched(command)]
+    return any(_included_as(header, searched))
+
+
+def _included_as(header: str, searched: Iterable[str]) -> Iterator[str]:
+    for name in dict.fromkeys(searched):
+        if header.startswith(f"{name}/"):
+            yield header.removeprefix(f"{name}/")
+
+
+def _names_folder(word: str) -> bool:
+    return word in _FOLDERS or (word.startswith("-I") and word != "-I")
+
+
+def _searched(command: Sequence[str]) -> Iterator[str]:
+    """The folders a command names, of those that are searched for headers."""
+    before = ""
+    for word in command:
+        if before in _FOLDERS:
+            yield word
+        elif word.startswith("-I") and word != "-I":
+            yield word.removeprefix("-I")
+        before = word
+
 
 _SIGNALLED = 128
 # The times of files are of a clock that stands still for this long.

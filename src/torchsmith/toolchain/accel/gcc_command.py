@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from types import FrameType
 
-from torchsmith.toolchain.accel.batch_file import IN
+from torchsmith.toolchain.accel.files import IN
 
 SOURCES = (".cpp", ".cc", ".cxx")
 # Headers that are read once by our doing are found here first, by batches.

@@ -1,4 +1,4 @@
-"""What builds learned about files that cannot share a batch.
+"""Lessons of earlier builds: files that cannot share a batch.
 
 A lesson is a line of JSON, {"apart": [one, other]}, {"alone": file} or {"once": header}, appended
 in one write: several batches and several builds learn at once. Names are relative to the build
@@ -91,10 +91,10 @@ def read_lessons(path: Path) -> Lessons:
     once: set[str] = set()
     for line in lines:
         try:
-            said = json.loads(line)
+            lesson = json.loads(line)
         except ValueError:
             continue
-        match said:
+        match lesson:
             case {"apart": [str(one), str(other)]} if one != other:
                 apart.add(frozenset((one, other)))
             case {"alone": str(name)}:

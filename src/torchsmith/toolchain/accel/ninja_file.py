@@ -78,7 +78,7 @@ def _statement(first: int, last: int, text: str) -> Statement | None:
         return None
     colon = words.index(":")
     outputs, rest = words[:colon], words[colon + 1 :]
-    if not rest or "|" in outputs or any(_unknown(word) for word in words):
+    if not rest or "|" in outputs or any("$" in _ESCAPE.sub("", word) for word in words):
         return None
     kinds: dict[str, list[str]] = {"": [], "|": [], "||": [], "|@": []}
     kind = ""
@@ -100,13 +100,9 @@ def _statement(first: int, last: int, text: str) -> Statement | None:
     )
 
 
-def _unknown(word: str) -> bool:
-    return "$" in _ESCAPE.sub("", word)
-
-
 def read_commands(ninja: str, folder: Path) -> dict[str, Command]:
     """Every command of a build folder by its first output, as ninja itself expands them."""
-    said = subprocess.run(
+    output = subprocess.run(
         [ninja, "-t", "compdb"], cwd=folder, capture_output=True, text=True, check=True
     ).stdout
-    return {item["output"]: Command(**item) for item in json.loads(said)}
+    return {item["output"]: Command(**item) for item in json.loads(output)}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+from torchsmith.toolchain.accel.files import read_source
 from torchsmith.toolchain.accel.unit import included_sources
 
 # Comments, strings, characters and lines of the preprocessor: no code, and they may hold braces.
@@ -132,11 +133,7 @@ def written_functions(path: Path) -> frozenset[Function]:
     """The functions in a file's own text, also where it only includes another C++ file."""
     found: set[Function] = set()
     for file in (path, *map(Path, included_sources(path))):
-        try:
-            text = file.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        found |= functions(text)
+        found |= functions(read_source(file))
     return frozenset(found)
 
 

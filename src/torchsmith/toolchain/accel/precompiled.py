@@ -1,4 +1,4 @@
-"""Headers that are read once for many compiles, and kept as gcc keeps its state.
+"""Headers that gcc precompiles once for many compiles: which are worth it, and making them.
 
 All of this lies in a folder of one build, and is made by whoever needs it first.
 """
@@ -17,10 +17,225 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from torchsmith.toolchain.accel.files import read_dependencies, write_text
+from torchsmith.toolchain.accel.files import read_dependencies, read_source, write_text
 from torchsmith.toolchain.accel.gcc_command import ONCE, SOURCES, Compile, run
-from torchsmith.toolchain.accel.headers import choose, tops
-from torchsmith.toolchain.accel.includes import Includes
+
+# With fewer compiles of one kind to come nothing is gained.
+FEWEST = 6
+# Compiling headers costs about this many readings of them.
+_MAKING = 3
+# Each further set takes as much room on disk as the first, and serves fewer files.
+_MOST = 3
+
+
+def choose(units: Sequence[Iterable[str]], sizes: Mapping[str, int]) -> tuple[frozenset[str], ...]:
+    """Sets of headers, the largest first; each is read whole by several of the units.
+
+    A unit is what one compile reads. It will be given the largest set of which it reads
+    everything, so that it sees no header it does not see by itself.
+    """
+    readers: dict[str, int] = {}
+    for place, unit in enumerate(units):
+        for header in unit:
+            readers[header] = readers.get(header, 0) | 1 << place
+    weights: dict[int, int] = {}
+    for header, who in readers.items():
+        weights[who] = weights.get(who, 0) + sizes.get(header, 0)
+    candidates = {
+        who: sum(weight for other, weight in weights.items() if other & who == who)
+        for who in weights
+        if who.bit_count() >= FEWEST
+    }
+    spared = [0] * len(units)
+    chosen: list[int] = []
+    while candidates and len(chosen) < _MOST:
+        gains = {who: _gain(who, weight, spared) for who, weight in candidates.items()}
+        # Of those that gain as much, always the same.
+        best = max(sorted(gains), key=gains.__getitem__)
+        if gains[best] <= 0:
+            break
+        chosen.append(best)
+        for place in _places(best):
+            spared[place] = max(spared[place], candidates[best])
+    chosen.sort(key=candidates.__getitem__, reverse=True)
+    return tuple(
+        frozenset(header for header, other in readers.items() if other & who == who)
+        for who in chosen
+    )
+
+
+def _gain(who: int, weight: int, spared: Sequence[int]) -> int:
+    return sum(max(0, weight - spared[place]) for place in _places(who)) - _MAKING * weight
+
+
+def _places(who: int) -> list[int]:
+    return [place for place in range(who.bit_length()) if who >> place & 1]
+
+
+def tops(
+    headers: AbstractSet[str], includes: Mapping[str, Sequence[str]], order: Iterable[str]
+) -> tuple[str, ...]:
+    """As few of the headers as it takes to read all of them, in the order in which a unit reads."""
+    below = {name for header in headers for name in includes.get(header, ()) if name != header}
+    ordered = [name for name in order if name in headers]
+    chosen: set[str] = set()
+    covered: set[str] = set()
+    # Headers that include one another in a circle are below each other, and one of them is needed.
+    for name in (*(name for name in ordered if name not in below), *ordered):
+        if name not in covered:
+            chosen.add(name)
+            covered |= _reached(name, includes, covered)
+    return tuple(name for name in ordered if name in chosen)
+
+
+def _reached(
+    start: str, includes: Mapping[str, Sequence[str]], already: AbstractSet[str]
+) -> set[str]:
+    seen: set[str] = set()
+    queue = [start]
+    while queue:
+        name = queue.pop()
+        if name not in seen and name not in already:
+            seen.add(name)
+            queue += includes.get(name, ())
+    return seen
+
+
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
+_DIRECTIVE = re.compile(
+    r"^[ \t]*#[ \t]*(include|ifdef|ifndef|if|elif|else|endif|define|undef)\b[ \t]*(.*)",
+    re.MULTILINE,
+)
+_INCLUDED = re.compile(r'(["<])([^">]+)[">]')
+_DEFINED = re.compile(r"(!?)[ \t]*defined[ \t]*(?:\([ \t]*)?(\w+)[ \t]*(?:\)[ \t]*)?(?://.*)?$")
+# What every C++ compiler on Linux defines that headers ask for, and what none is asked to.
+_USUAL = frozenset(["__cplusplus", "__linux__"])
+_NEVER = frozenset(["_WIN32", "_MSC_VER", "__APPLE__", "__CUDACC__", "__HIPCC__", "__CUDA_ARCH__"])
+
+
+class Includes:
+    """The includes of files, read once each, as far as they can be told without a compiler.
+
+    Only what is certain counts: an include under a condition nobody here can decide is left out.
+
+    `folders` are where headers are looked for, absolute and in order, `defined` the macros of the
+    command. A header that lies in none of them is the compiler's own, and known by its name alone.
+    """
+
+    def __init__(
+        self,
+        folders: Sequence[str],
+        defined: Iterable[str],
+        known: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self._folders = tuple(dict.fromkeys(folders))
+        self._defined = _USUAL | frozenset(defined)
+        self.known = dict(known or {})
+        self._found: dict[str, str] = {}
+
+    def closure(self, path: str) -> dict[str, None]:
+        """All that a file reads, itself first, in the order in which it does."""
+        seen: dict[str, None] = {}
+        queue = [path]
+        while queue:
+            name = queue.pop()
+            if name not in seen:
+                seen[name] = None
+                queue += reversed(self.of(name))
+        return seen
+
+    def of(self, path: str) -> Sequence[str]:
+        """What a file includes itself."""
+        if path not in self.known:
+            self.known[path] = () if path.startswith("<") else self._read(path)
+        return self.known[path]
+
+    def spelling(self, path: str) -> str | None:
+        """How a header is included from anywhere; None where it cannot be."""
+        if path.startswith("<"):
+            return path
+        for folder in self._folders:
+            if path.startswith(f"{folder}/"):
+                name = path.removeprefix(f"{folder}/")
+                return f"<{name}>" if self._find(name) == path else None
+        return None
+
+    def _read(self, path: str) -> tuple[str, ...]:
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                text = file.read()
+        except OSError:
+            return ()
+        if "/*" in text:
+            text = _COMMENT.sub("", text)
+        matches = list(_DIRECTIVE.finditer(text))
+        guard = _guard([(match[1], match[2]) for match in matches])
+        here = os.path.dirname(path)  # noqa: PTH120
+        found: list[str] = []
+        # For each open condition whether this branch is taken, and whether one before it was.
+        open_: list[tuple[bool | None, bool | None]] = []
+        depth = at = 0
+        for match in matches:
+            word, rest = match[1], match[2]
+            depth += text.count("{", at, match.start()) - text.count("}", at, match.start())
+            at = match.end()
+            if word in ("if", "ifdef", "ifndef"):
+                taken = self._holds(word, rest, guard)
+                open_.append((taken, taken))
+            elif word in ("else", "elif") and open_:
+                before = open_.pop()[1]
+                taken = not before if word == "else" and before is not None else None
+                open_.append((False if before else taken, before or taken))
+            elif word == "endif" and open_:
+                open_.pop()
+            # Within braces, of a namespace or of C's functions, a header means something else.
+            elif word == "include" and depth == 0 and all(taken for taken, _ in open_):
+                name = _INCLUDED.match(rest)
+                if name:
+                    found.append(self._resolve(name[2], here if name[1] == '"' else ""))
+        return tuple(found)
+
+    def _holds(self, word: str, rest: str, guard: str) -> bool | None:
+        """Whether a condition holds; None where that is not known."""
+        rest = rest.strip()
+        if word == "if":
+            if rest in ("0", "1"):
+                return rest == "1"
+            match = _DEFINED.fullmatch(rest)
+            if match is None:
+                return None
+            negated, name = bool(match[1]), match[2]
+        else:
+            negated, name = word == "ifndef", re.split(r"\W", rest, maxsplit=1)[0]
+        if negated and name == guard:
+            return True
+        if name in self._defined:
+            return not negated
+        return negated if name in _NEVER else None
+
+    def _resolve(self, name: str, here: str) -> str:
+        if here:
+            beside = os.path.normpath(f"{here}/{name}")
+            if os.path.isfile(beside):  # noqa: PTH113
+                return os.path.realpath(beside)
+        return self._find(name)
+
+    def _find(self, name: str) -> str:
+        if name not in self._found:
+            places = (f"{folder}/{name}" for folder in self._folders)
+            at = next((place for place in places if os.path.isfile(place)), None)  # noqa: PTH113
+            self._found[name] = os.path.realpath(at) if at else f"<{name}>"
+        return self._found[name]
+
+
+def _guard(directives: Sequence[tuple[str, str]]) -> str:
+    """The macro by which a header sees to it that it is read once."""
+    if len(directives) < 2 or directives[0][0] not in ("ifndef", "if"):
+        return ""
+    asked = re.search(r"(\w+)\)?\s*$", directives[0][1])
+    set_ = re.match(r"\w+", directives[1][1]) if directives[1][0] == "define" else None
+    return asked[1] if asked and set_ and asked[1] == set_[0] else ""
+
 
 _ATTEMPTS = 6
 _MACRO = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
@@ -232,13 +447,13 @@ def _usable(includes: Includes, headers: AbstractSet[str]) -> frozenset[str]:
     for name in headers:
         for below in includes.of(name):
             includers.setdefault(below, []).append(name)
-    waiting = [name for name in headers if not fine(name)]
+    queue = [name for name in headers if not fine(name)]
     bad: set[str] = set()
-    while waiting:
-        name = waiting.pop()
+    while queue:
+        name = queue.pop()
         if name not in bad:
             bad.add(name)
-            waiting += includers.get(name, ())
+            queue += includers.get(name, ())
     return frozenset(headers) - bad
 
 
@@ -283,7 +498,7 @@ def early_macros(sources: Iterable[str]) -> frozenset[str]:
 
 def early_text(path: str) -> str:
     """What a file says before the last of its includes."""
-    text = _text(path)
+    text = read_source(path)
     return text[: max((match.start() for match in _INCLUDE.finditer(text)), default=0)]
 
 
@@ -291,7 +506,7 @@ def _mentioned(files: Iterable[str], macros: frozenset[str]) -> frozenset[str]:
     """Those of the macros that files say anything of, other than that they refuse them."""
     found: set[str] = set()
     for path in files:
-        text = _text(path)
+        text = read_source(path)
         if any(name in text for name in macros):
             found |= macros & set(re.findall(r"\w+", _REFUSAL.sub("", text)))
     return frozenset(found)
@@ -303,13 +518,6 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return data
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _size(path: str) -> int:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from torchsmith.toolchain.accel.files import read_source
+
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*(?:define|undef)[ \t]+(\w+)", re.MULTILINE)
 INCLUDED_SOURCE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+\.(?:cpp|cc|cxx))[">]', re.M)
 
@@ -15,7 +17,7 @@ def included_sources(path: Path) -> tuple[str, ...]:
     """The C++ files that a C++ file includes: PyTorch's for one CPU capability do only that."""
     return tuple(
         str(found)
-        for name in INCLUDED_SOURCE.findall(_text(path))
+        for name in INCLUDED_SOURCE.findall(read_source(path))
         for found in (path.parent / name,)
         if found.is_file()
     )
@@ -24,14 +26,9 @@ def included_sources(path: Path) -> tuple[str, ...]:
 def macros_of(path: Path) -> tuple[str, ...]:
     """The macros a file defines itself, also where it only includes another C++ file."""
     files = [path, *(Path(name) for name in included_sources(path))]
-    return tuple(dict.fromkeys(name for file in files for name in _DEFINE.findall(_text(file))))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return tuple(
+        dict.fromkeys(name for file in files for name in _DEFINE.findall(read_source(file)))
+    )
 
 
 def unit_text(files: Iterable[Path], folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""What ccache runs in a compiler's place when it has not what is asked for: headers are ready.
+"""ccache runs this in a compiler's place on a miss: it compiles with precompiled headers.
 
     python -m torchsmith.toolchain.accel.with_headers g++ -c file.cpp -o file.o ...
 
@@ -23,12 +23,7 @@ from typing import NoReturn
 from torchsmith.toolchain.accel import HEADERS
 from torchsmith.toolchain.accel.files import read_dependencies, write_dependencies
 from torchsmith.toolchain.accel.gcc_command import Compile, read_compile, run
-from torchsmith.toolchain.accel.precompiled import (
-    Start,
-    dependencies_of,
-    find_start,
-    place_of,
-)
+from torchsmith.toolchain.accel.precompiled import Start, dependencies_of, find_start, place_of
 from torchsmith.toolchain.compiles import killed_for_memory
 
 # A build's list of what it compiles.

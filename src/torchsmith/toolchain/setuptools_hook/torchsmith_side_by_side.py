@@ -1,4 +1,4 @@
-"""setuptools' own compiler, which compiles one file after the other, made to compile several.
+"""Makes setuptools' compiler class compile several files at once.
 
 It runs in the Python of whoever is built, from 3.7 on, and so imports nothing of torchsmith. Each
 file is compiled by a process of its own that was forked from this one: what a project's setup put
@@ -76,23 +76,23 @@ def _side_by_side(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _compile_all(compiler: Any, one: Callable[..., None], files: Sequence[tuple[Any, ...]]) -> None:
     most = int(os.environ.get("TORCHSMITH_CORES") or os.cpu_count() or 1)
-    waiting = list(reversed(files))
+    pending = list(reversed(files))
     running: dict[int, tuple[int, str]] = {}
     failure: BaseException | None = None
     try:
-        while running or (waiting and failure is None):
-            while waiting and failure is None and len(running) < most:
-                file = waiting.pop()
+        while running or (pending and failure is None):
+            while pending and failure is None and len(running) < most:
+                file = pending.pop()
                 pid, answer = _forked(compiler, one, file)
                 # An object, its source, and more.
                 running[answer] = (pid, str(file[1]))
             for answer in select.select(list(running), [], [])[0]:
                 pid, source = running.pop(answer)
                 with os.fdopen(answer, "rb") as pipe:
-                    said = pipe.read()
+                    content = pipe.read()
                 if os.waitpid(pid, 0)[1]:
-                    failure = failure or _error(said, source)
-                _tell(len(files) - len(waiting) - len(running), len(files), source)
+                    failure = failure or _error(content, source)
+                _tell(len(files) - len(pending) - len(running), len(files), source)
     finally:
         for answer, (pid, _) in running.items():
             os.close(answer)
@@ -106,13 +106,13 @@ def _forked(compiler: Any, one: Callable[..., None], file: tuple[Any, ...]) -> t
     """Compile a file in another process; its number, and a pipe that tells an error."""
     sys.stdout.flush()
     sys.stderr.flush()
-    answer, told = os.pipe()
+    answer, errors = os.pipe()
     with warnings.catch_warnings():
         # Python warns of other threads; what they hold is of no use to a compile.
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid:
-        os.close(told)
+        os.close(errors)
         return pid, answer
     status = 1
     try:
@@ -122,7 +122,7 @@ def _forked(compiler: Any, one: Callable[..., None], file: tuple[Any, ...]) -> t
         one(*file)
         status = 0
     except BaseException as error:
-        os.write(told, _pickled(error))
+        os.write(errors, _pickled(error))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -131,16 +131,16 @@ def _forked(compiler: Any, one: Callable[..., None], file: tuple[Any, ...]) -> t
 
 def _pickled(error: BaseException) -> bytes:
     try:
-        said = pickle.dumps(error)
-        pickle.loads(said)
+        content = pickle.dumps(error)
+        pickle.loads(content)
     except Exception:
-        said = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
-    return said
+        content = pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return content
 
 
-def _error(said: bytes, source: str) -> BaseException:
+def _error(content: bytes, source: str) -> BaseException:
     # From our own child; there is nothing if it was killed.
-    found = pickle.loads(said) if said else None
+    found = pickle.loads(content) if content else None
     return found if isinstance(found, BaseException) else RuntimeError(f"{source}: it was ended")
 
 
@@ -194,9 +194,9 @@ class _Made:
 
     def command(self) -> str:
         """All that decides what is made, but for the files."""
-        told = [os.getcwd(), *self.words]
-        told += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
-        return hashlib.sha256("\0".join(told).encode("utf-8", "surrogateescape")).hexdigest()
+        parts = [os.getcwd(), *self.words]
+        parts += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
+        return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_current(self) -> bool:
         """Whether the object is as this command would make it."""

@@ -295,7 +295,7 @@ def rendezvous() -> str:
     return "one process"
 
 
-def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
+def checks(request: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
     """Every check of this file, in order."""
     behaviour = [
         ("tensors", tensors),

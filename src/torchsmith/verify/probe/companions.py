@@ -87,7 +87,7 @@ def line(text: str) -> None:
     exec(compile(text, "the check", "exec"), {"__name__": "__main__"})
 
 
-def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
+def checks(request: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
     """What is installed beside torch; `imports` names further modules to try."""
     listed = []  # type: list[tuple[str, str, Any]]
     family = {  # type: dict[str, list[tuple[str, Any]]]
@@ -100,7 +100,7 @@ def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
         "torchaudio": [("lfilter", audio_filter)],
         "torchtext": [("tokenize", tokens)],
     }
-    others = wishes.get("imports", [])  # type: list[str]
+    others = request.get("imports", [])  # type: list[str]
     for name in sorted(family):
         if importlib.util.find_spec(name) is None and name not in others:
             continue
@@ -109,7 +109,7 @@ def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
     for name in others:
         if name not in family:
             listed.append(("extensions", "import " + name, lambda name=name: imported(name)))
-    check = wishes.get("check", "")  # type: str
+    check = request.get("check", "")  # type: str
     if check:
         listed.append(("extensions", "its own check", lambda: line(check)))
     return listed

@@ -65,9 +65,9 @@ def conv() -> str:
     wanted = torch.conv2d(x, w, None, 1, 1)
     wanted.sum().backward()
     close(torch, moved.grad, w.grad, 5e-3)
-    said = close(torch, result.detach(), wanted.detach(), 5e-3)
+    text = close(torch, result.detach(), wanted.detach(), 5e-3)
     version = torch.backends.cudnn.version()
-    return said + (", cuDNN %s" % version if version else ", without cuDNN")
+    return text + (", cuDNN %s" % version if version else ", without cuDNN")
 
 
 def solve() -> str:
@@ -136,7 +136,7 @@ def nccl() -> str:
     return "NCCL " + (".".join(map(str, version)) if isinstance(version, tuple) else str(version))
 
 
-def checks(wishes: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
+def checks(request: "dict[str, Any]") -> "list[tuple[str, str, Any]]":
     """Every check of this file, in order."""
     return [
         ("gpu", "gpu", gpu),

@@ -25,27 +25,27 @@ def mapped() -> "list[str]":
 def pool(path: str) -> "dict[str, Any]":
     """Ask an OpenBLAS how many threads it uses, if it was built for any, and for which CPU."""
     library = ctypes.CDLL(path)
-    said = {"path": path}  # type: dict[str, Any]
+    known = {"path": path}  # type: dict[str, Any]
     for key, name in (("threads", "get_num_threads"), ("parallel", "get_parallel")):
         for start, end in OPENBLAS:
             function = getattr(library, "%sopenblas_%s%s" % (start, name, end), None)
             if function is not None:
-                said[key] = int(function())
+                known[key] = int(function())
                 break
     for start, end in OPENBLAS:
         function = getattr(library, "%sopenblas_get_corename%s" % (start, end), None)
         if function is not None:
             function.restype = ctypes.c_char_p
-            said["core"] = (function() or b"").decode("ascii", "replace")
+            known["core"] = (function() or b"").decode("ascii", "replace")
             break
-    return said
+    return known
 
 
 def gpus(torch: Any) -> "tuple[int | None, str]":
     """How many GPUs torch can use; if none, what it says."""
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return None, ""
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count:
@@ -60,7 +60,7 @@ def gpus(torch: Any) -> "tuple[int | None, str]":
         said_last = str(error).strip().split("\n")[0]
     else:
         said_last = ""
-    first = str(said[0].message).strip().split("\n")[0] if said else said_last
+    first = str(warned[0].message).strip().split("\n")[0] if warned else said_last
     return 0, first[:300]
 
 

@@ -55,7 +55,7 @@ def result(status: str, found: str = "", detail: str = "") -> "dict[str, Any]":
 def attempt(function: Any) -> "dict[str, Any]":
     """Call a check; what it raises is its result."""
     try:
-        said = function()
+        outcome = function()
     except BaseException as error:
         # By name: the files that raise it are loaded apart from each other.
         if type(error).__name__ == "Absent":
@@ -63,9 +63,9 @@ def attempt(function: Any) -> "dict[str, Any]":
         text = traceback.format_exc()
         first = str(error).strip().split("\n")[0][:200]
         return result("fail", "%s: %s" % (type(error).__name__, first), text[-TAIL:])
-    if isinstance(said, dict):
-        return dict(said)
-    return result("pass", "" if said is None else str(said))
+    if isinstance(outcome, dict):
+        return dict(outcome)
+    return result("pass", "" if outcome is None else str(outcome))
 
 
 def isolated(function: Any, timeout: float) -> "dict[str, Any]":
@@ -90,31 +90,31 @@ def isolated(function: Any, timeout: float) -> "dict[str, Any]":
         # Not through Python's own end: what torch does there is the import check's business.
         os._exit(0)
     os.close(writer)
-    heard, ending = listen(reader, pid, began + timeout)
+    received, ending = listen(reader, pid, began + timeout)
     os.close(reader)
     log.seek(0)
     noise = log.read().decode("utf-8", "replace")[-TAIL:]
     log.close()
-    if heard.endswith(b"\n"):
-        said = dict(json.loads(heard.decode("utf-8")))  # type: dict[str, Any]
-        if said["status"] == "fail" and noise and noise not in said["detail"]:
-            said["detail"] = (said["detail"] + "\n" + noise).strip()
+    if received.endswith(b"\n"):
+        outcome = dict(json.loads(received.decode("utf-8")))  # type: dict[str, Any]
+        if outcome["status"] == "fail" and noise and noise not in outcome["detail"]:
+            outcome["detail"] = (outcome["detail"] + "\n" + noise).strip()
     elif ending is None:
-        said = result("fail", "did not end within %g s" % timeout, noise)
+        outcome = result("fail", "did not end within %g s" % timeout, noise)
     elif ending < 0:
-        said = result("fail", "ended by " + signal_name(-ending), noise)
+        outcome = result("fail", "ended by " + signal_name(-ending), noise)
     else:
-        said = result("fail", "ended with code %d" % ending, noise)
-    said["seconds"] = round(time.time() - began, 2)
-    return said
+        outcome = result("fail", "ended with code %d" % ending, noise)
+    outcome["seconds"] = round(time.time() - began, 2)
+    return outcome
 
 
 def listen(reader: int, pid: int, deadline: float) -> "tuple[bytes, int | None]":
     """Collect an answer until its line end, the process' end, or the deadline."""
-    heard = b""
+    received = b""
     ending = None  # type: int | None
     try:
-        while not heard.endswith(b"\n"):
+        while not received.endswith(b"\n"):
             # Asked before the pipe is looked at: what an ended process said is in it already.
             # A worker it left behind may hold the pipe open: end-of-file tells nothing.
             done, status = os.waitpid(pid, os.WNOHANG) if ending is None else (0, 0)
@@ -122,7 +122,7 @@ def listen(reader: int, pid: int, deadline: float) -> "tuple[bytes, int | None]"
                 ending = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             ready = select.select([reader], [], [], 0 if ending is not None else 0.05)[0]
             piece = os.read(reader, 65536) if ready else b""
-            heard += piece
+            received += piece
             if (ending is not None and not piece) or time.time() > deadline:
                 break
     finally:
@@ -130,7 +130,7 @@ def listen(reader: int, pid: int, deadline: float) -> "tuple[bytes, int | None]"
         end(pid)
         if ending is None:
             os.waitpid(pid, 0)
-    return heard, ending
+    return received, ending
 
 
 def end(pid: int) -> None:
@@ -169,13 +169,13 @@ def import_torch(timeout: float, alone: bool = True) -> "dict[str, Any]":
     if process.returncode == 0:
         # What else it printed is a warning of its own, such as one about NumPy.
         noise = "\n".join(out.split("\n")[:-1])
-        said = result("warn" if noise else "pass", last, noise[-TAIL:])
+        outcome = result("warn" if noise else "pass", last, noise[-TAIL:])
     elif process.returncode < 0:
-        said = result("fail", "ended by " + signal_name(-process.returncode), out[-TAIL:])
+        outcome = result("fail", "ended by " + signal_name(-process.returncode), out[-TAIL:])
     else:
-        said = result("fail", last, out[-TAIL:])
-    said["seconds"] = seconds
-    return said
+        outcome = result("fail", last, out[-TAIL:])
+    outcome["seconds"] = seconds
+    return outcome
 
 
 def extension_name() -> "dict[str, Any]":
@@ -205,34 +205,34 @@ def this_python() -> "dict[str, Any]":
     }
 
 
-def probe(wishes: "dict[str, Any]") -> "dict[str, Any]":
+def probe(request: "dict[str, Any]") -> "dict[str, Any]":
     """Do everything; never raise for what torch does."""
-    timeout = float(str(wishes.get("timeout", 120)))
+    timeout = float(str(request.get("timeout", 120)))
     checks = []
 
-    def record(group: str, name: str, said: "dict[str, Any]") -> None:
-        checks.append(dict(said, group=group, name=name))
+    def record(group: str, name: str, outcome: "dict[str, Any]") -> None:
+        checks.append(dict(outcome, group=group, name=name))
 
     record("python", "extension name", attempt(extension_name))
-    loading = wishes.get("loading")
+    loading = request.get("loading")
     imported = import_torch(timeout, alone=not loading)
     record("python", "import torch", imported)
     facts = {}  # type: dict[str, Any]
     loaded = {}  # type: dict[str, Any]
     listed = []  # type: list[tuple[str, str, Any]]
-    only = wishes.get("only") or ("behaviour", "gpu", "companions")
+    only = request.get("only") or ("behaviour", "gpu", "companions")
     for name in only:
-        listed += load(name).checks(wishes)
+        listed += load(name).checks(request)
     if imported["status"] == "fail":
         for group, name, _ in listed:
             record(group, name, result("absent", "", "not tried: torch cannot be imported"))
     else:
         importlib.import_module("torch")
-        said = isolated(load("facts").facts, timeout)
-        if "facts" in said:
-            facts = said["facts"]
+        outcome = isolated(load("facts").facts, timeout)
+        if "facts" in outcome:
+            facts = outcome["facts"]
         else:
-            record("python", "what torch says of itself", said)
+            record("python", "what torch says of itself", outcome)
         if loading:
             loaded = look(loading, timeout)
         broken = set()  # type: set[str]
@@ -240,9 +240,9 @@ def probe(wishes: "dict[str, Any]") -> "dict[str, Any]":
             if group in broken:
                 record(group, name, result("absent", "", "not tried: it cannot be imported"))
                 continue
-            said = isolated(function, timeout)
-            record(group, name, said)
-            if name == "import " + group and said["status"] == "fail":
+            outcome = isolated(function, timeout)
+            record(group, name, outcome)
+            if name == "import " + group and outcome["status"] == "fail":
                 broken.add(group)
     return {
         "format": 1,
@@ -256,13 +256,13 @@ def probe(wishes: "dict[str, Any]") -> "dict[str, Any]":
 def look(loading: "dict[str, Any]", timeout: float) -> "dict[str, Any]":
     """What is in a process with torch and its neighbours, and what cannot be loaded into one."""
     module = load("loaded")
-    said = isolated(lambda: module.loaded(loading["neighbours"]), timeout)
-    found = dict(said.get("loaded", {}), lost="" if "loaded" in said else said["found"])
+    outcome = isolated(lambda: module.loaded(loading["neighbours"]), timeout)
+    found = dict(outcome.get("loaded", {}), lost="" if "loaded" in outcome else outcome["found"])
     refused = {}
     for path in loading["libraries"]:
-        said = isolated(lambda path=path: module.opened(path), timeout)
-        if said["status"] == "fail":
-            refused[path] = said["found"]
+        outcome = isolated(lambda path=path: module.opened(path), timeout)
+        if outcome["status"] == "fail":
+            refused[path] = outcome["found"]
     return dict(found, refused=refused)
 
 
@@ -271,10 +271,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     out = os.dup(1)
     os.dup2(2, 1)
-    wishes = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
+    request = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
     # Python puts the folder of a script on the path; with -I it does not.
     sys.path = [path for path in sys.path if path != HERE]
-    text = json.dumps(probe(wishes))
+    text = json.dumps(probe(request))
     with os.fdopen(out, "w") as stream:
         stream.write("\n%s\n%s\n%s\n" % (BEGIN, text, END))
 
