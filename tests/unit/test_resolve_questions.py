@@ -26,7 +26,9 @@ SOURCES: list[dict[str, Any]] = tomllib.loads(DATA.read_text(encoding="utf-8"))[
 
 def answer(question: dict[str, Any]) -> Resolution | Refusal:
     if "board" in question:
-        recipe = Recipe.model_validate(question)
+        of_board = dict(question)
+        of_board["torch"] = {"release": question["torch"], "use": of_board.pop("use", "source")}
+        recipe = Recipe.model_validate(of_board)
         return resolve(Variant("question", recipe), FACTS, Host(platform="linux-x86_64"))
     wish = {"platform": "linux-x86_64", "python": "3.10", "cuda": "none", **question}
     torch = wish["torch"]

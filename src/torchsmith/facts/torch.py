@@ -10,7 +10,6 @@ from torchsmith.facts.files import Facts
 from torchsmith.facts.models import (
     Library,
     LibraryRelease,
-    Platform,
     PublishedArchs,
     Source,
     StackPackage,
@@ -128,10 +127,15 @@ def wheel_cudas(facts: Facts, torch: str, platform: str) -> tuple[str, ...]:
     )
 
 
-def wheel_pythons(known: TorchRelease, platform: Platform) -> tuple[str, ...]:
+def wheel_pythons(known: TorchRelease, platform: str) -> tuple[str, ...]:
     """The Pythons a release has published wheels for on a platform; none: it has no wheels."""
-    mine = known.pythons_on.get(platform, known.pythons)
-    return tuple(dict.fromkeys((*mine, *known.index_on.get(platform, ()))))
+    mine = next((own for on, own in known.pythons_on.items() if on == platform), known.pythons)
+    return tuple(dict.fromkeys((*mine, *index_pythons(known, platform))))
+
+
+def index_pythons(known: TorchRelease, platform: str) -> tuple[str, ...]:
+    """Those of them whose wheels are on PyTorch's own index and not on PyPI."""
+    return tuple(python for on, own in known.index_on.items() if on == platform for python in own)
 
 
 @cache

@@ -9,7 +9,13 @@ from torchsmith.facts.cuda import find_toolkit
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Mode, TorchRelease
 from torchsmith.facts.ranges import release
-from torchsmith.facts.torch import entry_for, find_release, published_archs, releases
+from torchsmith.facts.torch import (
+    entry_for,
+    find_release,
+    index_pythons,
+    published_archs,
+    releases,
+)
 from torchsmith.host.models import Host
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
@@ -484,7 +490,7 @@ class _Attempt:
         if self.recipe.torch.use != "wheel":
             return ""
         known, platform = self.release, self.target.platform
-        pypi = self.python not in known.index_on.get(platform, ()) and not known.index_folder
+        pypi = self.python not in index_pythons(known, platform) and not known.index_folder
         own = not self.cuda or (known.pypi_cuda == self.cuda and platform in known.pypi_cuda_on)
         if pypi and own:
             return ""
