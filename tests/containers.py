@@ -24,8 +24,7 @@ from typing import ClassVar
 import pytest
 from tests.side_by_side import locked
 
-from torchsmith.images.buildah import Buildah
-from torchsmith.images.engine import Docker, Engine, Podman
+from torchsmith.images.engine import Buildah, Docker, Engine, Podman
 
 BASE = "debian:12"
 _BASE_SECONDS = 86_400

@@ -9,11 +9,10 @@ import pytest
 
 from torchsmith.engine.failure import explain, ran_out_of_room
 from torchsmith.errors import ContainerToolError, NoContainerToolError, UsageError
-from torchsmith.images.build import engine_platform, put_project_files, put_wheels
-from torchsmith.images.caller import caller_numbers
+from torchsmith.images.build import bases, engine_platform, explained, put_project_files, put_wheels
 from torchsmith.images.engine import Build, ImageInfo, Podman, with_own_cache
 from torchsmith.images.find import find_engine
-from torchsmith.images.refusal import bases, explained
+from torchsmith.images.select import caller_numbers
 
 pytestmark = pytest.mark.unit
 

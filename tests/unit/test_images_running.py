@@ -11,16 +11,24 @@ import pytest
 from torchsmith.errors import HostError, TorchsmithError, UsageError
 from torchsmith.images.attached import Ended, explained
 from torchsmith.images.find import ENGINES
-from torchsmith.images.gpus import chosen_gpus, gpu_words, parse_gpus, withheld
-from torchsmith.images.shared_memory import (
+from torchsmith.images.starting import (
     USUAL_BATCH,
     Loading,
     Room,
+    Start,
+    Wish,
+    chosen_gpus,
+    gpu_words,
+    parse_gpus,
+    parse_mount,
     parse_size,
+    prepared,
+    run_words,
     shm_bytes,
     shortages,
+    user_words,
+    withheld,
 )
-from torchsmith.images.starting import Start, Wish, parse_mount, prepared, run_words, user_words
 
 pytestmark = pytest.mark.unit
 

@@ -10,13 +10,11 @@ from tests.openpai_server import token_of
 
 from torchsmith.errors import ClusterError, TorchsmithError, UsageError
 from torchsmith.jobs import patience
-from torchsmith.jobs.client import EngineId, Submitted, TaskStatus
+from torchsmith.jobs.client import EngineId, LineCutter, Submitted, TaskStatus, chooser
 from torchsmith.jobs.clients import client_for
-from torchsmith.jobs.engines import kubernetes_status, openpai_status
-from torchsmith.jobs.engines.follow import chooser
-from torchsmith.jobs.engines.openpai_account import address_of, token_for, user_of
+from torchsmith.jobs.engines import kubernetes_status, openpai
+from torchsmith.jobs.engines.openpai import address_of, token_for, user_of
 from torchsmith.jobs.kept_secrets import kept_value
-from torchsmith.jobs.lines import LineCutter
 from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
 from torchsmith.jobs.states import State
 
@@ -73,7 +71,7 @@ def test_a_job_is_waiting_until_one_of_its_pods_runs() -> None:
 
 @pytest.mark.parametrize("answer", [{}, {"jobStatus": None}, {"taskRoles": [1]}, {"jobStatus": {}}])
 def test_an_answer_that_says_nothing_breaks_nothing(answer: dict[str, Any]) -> None:
-    assert openpai_status.status_of(answer).tasks == ()
+    assert openpai.status_of(answer).tasks == ()
     assert kubernetes_status.pods_of([answer], ["main"])[0].task.role == ""
 
 

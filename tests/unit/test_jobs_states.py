@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchsmith.jobs.engines.slurm_answers import accounted, exit_code, node_names, parts
+from torchsmith.jobs.engines.slurm import accounted, exit_code, node_names, parts
 from torchsmith.jobs.states import WORDS, State, of_exit, state_of, together
 
 pytestmark = pytest.mark.unit

@@ -13,8 +13,7 @@ from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Intent, Submission, Submissions
-from torchsmith.jobs.submit import submit
-from torchsmith.jobs.watch import look_up
+from torchsmith.jobs.submit import look_up, submit
 
 pytestmark = pytest.mark.unit
 

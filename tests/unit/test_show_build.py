@@ -15,11 +15,10 @@ from torchsmith.cli import main
 from torchsmith.cli.output import counted
 from torchsmith.cli.show_build import display
 from torchsmith.engine import events
-from torchsmith.engine.follow import follow_run
 from torchsmith.engine.journal import Journal
-from torchsmith.engine.outlook import outlook
-from torchsmith.engine.runner import run_plan
+from torchsmith.engine.runner import outlook, run_plan
 from torchsmith.engine.store import Store
+from torchsmith.engine.tail import follow_run
 from torchsmith.errors import StepFailed
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Cost, Plan, Step

@@ -104,9 +104,8 @@ def build(
     from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import memory_budget, waiting
+    from torchsmith.engine.build import deliver, memory_budget, waiting
     from torchsmith.engine.command import this_command
-    from torchsmith.engine.delivery import deliver
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.preflight import (
         ensure_formats,
@@ -194,7 +193,7 @@ def build(
     asked = choose(plan, step)
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
-        from torchsmith.engine.outlook import outlook
+        from torchsmith.engine.runner import outlook
 
         ahead = outlook(
             plan,

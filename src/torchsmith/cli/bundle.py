@@ -41,7 +41,7 @@ def bundle(
     from torchsmith.engine.build import bundle as write
     from torchsmith.engine.build import fetching
     from torchsmith.engine.door import Wanted
-    from torchsmith.engine.outlook import outlook
+    from torchsmith.engine.runner import outlook
     from torchsmith.engine.store import Store
 
     loaded = wishes.loaded(recipe, preset, given)

@@ -72,7 +72,7 @@ def run(
 
     from torchsmith.cli.output import print_requests
     from torchsmith.cli.show_farm import display
-    from torchsmith.engine.sharing import share
+    from torchsmith.engine.journals import share
     from torchsmith.errors import UsageError
     from torchsmith.jobs.clients import client_for
     from torchsmith.jobs.farm.farm import Farm

@@ -93,7 +93,7 @@ def list_(
 ) -> None:
     """List the jobs that were submitted from here, newest first."""
     from torchsmith.cli.output import print_json
-    from torchsmith.jobs.watch import all_refreshed
+    from torchsmith.jobs.submit import all_refreshed
 
     with _submissions(store) as kept:
         found = all_refreshed(kept, limit, lambda text: print(f"warning: {text}", file=sys.stderr))
@@ -110,7 +110,7 @@ def list_(
 def status(job: Id, store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
     """Show where a job and each of its tasks is, and why it failed if it did."""
     from torchsmith.cli.output import print_json
-    from torchsmith.jobs.watch import refreshed
+    from torchsmith.jobs.submit import refreshed
 
     with _submissions(store) as kept:
         found = refreshed(kept.get(job), kept)
@@ -135,7 +135,7 @@ def logs(
     """Show the output of a job."""
     from torchsmith.cli.output import print_json_line
     from torchsmith.errors import UsageError
-    from torchsmith.jobs.watch import client_of, refreshed
+    from torchsmith.jobs.submit import client_of, refreshed
     from torchsmith.redact import redacted_lines
 
     with _submissions(store) as kept:
@@ -158,7 +158,7 @@ def cancel(
 ) -> None:
     """Stop jobs and everything they started."""
     from torchsmith.cli.output import print_json
-    from torchsmith.jobs.watch import stopped
+    from torchsmith.jobs.submit import stopped
 
     with _submissions(store) as kept:
         over = []
@@ -254,7 +254,7 @@ def _note(text: str) -> None:
 
 
 def _follow(made: list[Submission], *, json: bool) -> None:
-    from torchsmith.jobs.watch import client_of
+    from torchsmith.jobs.submit import client_of
     from torchsmith.redact import redacted_lines
 
     for one in made:
@@ -263,7 +263,7 @@ def _follow(made: list[Submission], *, json: bool) -> None:
 
 
 def _ends(made: list[Submission], kept: Submissions, *, json: bool) -> list[Submission]:
-    from torchsmith.jobs.watch import waited
+    from torchsmith.jobs.submit import waited
 
     over = [waited(one, kept) for one in made]
     for one in () if json else over:
@@ -300,7 +300,7 @@ def _report(one: Submission) -> Iterator[str]:
     from torchsmith.cli.known import known_of_lines
     from torchsmith.cli.output import duration
     from torchsmith.jobs.states import State
-    from torchsmith.jobs.watch import failures
+    from torchsmith.jobs.submit import failures
 
     status = one.status
     yield _line(one)

@@ -28,9 +28,9 @@ def log(
     from dataclasses import asdict
 
     from torchsmith.cli.output import duration, moment, print_json
-    from torchsmith.engine.follow import follow_run
     from torchsmith.engine.journals import find_run, past_journal
     from torchsmith.engine.store import Store
+    from torchsmith.engine.tail import follow_run
     from torchsmith.errors import UsageError
     from torchsmith.printable import printable
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from torchsmith.cli import places, wishes
+from torchsmith.cli import publish, wishes
 from torchsmith.cli.serve import Host, Port, Quiet, log_to_stderr
 
 
 def portal(
-    index: places.Index = None,
-    channel: places.Channel = None,
+    index: publish.Index = None,
+    channel: publish.Channel = None,
     recipes: Annotated[
         Path | None, typer.Option("--recipes", help="Folder whose jobs can be launched; default: .")
     ] = None,
@@ -48,11 +48,10 @@ def portal(
     from torchsmith.engine.store import default_root
     from torchsmith.ship.addresses import is_loopback, usage
     from torchsmith.ship.publish import Places
-    from torchsmith.web.access import Access
+    from torchsmith.web.access import Access, check_token, token_in
     from torchsmith.web.app import make_app
     from torchsmith.web.portal import Portal
     from torchsmith.web.server import Server
-    from torchsmith.web.token import check_token, token_in
 
     root = (store or default_root()).absolute()
     where = Places(index, channel) if index is not None or channel is not None else None

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from torchsmith.cli import places, wishes
+from torchsmith.cli import wishes
+
+if TYPE_CHECKING:
+    from torchsmith.ship.folder import Change
+
+
+Index = Annotated[Path | None, typer.Option("--index", help="Folder of a pip index.")]
+Channel = Annotated[Path | None, typer.Option("--channel", help="Folder of a conda channel.")]
+
+Say = Callable[[str], None]
+
+_SAID = {
+    "added": "added",
+    "replaced": "replaced",
+    "same": "already there",
+    "yanked": "yanked",
+    "marked": "marked",
+    "restored": "given again",
+    "removed": "removed",
+}
+
+
+def show(changes: Sequence[Change], *, json: bool, dry_run: bool = False) -> None:
+    """Say what became of each file."""
+    from torchsmith.cli.output import print_json
+
+    if json:
+        made = [
+            {"action": change.action, "path": change.path, "sha256": change.sha256}
+            for change in changes
+        ]
+        print_json({"dry_run": dry_run, "changes": made})
+        return
+    for change in changes:
+        said = "would be added" if dry_run and change.action == "added" else _SAID[change.action]
+        print(f"{said:<14} {change.path}")
+    if all(change.action == "same" for change in changes):
+        print("nothing changed")
 
 
 def publish(
@@ -18,8 +56,8 @@ def publish(
         ),
     ] = None,
     preset: wishes.Preset = None,
-    index: places.Index = None,
-    channel: places.Channel = None,
+    index: Index = None,
+    channel: Channel = None,
     to: Annotated[
         list[str] | None, typer.Option("--to", help="Also upload: pypi, anaconda, s3; repeatable.")
     ] = None,
@@ -74,13 +112,13 @@ def publish(
         dry_run=dry_run,
         say=tell,
     )
-    places.show(made, json=json, dry_run=dry_run)
+    show(made, json=json, dry_run=dry_run)
 
 
 def yank(
     what: Annotated[str, typer.Argument(help="NAME==VERSION, or the name of one file.")],
-    index: places.Index = None,
-    channel: places.Channel = None,
+    index: Index = None,
+    channel: Channel = None,
     reason: Annotated[str, typer.Option("--reason", help="Told to those who pinned it.")] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Give it again.")] = False,
     project: Annotated[
@@ -93,7 +131,7 @@ def yank(
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import yank as take_back
 
-    places.show(
+    show(
         take_back(what, Places(index, channel), reason=reason, undo=undo, project=project),
         json=json,
     )
@@ -101,12 +139,12 @@ def yank(
 
 def remove(
     file: Annotated[str, typer.Argument(help="The name of one file.")],
-    index: places.Index = None,
-    channel: places.Channel = None,
+    index: Index = None,
+    channel: Channel = None,
     json: wishes.Json = False,
 ) -> None:
     """Delete a published file; nobody gets it any more."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import remove as take_away
 
-    places.show(take_away(file, Places(index, channel)), json=json)
+    show(take_away(file, Places(index, channel)), json=json)

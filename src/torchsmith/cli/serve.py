@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from torchsmith.cli import places
+from torchsmith.cli import publish
 
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes one that is free.")]
 Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
@@ -15,8 +15,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per request.
 
 
 def serve(
-    index: places.Index = None,
-    channel: places.Channel = None,
+    index: publish.Index = None,
+    channel: publish.Channel = None,
     port: Port = 8080,
     host: Host = "127.0.0.1",
     quiet: Quiet = False,
@@ -45,7 +45,7 @@ def serve(
     print("stopped", file=sys.stderr)
 
 
-def log_to_stderr(*, quiet: bool) -> places.Say:
+def log_to_stderr(*, quiet: bool) -> publish.Say:
     """Where the lines about requests go."""
 
     def say(text: str) -> None:

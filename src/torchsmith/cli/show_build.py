@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from torchsmith.engine.guard import Guarded
-    from torchsmith.engine.outlook import Outlook
+    from torchsmith.engine.runner import Outlook
     from torchsmith.plan.models import Plan, Step
 
 # A log wants a sign of life, not a line for every file.

@@ -73,7 +73,7 @@ def verify(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
 @app.command()
 def share(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
     """Let several hosts build into the store, which lies in a folder that all of them see."""
-    from torchsmith.engine.sharing import share as shared
+    from torchsmith.engine.journals import share as shared
     from torchsmith.engine.store import Store
 
     root = str(shared(Store(store)).root)

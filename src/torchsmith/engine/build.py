@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -29,8 +32,10 @@ from torchsmith.errors import UsageError
 from torchsmith.facts.ranges import release
 from torchsmith.host.limits import read_cores
 from torchsmith.host.models import Host
+from torchsmith.plan.attest import attestations
 from torchsmith.plan.lock import RECORD
 from torchsmith.plan.models import Plan
+from torchsmith.plan.torch import reports
 from torchsmith.recipe.values import size_bytes
 from torchsmith.sources.bundle import Manifest, archive_name, write_bundle
 from torchsmith.sources.fetch import archive_of
@@ -292,3 +297,44 @@ def build(
             return result
     finally:
         journal.close()
+
+
+def deliver(files: Iterable[Path], folder: Path) -> list[Path]:
+    """Put files into a folder, each with the documents beside it; where they lie there.
+
+    A link where that is safe, else a copy; an older file of the same name is replaced whole. What
+    is no file (the folder of a library) stays where it was made.
+    """
+    there: list[Path] = []
+    for file in files:
+        if not file.is_file():
+            there.append(file)
+            continue
+        beside = [Path(name) for name in (*reports(str(file)), *attestations(str(file)))]
+        for item in (file, *(name for name in beside if name.is_file())):
+            _put(item, folder / item.name)
+        there.append(folder / file.name)
+    return there
+
+
+def _put(file: Path, target: Path) -> None:
+    if target.exists() and target.samefile(file):
+        return
+    with room(target.parent, file.stat().st_size):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            _link_or_copy(file, part)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _link_or_copy(file: Path, part: Path) -> None:
+    # Nothing is read-only for root, who would write through a link into the store.
+    if os.geteuid() != 0:
+        with contextlib.suppress(OSError):
+            part.hardlink_to(file)
+            return
+    shutil.copyfile(file, part)
+    shutil.copymode(file, part)

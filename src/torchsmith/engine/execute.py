@@ -1,28 +1,27 @@
-"""Running one step: its commands, then what they made into the store."""
+"""Running one step: its commands, its proof, its date, and what it made into the store."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from torchsmith.engine import events
-from torchsmith.engine.dates import build_date
-from torchsmith.engine.disk import UNTELLABLE, disk_full, room
-from torchsmith.engine.entry import Entry, MissingOutputError, place
+from torchsmith.engine.disk import UNTELLABLE, disk_full, room, write_whole
+from torchsmith.engine.entry import OUTPUTS, Entry, MissingOutputError, find_outputs, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
-from torchsmith.engine.history import history
 from torchsmith.engine.lockfile import changed_bytes
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
 from torchsmith.engine.offline import can_be_had, without_network
 from torchsmith.engine.places import Containers, Vessel, explain_start, in_container
 from torchsmith.engine.process import GRACE_S, Guard, Outcome, Stop, run_script
-from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
-from torchsmith.engine.schedule import acts_outside, keeps_nothing
-from torchsmith.engine.secrets import Redactor
+from torchsmith.engine.schedule import acts_outside, closures, keeps_nothing
 from torchsmith.engine.shell import OWN_HOME, STRANGERS, step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
@@ -34,12 +33,78 @@ from torchsmith.errors import (
     StepFailed,
 )
 from torchsmith.package.keys import keys_folder
-from torchsmith.plan.attest import HISTORY, is_attestation
+from torchsmith.plan.attest import HISTORY, History, Made, is_attestation
 from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Step
+from torchsmith.redact import Redactor
 from torchsmith.sources.cache import DOWNLOADS
+from torchsmith.sources.dates import EARLIEST, source_date
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.build_paths import Knows, understands
+from torchsmith.verify.checks import Check
+from torchsmith.verify.report import from_json
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A report with checks that failed, one line for each."""
+
+    report: Path
+    failed: tuple[str, ...]
+
+
+def read_proof(step: Step, work: Path) -> Proof | None:
+    """The report of a step that proves something, if it says that something does not hold."""
+    for name in find_outputs(step, work, must=False):
+        if not name.endswith(".json"):
+            continue
+        try:
+            made = from_json((work / name).read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return None
+        failed = tuple(map(_failed_check, made.failed))
+        return Proof(work / name, failed) if failed else None
+    return None
+
+
+def _failed_check(check: Check) -> str:
+    wanted = f", wanted: {check.wanted}" if check.wanted else ""
+    said = check.found or check.detail.strip().rpartition("\n")[2]
+    return f"{check.group}, {check.name}: {said}{wanted}"
+
+
+def origins(steps: Sequence[Step]) -> dict[str, Step]:
+    """The fetch that brought what each step compiles; `steps` are ordered."""
+    needs = closures(steps)
+    found: dict[str, Step] = {}
+    for step in steps:
+        for other in steps:
+            brought = other.kind == "fetch" and other.project == step.project
+            if step.kind == "compile" and brought and other.id in needs[step.id]:
+                found[step.id] = other
+    return found
+
+
+def build_date(step: Step, fetches: Mapping[str, Step], store: Store, work: WorkFolder) -> int:
+    """Seconds since 1970 for SOURCE_DATE_EPOCH.
+
+    It is read off the source once and kept by the source's key: the tree may be dropped from
+    the store before the compilation is gone on with, and its bytes must not depend on that.
+    """
+    fetch = fetches.get(step.id)
+    if fetch is None:
+        return EARLIEST
+    note = store.root / "dates" / fetch.key
+    with contextlib.suppress(OSError, ValueError):
+        return int(note.read_text(encoding="ascii"))
+    entry = store.get(fetch.key, work.path, fetch.variant)
+    if entry is None or not entry.outputs:
+        return EARLIEST
+    date = source_date(entry.folder / OUTPUTS / entry.outputs[0])
+    with room(store.root):
+        write_whole(note, str(date).encode())
+    return date
+
 
 # The first line of a log, by which a download that failed there is understood.
 NO_NETWORK = "this step has no network: what it needs was fetched before it"
@@ -394,3 +459,16 @@ class Executor:
                 )
             )
         return failure
+
+
+def history(step: Step, steps: Mapping[str, Step], recorder: Recorder) -> str:
+    """The steps a step needs: their keys, and when each was last done, as JSON."""
+    made = {need: _made(steps[need], recorder) for need in step.needs}
+    return msgspec.json.encode(History(recorder.run, made)).decode()
+
+
+def _made(step: Step, recorder: Recorder) -> Made:
+    done = recorder.done(step)
+    if done is None:
+        return Made(step.key)
+    return Made(step.key, done.run, done.started, done.ended, recorder.network(done))

@@ -26,11 +26,11 @@ from torchsmith.engine.journal import RunStatus
 from torchsmith.engine.journals import journal_of, own_file
 from torchsmith.engine.process import Guard, Outcome, Stop, run_script
 from torchsmith.engine.recorder import Recorder
-from torchsmith.engine.secrets import Redactor
 from torchsmith.engine.store import Store
 from torchsmith.errors import HostError, InterruptedRunError, StepFailed, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.plan.models import Step
+from torchsmith.redact import Redactor
 from torchsmith.secret_names import is_secret_name
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.compiler_hook import compiler_hook

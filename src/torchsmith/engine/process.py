@@ -1,9 +1,8 @@
 """Running one script: its own session, its output to a log, its end in good order.
 
 A script's processes are in a session of their own, so a Ctrl-C at the terminal reaches them
-through us only, and in order. The other side of that is that they would outlive us: a guard, a
-small bash that holds the work folder's lock, ends them when we are killed, and only then lets
-the folder go.
+through us only, and in order. They would therefore outlive us: a guard, a small bash that holds
+the work folder's lock, ends them when we are killed, and only then lets the folder go.
 """
 
 from __future__ import annotations
@@ -15,15 +14,35 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.engine.disk import room
 from torchsmith.engine.places import Vessel
-from torchsmith.engine.secrets import LineReader, Redactor
-from torchsmith.engine.signals import hearing
+from torchsmith.errors import InterruptedRunError
+from torchsmith.redact import LineReader, Redactor
 from torchsmith.toolchain.processes import session_members
+
+
+@contextlib.contextmanager
+def hearing(signals: Iterable[signal.Signals], heard: Callable[[int], None]) -> Iterator[None]:
+    """Have a function called for each of these signals, for as long as this lasts."""
+    if threading.current_thread() is not threading.main_thread():
+        # Python lets only the main thread listen.
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in signals}
+    try:
+        for number, handler in before.items():
+            # `nohup` and a shell's `&` have signals ignored, and mean it.
+            if handler != signal.SIG_IGN:
+                signal.signal(number, lambda number, _: heard(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 GRACE_S = 10.0
 _POLL_S = 0.1
@@ -263,3 +282,18 @@ def _follow(
         if over:
             break
     hand_on(lines.finish())
+
+
+# Ctrl-C is Python's own, and an error already.
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def heeding_signals() -> Iterator[None]:
+    """Raise where a signal would end us on the spot and leave a program behind."""
+
+    def heard(number: int) -> None:
+        raise InterruptedRunError(number)
+
+    with hearing(_SIGNALS, heard):
+        yield

@@ -1,4 +1,7 @@
-"""Running a plan: what is in the store is not made again, what was stopped goes on."""
+"""Running a plan, and saying beforehand what a run would do.
+
+What is in the store is not made again; what was stopped goes on.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.engine import events
-from torchsmith.engine.dates import origins
 from torchsmith.engine.disk import UNTELLABLE, room
-from torchsmith.engine.execute import Executor
-from torchsmith.engine.expected import expectation, share_left
+from torchsmith.engine.events import StepExpectation
+from torchsmith.engine.execute import Executor, origins, usable_entry
+from torchsmith.engine.expected import Known, expectation, known_of, share_left
 from torchsmith.engine.journal import Journal, RunStatus, StepStatus
+from torchsmith.engine.journals import past_journal
 from torchsmith.engine.places import Containers
 from torchsmith.engine.process import Guard, Stop
 from torchsmith.engine.recorder import Recorder
@@ -32,7 +36,7 @@ from torchsmith.engine.schedule import (
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, UsageError
+from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, StoreError, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.plan.attest import is_attestation
 from torchsmith.plan.models import Plan, Step
@@ -305,3 +309,59 @@ class _Run:
         if self.work.placed_roots(step) is None:
             # Another process made it while we waited.
             self._provide(step)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The steps of a run in order; `expected` has those that would be run, by their ids.
+
+    A step that is neither stored nor expected is needed by nothing that would be run.
+    """
+
+    steps: tuple[Step, ...]
+    stored: frozenset[str]
+    expected: Mapping[str, StepExpectation]
+    cores: int
+
+    @property
+    def seconds(self) -> float:
+        """What all of it takes."""
+        return sum(item.seconds for item in self.expected.values())
+
+
+def outlook(
+    plan: Plan,
+    store: Store,
+    *,
+    project: Path,
+    work: Path | None = None,
+    only: Sequence[str] | None = None,
+    cores: int | None = None,
+    fresh: bool = False,
+) -> Outlook:
+    """Look ahead at the run that `build` with the same arguments would be."""
+    steps = choose(plan, only)
+    folder = WorkFolder(work or default_work(store, plan), store.lock)
+    stored = frozenset(
+        step.id
+        for step in steps
+        if usable_entry(step, store, folder.path, str(project.resolve())) is not None
+    )
+    chosen = steps_to_run(
+        steps, readings(steps), final_steps(steps, only), lambda step: step.id in stored
+    )
+    cores = cores or read_cores()
+    try:
+        journal = past_journal(store)
+    except StoreError:
+        journal = None
+    expected: dict[str, StepExpectation] = {}
+    for step in steps:
+        if step.id in chosen:
+            known = known_of(journal, plan.name, step) if journal is not None else Known()
+            resumes = step.kind == "compile" and not fresh and folder.was_started(step)
+            share = share_left(known.same) if resumes else 1.0
+            expected[step.id] = expectation(step, cores, known, share)
+    if journal is not None:
+        journal.close()
+    return Outlook(tuple(steps), stored, expected, cores)

@@ -46,8 +46,7 @@ from torchsmith.engine.entry import (
     write_files,
     write_manifest,
 )
-from torchsmith.engine.leases import Lease, Pulse
-from torchsmith.engine.locks import Lock
+from torchsmith.engine.locks import Lease, Lock, Pulse
 from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk, with_hash
 from torchsmith.errors import StoreError
 from torchsmith.owners import make_folder, who_else_writes

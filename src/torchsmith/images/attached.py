@@ -17,7 +17,7 @@ from torchsmith.diagnose.diagnose import diagnose
 from torchsmith.engine.process import Stop
 from torchsmith.errors import NoContainerToolError
 from torchsmith.images.engine import Engine
-from torchsmith.images.shared_memory import shown
+from torchsmith.images.starting import shown
 
 # Lines of a program that failed: enough to know its failure again.
 _LINES = 400

@@ -1,23 +1,26 @@
-"""Building one image of a plan, in its work folder."""
+"""Building one image of a plan in its work folder, and taking wheels out of an image."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torchsmith.engine.disk import room
 from torchsmith.engine.made_images import MadeImage, note
 from torchsmith.engine.reach import certificates, pip_conf
-from torchsmith.errors import ContainerToolError, UsageError
-from torchsmith.images.caller import numbers_here
+from torchsmith.errors import ContainerToolError, OutputError, TorchsmithError, UsageError
 from torchsmith.images.engine import Build, Engine, ImageInfo, Secret
 from torchsmith.images.find import find_engine
 from torchsmith.images.process import OnLine
-from torchsmith.images.refusal import explained
+from torchsmith.images.select import numbers_here
 from torchsmith.plan.images import ImageTask
+from torchsmith.plan.render.dockerfile import WHEELS_IMAGE_LABEL, WHEELS_LABEL
 from torchsmith.plan.render.instructions import SECRETS_FOLDER
 from torchsmith.temporary import temporary_folder
 
@@ -132,3 +135,111 @@ def _link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+_FROM = re.compile(r"^FROM\s+(?:--platform=\S+\s+)?(\S+)(?:\s+AS\s+(\S+))?", re.MULTILINE | re.I)
+# What engines say of an image they have not and cannot bring.
+_NOT_BROUGHT = re.compile(
+    r"short-name .* did not resolve|manifest unknown|pull access denied"
+    r"|requested access to the resource is denied|repository does not exist"
+    r"|(?:failed to (?:resolve|load|do request|create LLB definition)|initializing source)"
+    r"|pinging container registry",
+    re.I,
+)
+_NO_ROOM = re.compile(r"no space left on device|disk quota exceeded|enough free space in /", re.I)
+_NO_NETWORK = re.compile(
+    r"temporary failure (?:resolving|in name resolution)|name or service not known"
+    r"|could not resolve|network is unreachable|unable to connect to|could not connect to",
+    re.I,
+)
+
+
+def bases(file: Path) -> tuple[str, ...]:
+    """The images a Dockerfile starts from: not its own stages, not nothing."""
+    stages = {"scratch"}
+    found: dict[str, None] = {}
+    for name, stage in _FROM.findall(file.read_text()):
+        if name not in stages:
+            found[name] = None
+        stages.add(stage)
+    return tuple(found)
+
+
+def explained(error: ContainerToolError, engine: Engine, wanted: Build) -> TorchsmithError:
+    """The error a person is shown for a build that failed."""
+    said = "\n".join(error.said[-40:])
+    if _NO_ROOM.search(said):
+        # As the C library says it, by which a full disk is known.
+        return ContainerToolError(
+            f"No space left on device, where {engine.name} keeps its images",
+            f"`{engine.name} system df` says what takes it; `{engine.name} system prune` frees it.",
+            error.said,
+        )
+    absent = [name for name in bases(wanted.file) if not _has_image(engine, name)]
+    if absent and _NOT_BROUGHT.search(said):
+        return ContainerToolError(
+            f"the base image {absent[0]} is not here and could not be brought: {error.said[-1]}",
+            f"Is the name right? `{engine.name} pull {absent[0]}` tries it alone; "
+            "image.base in the recipe names another.",
+            error.said,
+        )
+    if (lost := next(filter(_NO_NETWORK.search, error.said[-40:]), "")) and not absent:
+        return ContainerToolError(
+            f"a server could not be reached from inside the build of {wanted.tag}: {lost.strip()}",
+            "If this machine reaches it, --network host lends the build its network; behind a "
+            "proxy, HTTPS_PROXY and HTTP_PROXY name it. Layers that are done are kept.",
+            error.said,
+        )
+    return ContainerToolError(
+        f"{engine.name} could not build {wanted.tag}",
+        "The lines before this one say why; layers that are done are kept for the next try.",
+        error.said,
+    )
+
+
+def _has_image(engine: Engine, image: str) -> bool:
+    try:
+        return engine.find(image) is not None
+    except ContainerToolError:
+        return False
+
+
+def _holder(engine: Engine, image: str) -> tuple[str, str]:
+    """The image that holds the wheels, and where in it."""
+    labels = engine.inspect(image).labels
+    if place := labels.get(WHEELS_LABEL):
+        return image, place
+    sibling = labels.get(WHEELS_IMAGE_LABEL, "")
+    if not sibling:
+        raise UsageError(
+            f"{image} holds no wheels that torchsmith built",
+            "Images of a recipe that builds something are; this one has what was published.",
+        )
+    found = engine.find(sibling)
+    if found is None:
+        raise ContainerToolError(
+            f"{image} has its wheels installed; the image that keeps them, {sibling}, is not here",
+            f"Pull {sibling}, or run `torchsmith image build --only wheels` with the recipe.",
+        )
+    return sibling, found.labels.get(WHEELS_LABEL, "/")
+
+
+def extract_wheels(engine: Engine, image: str, output: Path) -> list[Path]:
+    """Write the wheels of an image into a folder, each whole or not at all."""
+    holder, place = _holder(engine, image)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{output} cannot be written: {error.strerror}", "Name another place."
+        ) from None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(room(output))
+        # Beside their target, so that a rename brings them there.
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=output, prefix=".wheels-"))
+        engine.copy_out(holder, f"{place.rstrip('/')}/.", Path(folder))
+        found = sorted(Path(folder).rglob("*.whl"))
+        made = [wheel.replace(output / wheel.name) for wheel in found]
+    if not made:
+        raise ContainerToolError(f"{holder} holds no wheels at {place}")
+    return made

@@ -9,8 +9,7 @@ from torchsmith.errors import NoContainerToolError, UsageError
 from torchsmith.host.containers import read_buildah, read_docker, read_podman
 from torchsmith.host.models import Engine as Found
 from torchsmith.host.probe import Programs
-from torchsmith.images.buildah import Buildah
-from torchsmith.images.engine import Docker, Engine, Podman
+from torchsmith.images.engine import Buildah, Docker, Engine, Podman
 from torchsmith.names import did_you_mean
 
 # In the order they are tried. podman first: it needs nothing to be running.

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.engine.made_images import PushedImage, note
+from torchsmith.engine.process import heeding_signals
 from torchsmith.errors import TorchsmithError
 from torchsmith.images.find import find_engine
-from torchsmith.images.push import push
 from torchsmith.images.reference import at_registry
-from torchsmith.images.stopping import heeding_signals
+from torchsmith.images.transfer import push
 from torchsmith.plan.publish import Delivery
 
 

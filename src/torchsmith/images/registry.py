@@ -1,4 +1,4 @@
-"""Asking a registry what it has: the one place that speaks to one. Engines do the carrying.
+"""Asking a registry what it has, with the logins of the container tools, which do the carrying.
 
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 """
@@ -9,11 +9,14 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import re
 import ssl
+import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
@@ -21,7 +24,6 @@ from urllib.parse import urlencode, urlsplit
 from msgspec import Struct
 
 from torchsmith.errors import RegistryError, UnreachableRegistryError
-from torchsmith.images.logins import Login, find_login
 from torchsmith.images.reference import Reference, is_loopback, reference
 from torchsmith.plan.lock import Image
 
@@ -223,3 +225,98 @@ def _digest(name: str) -> str:
     if found is None:
         raise RegistryError(f"{wanted.registry} has no {name}", "Check the name of the base image.")
     return found.digest
+
+
+# Docker Hub's key in a login store is the address of its first API.
+_HUB_KEYS = ("https://index.docker.io/v1/", "index.docker.io", "docker.io")
+_HELPER_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user and a password, which no printing of this value shows."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+def find_login(engine: str, registry: str, repository: str = "") -> Login | None:
+    """Return what an engine would log in with; None where it would not."""
+    for path in login_files(engine):
+        table = _read_logins(path)
+        for key in _keys(registry, repository):
+            if login := _from_helper(table, key) or _from_file(table, key):
+                return login
+    return None
+
+
+def login_files(engine: str) -> Iterator[Path]:
+    """Where an engine keeps its logins, in the order it looks."""
+    home = Path.home()
+    docker = Path(os.environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
+    if engine == "docker":
+        yield docker
+        return
+    # containers-auth.json(5)
+    if given := os.environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(given)
+        return
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/containers/{os.getuid()}"
+    inner = "containers/auth.json" if "XDG_RUNTIME_DIR" in os.environ else "auth.json"
+    yield Path(runtime) / inner
+    yield Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers/auth.json"
+    yield docker
+
+
+def _keys(registry: str, repository: str) -> Iterator[str]:
+    """Names a login may be kept under, the closest first: one may be for a repository alone."""
+    parts = repository.split("/") if repository else []
+    for count in range(len(parts), 0, -1):
+        yield "/".join([registry, *parts[:count]])
+    yield registry
+    yield f"https://{registry}"
+    if registry == "docker.io":
+        yield from _HUB_KEYS
+
+
+def _read_logins(path: Path) -> Mapping[str, object]:
+    try:
+        table = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        # The engine itself complains of a file it cannot read.
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def _from_file(table: Mapping[str, object], key: str) -> Login | None:
+    logins = table.get("auths")
+    entry = logins.get(key) if isinstance(logins, dict) else None
+    text = entry.get("auth") if isinstance(entry, dict) else None
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        user, colon, password = base64.b64decode(text).decode().partition(":")
+    except ValueError:
+        return None
+    return Login(user, password.rstrip("\0")) if colon else None
+
+
+def _from_helper(table: Mapping[str, object], key: str) -> Login | None:
+    """Ask the program a login store names; see docker's docs on credential helpers."""
+    helpers = table.get("credHelpers")
+    name = helpers.get(key) if isinstance(helpers, dict) else None
+    name = name or table.get("credsStore")
+    if not isinstance(name, str) or not name.replace("-", "").isalnum():
+        return None
+    try:
+        done = subprocess.run(
+            [f"docker-credential-{name}", "get"],
+            input=key.encode(),
+            capture_output=True,
+            check=True,
+            timeout=_HELPER_S,
+        )
+        said = json.loads(done.stdout)
+        return Login(str(said["Username"]), str(said["Secret"]))
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+        return None

@@ -1,4 +1,8 @@
-"""From what a person asks of `torchsmith run` to the words of an engine, and what to tell them."""
+"""`torchsmith run`: from a person's options to the words of a container tool.
+
+podman gets GPUs through CDI (https://github.com/cncf-tags/container-device-interface), docker
+through its own option.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +18,123 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import HostError, UsageError
 from torchsmith.host.limits import read_memory, read_shm
 from torchsmith.images.engine import Engine
-from torchsmith.images.gpus import chosen_gpus, gpu_words, withheld
 from torchsmith.images.names import one_image
 from torchsmith.images.reference import reference
-from torchsmith.images.shared_memory import (
-    DEFAULT_SHM,
-    USUAL_BATCH,
-    Loading,
-    Room,
-    parse_size,
-    shm_bytes,
-    shortages,
-    shown,
-)
 from torchsmith.plan.render.dockerfile import SHM_LABEL
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import TimeZone
 from torchsmith.recipe.values import SIZE, size_bytes
+
+DEFAULT_SHM = "8G"
+# torch.utils.data.DataLoader's own prefetch_factor.
+_PREFETCH = 2
+# 256 images of 3x224x224 numbers of 4 bytes: what ImageNet is commonly trained with.
+USUAL_BATCH = 256 * 3 * 224 * 224 * 4
+# A process that has imported torch; measured 230 MiB for torch 2.13 without CUDA.
+_PROCESS = 256 << 20
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a container gets: bytes of /dev/shm and of memory; None where it is not known."""
+
+    shm: int | None
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How a program loads data: so many workers, batches of so many bytes."""
+
+    workers: int
+    batch: int = USUAL_BATCH
+
+    @property
+    def batches(self) -> int:
+        """Batches that can lie in /dev/shm at once: those made ahead, and the one in use."""
+        return self.workers * _PREFETCH + 1 if self.workers else 0
+
+    @property
+    def shm(self) -> int:
+        """Bytes of /dev/shm wanted."""
+        return self.batches * self.batch
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory wanted: /dev/shm is memory too."""
+        return self.shm + (self.workers + 1) * _PROCESS
+
+
+def parse_size(option: str, text: str) -> int:
+    """The bytes an option's size stands for."""
+    try:
+        found = size_bytes(text.strip())
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+    if not found:
+        raise UsageError(f"{option}: {text!r} is nothing", "A size is written as in 8G or 512M.")
+    return found
+
+
+def shown(count: int) -> str:
+    """An amount the way people say it."""
+    for unit, size in _UNITS:
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} bytes"
+
+
+def shm_bytes(asked: str | None, usual: str, memory: int | None) -> int:
+    """The size of /dev/shm in bytes: what was asked for, or the usual one where it fits.
+
+    More of it than there is memory would not be refused by the kernel: the programs that fill it
+    are killed instead. So it is refused here; what nobody asked for is made smaller.
+    """
+    if asked is not None:
+        wanted = parse_size("--shm-size", asked)
+        if memory is not None and wanted > memory:
+            raise UsageError(
+                f"--shm-size {asked} is more than the {shown(memory)} of memory there is",
+                f"/dev/shm is memory: take at most half of it, --shm-size {memory >> 21}M.",
+            )
+        return wanted
+    wanted = size_bytes(usual)
+    # Half of the memory is what the kernel gives /dev/shm where nobody says anything.
+    return wanted if memory is None or wanted <= memory else memory // 2
+
+
+def shortages(loading: Loading, room: Room) -> Iterator[str]:
+    """What is too small for these workers, with the arithmetic."""
+    if not loading.workers:
+        return
+    usual = (
+        " (256 images of 3x224x224 floats; --batch says yours)"
+        if loading.batch == USUAL_BATCH
+        else ""
+    )
+    what = (
+        f"({loading.workers} x {_PREFETCH} made ahead + 1 in use) x {shown(loading.batch)}{usual}"
+    )
+    if room.shm is not None and loading.shm > room.shm:
+        yield (
+            f"{_workers(loading)} may fill {shown(loading.shm)} of /dev/shm: {what}; it has "
+            f"{shown(room.shm)}. Take --shm-size {-(-loading.shm // (1 << 30))}G, or fewer workers"
+        )
+    if room.memory is not None and loading.memory > room.memory:
+        yield (
+            f"{_workers(loading)} may take {shown(loading.memory)} of memory: "
+            f"{shown(loading.shm)} in /dev/shm + {loading.workers + 1} processes x "
+            f"{shown(_PROCESS)}; there is {shown(room.memory)}. Take more with --memory, or fewer "
+            "workers"
+        )
+
+
+def _workers(loading: Loading) -> str:
+    return f"{loading.workers} worker{'' if loading.workers == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,3 +379,68 @@ def parse_mount(text: str) -> str:
         # docker would make a folder of root's in its place.
         raise UsageError(f"--mount: there is no {folder}", "Make it first, or mend the name.")
     return f"{folder}:{rest}"
+
+
+_DRIVER = "dev/nvidiactl"
+_SPECIFICATIONS = ("etc/cdi", "var/run/cdi")
+_CDI = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml (of nvidia-container-toolkit)"
+
+
+def parse_gpus(text: str) -> tuple[str, ...]:
+    """The GPUs an option names: ("all",), their numbers or UUIDs, or none."""
+    if text == "none":
+        return ()
+    names = tuple(part.strip() for part in text.split(","))
+    if names == ("all",) or all(
+        re.fullmatch(r"[0-9]{1,3}(?::[0-9]{1,2})?|(?:GPU|MIG)-[0-9a-f-]{8,64}", name)
+        for name in names
+    ):
+        return tuple(dict.fromkeys(names))
+    raise UsageError(
+        f"--gpus: {text!r} names no GPUs", "Write all, none, or numbers as in 0,1 (nvidia-smi -L)."
+    )
+
+
+def gpu_words(engine: str, gpus: tuple[str, ...]) -> list[str]:
+    """The engine's options for these GPUs."""
+    if not gpus:
+        return []
+    if engine == "docker":
+        # Quoted for docker's own reading of commas, not for a shell.
+        return ["--gpus", "all" if gpus == ("all",) else f'"device={",".join(gpus)}"']
+    return [word for name in gpus for word in ("--device", f"nvidia.com/gpu={name}")]
+
+
+def chosen_gpus(engine: str, asked: str | None, root: Path = Path("/")) -> tuple[str, ...]:
+    """The GPUs a container gets: those asked for, or all there are where it can have them."""
+    here = (root / _DRIVER).exists()
+    described = engine == "docker" or _described(root)
+    if asked is None:
+        return ("all",) if here and described else ()
+    gpus = parse_gpus(asked)
+    if gpus and not here:
+        raise HostError(
+            "GPUs were asked for, and this machine has no NVIDIA driver that is loaded",
+            "nvidia-smi must work here first; or run without, --gpus none.",
+        )
+    if gpus and not described:
+        raise HostError(
+            f"{engine} does not know this machine's GPUs", f"Register them once: {_CDI}."
+        )
+    return gpus
+
+
+def withheld(engine: str, asked: str | None, root: Path = Path("/")) -> str:
+    """What to say of GPUs that are here and that a container does not get unasked."""
+    if asked is None and engine != "docker" and (root / _DRIVER).exists() and not _described(root):
+        return f"the GPUs of this machine are not given to it: {engine} does not know them. {_CDI}"
+    return ""
+
+
+def _described(root: Path) -> bool:
+    return any(
+        "nvidia.com/gpu" in path.read_text(errors="replace")
+        for place in _SPECIFICATIONS
+        for path in (root / place).glob("*")
+        if path.suffix in (".yaml", ".json")
+    )

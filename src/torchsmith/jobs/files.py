@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, RecipeProblem, UsageError
 from torchsmith.inputs import check_file
-from torchsmith.jobs.models import Job
-from torchsmith.jobs.resolve import resolve
+from torchsmith.jobs.models import Job, resolve
 from torchsmith.plan.images import image_names
 from torchsmith.plan.jobs import job_image
 from torchsmith.recipe import job as written

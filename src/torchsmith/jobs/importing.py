@@ -19,10 +19,9 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from torchsmith.errors import UsageError
 from torchsmith.jobs import yaml_text
 from torchsmith.jobs.files import Jobs
-from torchsmith.jobs.models import Job
+from torchsmith.jobs.models import Job, resolve
 from torchsmith.jobs.openpai import document_v1, document_v2, merged
 from torchsmith.jobs.openpai_rules import problems
-from torchsmith.jobs.resolve import resolve
 from torchsmith.recipe import job as written
 from torchsmith.recipe.load import text_of
 from torchsmith.recipe.problems import problems_of

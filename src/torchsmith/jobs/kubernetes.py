@@ -9,13 +9,13 @@ from torchsmith.jobs import openpai_env, yaml_text
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
+    end_of,
     environment,
     left_out,
     needs_image,
     started,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
-from torchsmith.jobs.shell import end_of
 
 Table = dict[str, object]
 PORT = 29500

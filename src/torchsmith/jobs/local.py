@@ -8,17 +8,19 @@ from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
+    end_of,
     environment,
+    environment_lines,
     exports,
     gpus_before,
     left_out,
     needs_image,
     only_folders,
+    secret_lines,
     started,
     unmounted,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
-from torchsmith.jobs.shell import end_of, environment_lines, secret_lines
 from torchsmith.jobs.states import TIMED_OUT
 
 # What every process of a job has in its environment, and hands on to those it starts.

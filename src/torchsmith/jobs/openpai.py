@@ -12,6 +12,7 @@ from torchsmith.jobs import yaml_text
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
+    end_of,
     environment,
     exports,
     left_out,
@@ -20,7 +21,6 @@ from torchsmith.jobs.launch import (
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole
 from torchsmith.jobs.openpai_rules import cautions, passwords_in_clear, problems
-from torchsmith.jobs.shell import end_of
 from torchsmith.recipe.job import NULL
 
 Table = dict[str, JsonValue]

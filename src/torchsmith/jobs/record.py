@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.errors import UsageError
-from torchsmith.jobs.client import Submitted, TaskStatus
-from torchsmith.jobs.lines import LineCutter
+from torchsmith.jobs.client import LineCutter, Submitted, TaskStatus
 from torchsmith.jobs.states import State, of_exit
 
 # No role can be called so: its tasks have a number behind a dash.

@@ -20,9 +20,9 @@ from itertools import chain
 from pydantic import JsonValue
 
 import torchsmith
-from torchsmith.engine.secrets import Redactor
 from torchsmith.errors import ClusterError
 from torchsmith.jobs.patience import NoAnswerError, patiently
+from torchsmith.redact import Redactor
 
 _MOST_BYTES = 64 << 20
 _PIECE = 1 << 16

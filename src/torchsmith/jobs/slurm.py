@@ -11,14 +11,16 @@ from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,
     environment,
+    environment_lines,
     exports,
+    held,
     left_out,
     only_folders,
+    secret_lines,
     started,
     unmounted,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
-from torchsmith.jobs.shell import environment_lines, held, secret_lines
 
 # Whether a job ran, and how it and its tasks ended, once Slurm has forgotten it. A job that is
 # started again begins with a clean record; its output goes on. See `record`.

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from torchsmith.engine.secrets import Redactor
 from torchsmith.errors import HostError, OutputError, UsageError
+from torchsmith.redact import Redactor
 
 _TOLD = 6
 

@@ -18,15 +18,50 @@ from torchsmith.bench.timeline import Timeline, lay_out
 from torchsmith.diagnose.diagnose import Diagnosis, explained
 from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_file
-from torchsmith.engine.compile_log import read_compiles
+from torchsmith.engine.compile_log import InFlight, Moment, read_compiles
 from torchsmith.engine.expected import last_count
-from torchsmith.engine.in_flight import InFlight
 from torchsmith.engine.job_log import read_jobs
 from torchsmith.engine.journal import Journal, RunRecord, StepRecord
 from torchsmith.engine.journals import past_journal
 from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.owners import open_plain
+
+WIDE, HIGH = 1000, 100
+
+
+@dataclass(frozen=True)
+class Chart:
+    """An area under a line, and the height of a limit above the floor."""
+
+    area: str
+    limit: float
+    most: float
+    latest: float
+
+
+def charts(flight: InFlight) -> tuple[Chart, Chart] | None:
+    """Compiles at once against cores, and their memory against the governor's budget."""
+    moments = tuple(flight.over_time())
+    if len(moments) < 2:
+        return None
+    return (
+        _chart(moments, [float(item.running) for item in moments], flight.cores),
+        _chart(moments, [float(item.memory) for item in moments], flight.budget),
+    )
+
+
+def _chart(moments: Sequence[Moment], values: Sequence[float], limit: float) -> Chart:
+    first, last = moments[0].at, moments[-1].at
+    scale = WIDE / ((last - first) or 1.0)
+    top = max([*values, limit, 1.0]) * 1.08
+    points = [f"M0 {HIGH}"]
+    for item, value in zip(moments, values, strict=True):
+        # What is true at one moment stays so until the next.
+        points.append(f"H{(item.at - first) * scale:.1f}V{HIGH - value / top * HIGH:.1f}")
+    points.append(f"H{WIDE}V{HIGH}Z")
+    return Chart("".join(points), HIGH - limit / top * HIGH, max(values), values[-1])
+
 
 _UNDER_WAY = ("running", "waiting")
 _FRESH_S = 0.4

@@ -15,8 +15,7 @@ from torchsmith.bench.timeline_page import picture
 from torchsmith.engine.command import kept_command, resume
 from torchsmith.engine.tail import PIECE, Piece, piece_before
 from torchsmith.errors import UsageError
-from torchsmith.web.build_view import Builds, BuildView, StepView, journal_at
-from torchsmith.web.charts import charts
+from torchsmith.web.build_view import Builds, BuildView, StepView, charts, journal_at
 from torchsmith.web.live import Feeds
 from torchsmith.web.pages import address, page, part
 from torchsmith.web.portal import action, number, portal_of

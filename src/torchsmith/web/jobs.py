@@ -22,8 +22,15 @@ from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Submission, Submissions
-from torchsmith.jobs.submit import check, submit
-from torchsmith.jobs.watch import all_refreshed, client_of, failures, refreshed, stopped
+from torchsmith.jobs.submit import (
+    all_refreshed,
+    check,
+    client_of,
+    failures,
+    refreshed,
+    stopped,
+    submit,
+)
 from torchsmith.redact import redacted_lines
 from torchsmith.web.pages import address, page, part
 from torchsmith.web.portal import action, number, portal_of

@@ -18,8 +18,7 @@ from pathlib import Path
 from starlette.concurrency import run_in_threadpool
 
 from torchsmith.engine.tail import last_line_end, piece_between
-from torchsmith.web.build_view import Builds, BuildView
-from torchsmith.web.charts import charts
+from torchsmith.web.build_view import Builds, BuildView, charts
 from torchsmith.web.pages import part
 
 _PAUSE_S = 1.0

@@ -14,7 +14,7 @@ from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_lines
 from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
-from torchsmith.jobs.farm.survey import FarmSeen, VariantSeen, farms, survey
+from torchsmith.jobs.farm.attempt import FarmSeen, VariantSeen, farms, survey
 from torchsmith.web.pages import page
 from torchsmith.web.portal import portal_of
 

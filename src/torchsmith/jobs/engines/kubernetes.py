@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, MutableSequence, Sequence
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,15 +17,22 @@ from pydantic import JsonValue
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, UnansweredError
 from torchsmith.jobs import kubeflow, kubernetes, yaml_text
-from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
+from torchsmith.jobs.client import (
+    EngineId,
+    LineCutter,
+    Listed,
+    Request,
+    Status,
+    Submitted,
+    chooser,
+    nothing_before,
+)
 from torchsmith.jobs.engines.answers import Table, table, tables
-from torchsmith.jobs.engines.follow import nothing_before
-from torchsmith.jobs.engines.kubernetes_logs import followed, so_far
 from torchsmith.jobs.engines.kubernetes_status import Pod, pods_of, status_of
 from torchsmith.jobs.kubectl import Kubectl, ServerRefusedError
 from torchsmith.jobs.launch import pullable
 from torchsmith.jobs.models import Job, Rendering
-from torchsmith.jobs.patience import handed_over, patiently
+from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
 from torchsmith.jobs.states import state_of
 
 # On every object of a job, and on its pods: whose submission they are.
@@ -322,3 +334,130 @@ def _place(job: Submitted) -> tuple[str, str]:
     space, _, name = job.id.partition("/")
     token = _kept(job.kept).get("token")
     return space, f"{_TOKEN}={token}" if token else f"{_OURS},{_NAME}={name}"
+
+
+_PIECE = 1 << 16
+_LOOK_S = 2.0
+
+
+@dataclass
+class _Stream:
+    """The output of one pod; `skip` is what was seen before its connection was lost."""
+
+    pod: Pod
+    process: subprocess.Popen[bytes]
+    cutter: LineCutter
+    skip: int = 0
+
+    def feed(self, piece: bytes) -> Iterator[str]:
+        new = piece[self.skip :]
+        self.skip = max(0, self.skip - len(piece))
+        yield from self.cutter.feed(new)
+
+
+def so_far(
+    kubectl: Kubectl, space: str, job: Submitted, pods: Sequence[Pod], role: str, task: str
+) -> Iterator[str]:
+    """What was written until now, one task after the other."""
+    wanted = chooser(job, role, task)
+    for pod in pods:
+        if not wanted(pod.task) or not pod.begun:
+            continue
+        stream = _opened(kubectl, space, job, pod, {}, follow=False)
+        try:
+            while piece := os.read(_out(stream), _PIECE):
+                yield from stream.feed(piece)
+            _ended_well(kubectl, stream, last=True)
+        finally:
+            _end(stream)
+        yield from stream.cutter.finish()
+
+
+def followed(
+    kubectl: Kubectl,
+    space: str,
+    job: Submitted,
+    look: Callable[[], tuple[Sequence[Pod], bool]],
+    role: str,
+    task: str,
+) -> Iterator[str]:
+    """What is written, until `look` says that the job is over and all of it was read.
+
+    A connection that breaks is opened again: a pod's log comes from its beginning, and what was
+    seen of it is skipped.
+    """
+    wanted = chooser(job, role, task)
+    cutters: dict[str, LineCutter] = {}
+    streams: dict[str, _Stream] = {}
+    done: set[str] = set()
+    over, looked = False, -_LOOK_S
+    with selectors.DefaultSelector() as selector:
+        try:
+            while not (over and not streams):
+                if not over and time.monotonic() - looked >= _LOOK_S:
+                    pods, over = look()
+                    looked = time.monotonic()
+                    for pod in pods:
+                        # A server may close a log whose pod goes on.
+                        read = pod.name in done and pod.task.state.over
+                        if read or pod.name in streams or not (pod.begun and wanted(pod.task)):
+                            continue
+                        stream = _opened(kubectl, space, job, pod, cutters, follow=not over)
+                        streams[pod.name] = stream
+                        selector.register(_out(stream), selectors.EVENT_READ, stream)
+                for key, _ in selector.select(0.2):
+                    stream = key.data
+                    if piece := os.read(key.fd, _PIECE):
+                        yield from stream.feed(piece)
+                        continue
+                    selector.unregister(key.fileobj)
+                    del streams[stream.pod.name]
+                    if _ended_well(kubectl, stream, last=over):
+                        done.add(stream.pod.name)
+                        yield from stream.cutter.finish()
+                    # Else it is opened again at the next look.
+        finally:
+            for stream in streams.values():
+                _end(stream)
+
+
+def _opened(
+    kubectl: Kubectl,
+    space: str,
+    job: Submitted,
+    pod: Pod,
+    cutters: dict[str, LineCutter],
+    *,
+    follow: bool,
+) -> _Stream:
+    head = pod.task.name if sum(job.roles.values()) > 1 else ""
+    cutter = cutters.setdefault(pod.name, LineCutter(head))
+    query = {"container": pod.container, **({"follow": "true"} if follow else {})}
+    process = kubectl.opened(f"/api/v1/namespaces/{space}/pods/{pod.name}/log", **query)
+    return _Stream(pod, process, cutter, skip=cutter.taken)
+
+
+def _end(stream: _Stream) -> None:
+    """Whoever stops reading stops the process too; one that has ended is left."""
+    if stream.process.poll() is None:
+        stream.process.kill()
+        stream.process.communicate()
+
+
+def _out(stream: _Stream) -> int:
+    assert stream.process.stdout is not None
+    return stream.process.stdout.fileno()
+
+
+def _ended_well(kubectl: Kubectl, stream: _Stream, *, last: bool) -> bool:
+    """Whether a pod's output was read to its end; what cannot be mended is raised."""
+    with stream.process as process:
+        complaint = kubectl.complaint(process.stderr)
+    if process.returncode == 0:
+        return True
+    if isinstance(complaint, NoAnswerError) and not last and not complaint.lasting:
+        return False
+    if isinstance(complaint, ServerRefusedError) and complaint.reason == "NotFound":
+        # Deleted: a job whose time is up takes its pods with it.
+        return True
+    raise complaint

@@ -18,8 +18,7 @@ from torchsmith.engine.journal import born
 from torchsmith.errors import ClusterError, HostError, UsageError
 from torchsmith.jobs import local, record
 from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
-from torchsmith.jobs.engines.environment import handed_on
-from torchsmith.jobs.kept_secrets import kept_here
+from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit
 
 # Which process runs the job.

@@ -25,8 +25,7 @@ from torchsmith.jobs.farm.request import Resources, attempt_folder, variant_job
 from torchsmith.jobs.farm.snapshot import Wanted
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Submission, Submissions
-from torchsmith.jobs.submit import submit
-from torchsmith.jobs.watch import look_up
+from torchsmith.jobs.submit import look_up, submit
 
 # How often one variant may lose its machine.
 _ATTEMPTS = 3

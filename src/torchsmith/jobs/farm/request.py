@@ -14,8 +14,7 @@ from torchsmith.engine.work import plain_name
 from torchsmith.errors import UsageError
 from torchsmith.jobs.farm.attempt import ENDED, EVENTS, NODE, SAID, VARIANTS
 from torchsmith.jobs.farm.snapshot import RECIPE, Wanted
-from torchsmith.jobs.models import Job
-from torchsmith.jobs.resolve import resolve
+from torchsmith.jobs.models import Job, resolve
 from torchsmith.plan.models import Plan
 from torchsmith.recipe import job as written
 

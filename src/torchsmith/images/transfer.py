@@ -1,27 +1,70 @@
-"""Pushing an image so that success means it is there: the registry is asked before and after."""
+"""Pushing and pulling images; the journal keeps their digests.
+
+The registry is asked before and after a push, so that success means that the image is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from torchsmith.engine.journals import journal_of
+from torchsmith.engine.process import heeding_signals
+from torchsmith.engine.store import Store
 from torchsmith.errors import (
     ContainerToolError,
+    InterruptedRunError,
     OutputError,
     RegistryError,
     TorchsmithError,
     UsageError,
 )
 from torchsmith.images.engine import Engine, ImageInfo
-from torchsmith.images.logins import find_login
 from torchsmith.images.names import at_recipes_registry, made_images
 from torchsmith.images.process import OnLine
-from torchsmith.images.record import recorded
 from torchsmith.images.reference import Reference, at_registry, is_loopback, reference
-from torchsmith.images.registry import Manifest, Registry, refused
+from torchsmith.images.registry import Manifest, Registry, find_login, refused
 from torchsmith.recipe.models import Recipe
+
+
+class Record:
+    """A run of the journal; each image in it is a step whose key is the registry's digest."""
+
+    def __init__(self, store: Path | None, what: str, recipe: str = "") -> None:
+        self._journal = journal_of(Store(store))
+        self._run = self._journal.begin(what, recipe)
+
+    def add(self, name: str, digest: str, title: str) -> None:
+        """Note an image by the name that means just it."""
+        pinned = str(reference(name).at(digest))
+        self._journal.step(self._run, pinned, "done", key=digest, title=title)
+
+    def end(self, error: BaseException | None) -> None:
+        """Note how it ended."""
+        if error is None:
+            self._journal.end(self._run, "done")
+        elif isinstance(error, TorchsmithError) and not isinstance(error, InterruptedRunError):
+            self._journal.end(self._run, "failed", error.message)
+        else:
+            self._journal.end(self._run, "interrupted")
+        self._journal.close()
+
+
+@contextlib.contextmanager
+def recorded(store: Path | None, what: str, recipe: str = "") -> Iterator[Record]:
+    """A run of the journal around pushing or pulling."""
+    record = Record(store, what, recipe)
+    try:
+        with heeding_signals():
+            yield record
+    except BaseException as error:
+        record.end(error)
+        raise
+    record.end(None)
+
 
 Action = Literal["pushed", "same", "would push"]
 # What engines say, in lower case.
@@ -167,3 +210,59 @@ def _explained(error: ContainerToolError, to: Reference, *, logged_in: bool) -> 
         f"{error.message}; {to} was not pushed",
         "Push again: layers that are there already are not sent twice.",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """An image that was brought: `digest` is what its registry has it by."""
+
+    name: str
+    digest: str
+    info: ImageInfo
+
+
+def pull(
+    engine: Engine, name: Reference, *, insecure: bool = False, on_line: OnLine | None = None
+) -> Pulled:
+    """Bring an image; what a tag means is asked once, and just that is brought."""
+    login = find_login(engine.name, name.registry, name.repository)
+    found = Registry(name.registry, login, insecure=insecure).manifest(name)
+    if found is None:
+        raise RegistryError(
+            f"{name.registry} has no {name}",
+            "Look at the tag again; what is deleted there can only be pushed again.",
+        )
+    try:
+        info = engine.pull(
+            str(name.at(found.digest)), on_line, insecure=insecure or is_loopback(name.registry)
+        )
+    except ContainerToolError as error:
+        raise _not_brought(error, name) from None
+    if name.tag:
+        # By its digest an image comes without a name.
+        engine.tag(info.id, str(name))
+    return Pulled(str(name), found.digest, info)
+
+
+def pull_recorded(
+    engine: Engine,
+    name: Reference,
+    *,
+    store: Path | None,
+    insecure: bool = False,
+    on_line: OnLine | None = None,
+) -> Pulled:
+    """Bring an image and note its digest in the journal."""
+    with recorded(store, f"pull {name}") as record:
+        done = pull(engine, name, insecure=insecure, on_line=on_line)
+        record.add(done.name, done.digest, f"Pull {name}")
+    return done
+
+
+def _not_brought(error: ContainerToolError, name: Reference) -> TorchsmithError:
+    said = "\n".join((error.message, *error.said)).lower()
+    if "no space left" in said:
+        return RegistryError(
+            f"there is no room for {name} in the engine's store", "Free some disk space."
+        )
+    return RegistryError(f"{error.message}; {name} was not pulled", "Try again later.")
