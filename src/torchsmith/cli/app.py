@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from torchsmith import __version__
 from torchsmith.cli.help import App
@@ -94,8 +95,7 @@ def _version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool,
-        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
+        bool, Option("--version", "-V", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Take what goes before a command."""

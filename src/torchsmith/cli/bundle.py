@@ -5,23 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import planning, wishes
+from torchsmith.cli.output import answer, counted
 
 
 @wishes.takes_flags
 def bundle(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path(
         "sources.bundle"
     ),
     host: Annotated[
-        Path | None,
-        typer.Option("--host", help="For the machine this file describes (doctor --json)."),
+        Path | None, Option(help="For the machine this file describes (doctor --json).")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be fetched.")] = False,
     no_lock: wishes.NoLock = False,
     quiet: wishes.Quiet = False,
     json: wishes.Json = False,
@@ -35,8 +35,6 @@ def bundle(
 
     There: torchsmith build RECIPE --bundle FILE.
     """
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import answer, counted
     from torchsmith.cli.show_build import display, show_dry_run
     from torchsmith.engine.build import bundle as write
     from torchsmith.engine.build import fetching

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from torchsmith.cli import wishes
+from torchsmith.cli.output import print_json
 
 
 def config(json: wishes.Json = False) -> None:
     """Show your own defaults, and whether a variable or the file sets them."""
     import os
 
-    from torchsmith.cli.output import print_json
     from torchsmith.settings import SETTINGS, read_settings, settings_file
 
     path, in_file = settings_file(), read_settings()

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from torchsmith.cli import wishes
+from torchsmith.cli.output import print_json
+from torchsmith.errors import TorchsmithError, UnknownFailureError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +37,6 @@ class Mended:
 def mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: bool) -> None:
     """Show what cures the failures found, and make the changes if that is wanted."""
     from torchsmith.diagnose.recipe_change import difference
-    from torchsmith.errors import UsageError
     from torchsmith.files import write_result
 
     if not any(_curable(found)):
@@ -66,7 +68,6 @@ def mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: b
 def _mended(found: Diagnosis, text: str, path: Path, host: Host, *, named_host: bool) -> Mended:
     """Every cure in its turn, each on top of those before it."""
     from torchsmith.diagnose.recipe_change import change_for
-    from torchsmith.errors import TorchsmithError
     from torchsmith.recipe.load import parse_recipe
 
     keys: dict[str, None] = {}
@@ -123,15 +124,14 @@ def _agreed(changes: int) -> bool:
 
 
 def diagnose(
-    log: Annotated[str | None, typer.Argument(help="A log; - reads standard input.")] = None,
+    log: Annotated[str | None, Argument(help="A log; - reads standard input.")] = None,
     fix: Annotated[
-        Path | None,
-        typer.Option("--fix", metavar="RECIPE", help="Show the changes of this recipe that cure."),
+        Path | None, Option(metavar="RECIPE", help="Show the changes of this recipe that cure.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make those changes.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Every failure that is known.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Make those changes.")] = False,
+    list_: Annotated[bool, Option("--list", help="Every failure that is known.")] = False,
     host: Annotated[
-        Path | None, typer.Option("--host", help="The machine of the log, from `doctor --json`.")
+        Path | None, Option(help="The machine of the log, from `doctor --json`.")
     ] = None,
     json: wishes.Json = False,
 ) -> None:
@@ -140,9 +140,7 @@ def diagnose(
     Ends with 0 if it is known or the log tells of none, with 10 if it is not known.
     """
     from torchsmith.cli import show_diagnosis
-    from torchsmith.cli.output import print_json
     from torchsmith.diagnose.diagnose import explained, wants_host
-    from torchsmith.errors import UnknownFailureError, UsageError
 
     if list_:
         show_diagnosis.show_list(json=json)
@@ -172,7 +170,6 @@ def diagnose(
 def _scanned(log: str) -> Seen:
     from torchsmith.diagnose.knowledge import shipped
     from torchsmith.diagnose.scan import scan_file
-    from torchsmith.errors import UsageError
     from torchsmith.inputs import check_file
 
     name = "standard input" if log == "-" else log

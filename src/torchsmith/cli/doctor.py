@@ -5,29 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import planning, wishes
+from torchsmith.cli.output import print_json
+from torchsmith.errors import HostError, UsageError
 
 
 def doctor(
     recipe: Annotated[
-        Path | None,
-        typer.Argument(help="A recipe; with --env an environment's folder, or its python."),
+        Path | None, Argument(help="A recipe; with --env an environment's folder, or its python.")
     ] = None,
     preset: wishes.Preset = None,
     host: wishes.HostFile = None,
     env: Annotated[
-        bool, typer.Option("--env", help="Look at an installed torch, by default the active one.")
+        bool, Option("--env", help="Look at an installed torch, by default the active one.")
     ] = False,
     workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=0, help="With --env: DataLoader workers; default: cores."),
+        int | None, Option(min=0, help="With --env: DataLoader workers; default: cores.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="With --env: seconds one import may take.")
+        float, Option(min=1, help="With --env: seconds one import may take.")
     ] = 60.0,
-    json: Annotated[bool, typer.Option("--json", help="For scripts, and for --host.")] = False,
+    json: Annotated[bool, Option("--json", help="For scripts, and for --host.")] = False,
 ) -> None:
     """Say what a recipe lacks on this machine, or check an installed torch.
 
@@ -36,10 +36,7 @@ def doctor(
     if env:
         _environment(recipe, preset, host, workers=workers, timeout=timeout, json=json)
         return
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import print_json
     from torchsmith.engine.door import Wanted
-    from torchsmith.errors import HostError
     from torchsmith.facts.files import shipped
     from torchsmith.findings import worst
     from torchsmith.plan.models import as_json
@@ -94,7 +91,6 @@ def _environment(
 ) -> None:
     from torchsmith.diagnose.environment.examine import examine
     from torchsmith.diagnose.environment.read import read
-    from torchsmith.errors import HostError, UsageError
     from torchsmith.facts.files import shipped
     from torchsmith.findings import worst
 
@@ -106,8 +102,6 @@ def _environment(
     rating = worst(findings)
     if json:
         import msgspec
-
-        from torchsmith.cli.output import print_json
 
         print_json(
             {

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from torchsmith.cli.output import print_requests
+from torchsmith.errors import HostError, UsageError
+
 if TYPE_CHECKING:
     from torchsmith.engine.store import Store
     from torchsmith.plan.models import Plan
@@ -31,7 +34,6 @@ class Size(NamedTuple):
 
 def check(**given: object) -> None:
     """Refuse what only makes sense on this machine."""
-    from torchsmith.errors import UsageError
 
     for name, value in given.items():
         if value:
@@ -42,7 +44,6 @@ def check(**given: object) -> None:
 
 def check_built(plan: Plan, waiting: Collection[str]) -> None:
     """Refuse to ship from here what the nodes built in another way."""
-    from torchsmith.errors import HostError
 
     for step in plan.steps:
         if step.id in waiting and step.kind in ("compile", "package"):
@@ -70,10 +71,8 @@ def run(
     import sys
     from pathlib import Path
 
-    from torchsmith.cli.output import print_requests
     from torchsmith.cli.show_farm import display
     from torchsmith.engine.journals import share
-    from torchsmith.errors import UsageError
     from torchsmith.jobs.clients import client_for
     from torchsmith.jobs.farm.farm import Farm
     from torchsmith.jobs.farm.request import Resources, cpus_and_memory, variant_jobs

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import planning, wishes
 from torchsmith.cli.help import App
+from torchsmith.cli.output import answer, print_json, show_files, tell, write_tree
 
 if TYPE_CHECKING:
     from torchsmith.images.engine import Engine
@@ -25,27 +26,23 @@ def build(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
     engine: wishes.EngineName = "",
-    variant: Annotated[str, typer.Option("--variant", help="Only this one's images.")] = "",
-    only: Annotated[
-        list[str] | None, typer.Option("--only", help="Only these images; may be repeated.")
-    ] = None,
-    tag: Annotated[str, typer.Option("--tag", help="Another name of the one image.")] = "",
-    timezone: Annotated[
-        str, typer.Option("--timezone", help="Of the training images, such as Asia/Seoul.")
-    ] = "",
+    variant: Annotated[str, Option(help="Only this one's images.")] = "",
+    only: Annotated[list[str] | None, Option(help="Only these images; may be repeated.")] = None,
+    tag: Annotated[str, Option(help="Another name of the one image.")] = "",
+    timezone: Annotated[str, Option(help="Of the training images, such as Asia/Seoul.")] = "",
     uid: Annotated[
-        int | None, typer.Option("--uid", min=1, max=_MOST, help="User number; default: yours.")
+        int | None, Option(min=1, max=_MOST, help="User number; default: yours.")
     ] = None,
     gid: Annotated[
-        int | None, typer.Option("--gid", min=1, max=_MOST, help="Group number; default: yours.")
+        int | None, Option(min=1, max=_MOST, help="Group number; default: yours.")
     ] = None,
     network: wishes.NetworkName = "",
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Build every layer anew.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be built.")] = False,
+    no_cache: Annotated[bool, Option("--no-cache", help="Build every layer anew.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be built.")] = False,
     quiet: wishes.Quiet = False,
-    json: Annotated[bool, typer.Option("--json", help="What was built, for scripts.")] = False,
+    json: Annotated[bool, Option("--json", help="What was built, for scripts.")] = False,
     store: wishes.StoreFolder = None,
-    work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
+    work: Annotated[Path | None, Option(help="Where the steps run.")] = None,
     stay: wishes.Here = False,
     online: wishes.Online = False,
     *,
@@ -60,8 +57,6 @@ def build(
     from msgspec import to_builtins
     from msgspec.structs import replace
 
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import print_json
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
     from torchsmith.engine.build import waiting
@@ -84,12 +79,7 @@ def build(
     project = loaded.project
     root = Store(store or default_root())
     asked = Wanted(
-        variant=variant,
-        here=stay,
-        online=online,
-        tool=engine,
-        network=network,
-        layers=not no_cache,
+        variant=variant, here=stay, online=online, tool=engine, network=network, layers=not no_cache
     )
     whole = planning.make(loaded, here, json=json, store=root, wanted=asked)
     images = image_steps(whole, variant, only or ())
@@ -130,15 +120,14 @@ def build(
 
 @app.command("wheels")
 def wheels(
-    image: Annotated[str, typer.Argument(help="An image torchsmith made.")],
+    image: Annotated[str, Argument(help="An image torchsmith made.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder they are written to.")
+        Path, Option("--output", "-o", help="The folder they are written to.")
     ] = Path(),
     engine: wishes.EngineName = "",
     json: wishes.Json = False,
 ) -> None:
     """Take the wheels out of an image."""
-    from torchsmith.cli.output import answer
     from torchsmith.images.build import extract_wheels
     from torchsmith.images.find import find_engine
 
@@ -148,17 +137,14 @@ def wheels(
 
 @app.command("push")
 def push(
-    what: Annotated[str, typer.Argument(help="An image; or a recipe: all its images.")],
+    what: Annotated[str, Argument(help="An image; or a recipe: all its images.")],
     to: Annotated[
-        str,
-        typer.Option("--to", help="REGISTRY/NAME:TAG; of a recipe, the registry they go to."),
+        str, Option(help="REGISTRY/NAME:TAG; of a recipe, the registry they go to.")
     ] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also where the tag is another image's now.")
+        bool, Option("--replace", help="Also where the tag is another image's now.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the registry; push nothing.")
-    ] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Check the registry; push nothing.")] = False,
     engine: wishes.EngineName = "",
     insecure: Insecure = False,
     store: wishes.StoreFolder = None,
@@ -170,7 +156,6 @@ def push(
     """
     from dataclasses import asdict
 
-    from torchsmith.cli.output import print_json, tell
     from torchsmith.images.find import find_engine
     from torchsmith.images.transfer import push_all, targets
 
@@ -198,10 +183,9 @@ def push(
 
 @app.command("pull")
 def pull(
-    name: Annotated[str, typer.Argument(help="NAME:TAG, or NAME@sha256:… for just that image.")],
+    name: Annotated[str, Argument(help="NAME:TAG, or NAME@sha256:… for just that image.")],
     verify: Annotated[
-        Path | None,
-        typer.Option("--verify", metavar="RECIPE", help="Prove inside it what this recipe asks."),
+        Path | None, Option(metavar="RECIPE", help="Prove inside it what this recipe asks.")
     ] = None,
     engine: wishes.EngineName = "",
     insecure: Insecure = False,
@@ -209,7 +193,6 @@ def pull(
     json: wishes.Json = False,
 ) -> None:
     """Pull an image by tag or digest; --verify compares it with a recipe."""
-    from torchsmith.cli.output import print_json, tell
     from torchsmith.images.find import find_engine
     from torchsmith.images.reference import at_registry
     from torchsmith.images.transfer import pull_recorded
@@ -226,7 +209,6 @@ def pull(
 
 
 def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> None:
-    from torchsmith.cli import planning
     from torchsmith.cli.verify import show_report
     from torchsmith.images.inside import verify_image
     from torchsmith.plan.expects import expected
@@ -242,21 +224,19 @@ def render(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
     runtime: Annotated[
-        str, typer.Option("--as", help="compose, apptainer or dockerfile.")
+        str, Option("--as", help="compose, apptainer or dockerfile.")
     ] = "dockerfile",
     start: Annotated[
-        str, typer.Option("--from", help="With apptainer: the pushed image, or wheels.")
+        str, Option("--from", help="With apptainer: the pushed image, or wheels.")
     ] = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the files into this folder.")
+        Path | None, Option("--output", "-o", help="Write the files into this folder.")
     ] = None,
     host: wishes.HostFile = None,
     json: wishes.Json = False,
 ) -> None:
     """Write the images of a recipe for compose, Apptainer or docker build."""
     from torchsmith import __version__
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import print_json, show_files, write_tree
     from torchsmith.engine.door import Wanted
     from torchsmith.images.render import render as rendered
 
@@ -273,7 +253,4 @@ def render(
     show_files(files, output)
 
 
-Insecure = Annotated[
-    bool,
-    typer.Option("--insecure", help="Take plain HTTP, and any certificate."),
-]
+Insecure = Annotated[bool, Option("--insecure", help="Take plain HTTP, and any certificate.")]

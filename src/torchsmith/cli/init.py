@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from torchsmith.cli import wishes
+from torchsmith.cli.output import answer, print_content, print_json
+from torchsmith.errors import ConflictError, RecipeError, RecipeProblem, TorchsmithError, UsageError
 
 if TYPE_CHECKING:
     from torchsmith.host.models import Host
@@ -16,19 +19,17 @@ if TYPE_CHECKING:
 
 @wishes.takes_flags
 def init(
-    path: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")] = Path(
+    path: Annotated[Path, Argument(help="The file to write; - for standard output.")] = Path(
         "recipe.toml"
     ),
     preset: wishes.Preset = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    list_presets: Annotated[bool, typer.Option("--list", help="Name the presets.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
+    list_presets: Annotated[bool, Option("--list", help="Name the presets.")] = False,
     json: wishes.Json = False,
     *,
     given: dict[str, object],
 ) -> None:
     """Write a commented recipe: from answers, flags or a preset."""
-    from torchsmith.cli.output import answer, print_content, print_json
-    from torchsmith.errors import ConflictError, UsageError
     from torchsmith.files import write_result
     from torchsmith.recipe.compose import COMMAND_LINE
     from torchsmith.recipe.load import parse_recipe
@@ -100,7 +101,6 @@ def _ask() -> dict[str, object]:
 
 def _problem(answers: dict[str, object], host: Host) -> str:
     """Why these answers cannot be a recipe, and what would work; empty if they can."""
-    from torchsmith.errors import RecipeError, RecipeProblem, TorchsmithError
     from torchsmith.facts.files import shipped
     from torchsmith.recipe.compose import compose
     from torchsmith.recipe.load import parse_recipe

@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import planning, wishes
+from torchsmith.cli.output import answer, counted
+from torchsmith.errors import UsageError
 
 
 @wishes.takes_flags
 def lock(
     recipe: wishes.RecipeArgument = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file to write; default: beside the recipe."),
+        Path | None, Option("--output", "-o", help="The file to write; default: beside the recipe.")
     ] = None,
     stay: wishes.Here = False,
     quiet: wishes.Quiet = False,
@@ -28,14 +29,11 @@ def lock(
 
     Sources and build environments are fetched now; `build` then takes these very files.
     """
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import answer, counted
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.lockfile import lock_file, what_was_taken
     from torchsmith.engine.store import Store
-    from torchsmith.errors import UsageError
     from torchsmith.files import write_result
     from torchsmith.images.registry import digests
     from torchsmith.plan.lock import base_images

@@ -6,9 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import planning, wishes
+from torchsmith.cli.output import JSON_VERSION, print_files, print_json, write_tree
+from torchsmith.errors import UsageError
 
 if TYPE_CHECKING:
     from torchsmith.plan.models import Plan
@@ -20,16 +22,14 @@ def plan(
     recipe: wishes.RecipeArgument = None,
     preset: wishes.Preset = None,
     host: wishes.HostFile = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="The reason for every choice.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="The whole plan, for scripts.")] = False,
+    explain: Annotated[bool, Option("--explain", help="The reason for every choice.")] = False,
+    json: Annotated[bool, Option("--json", help="The whole plan, for scripts.")] = False,
     render: Annotated[
         Literal["script", "dockerfile", "conda"] | None,
-        typer.Option("--as", help="Write the plan as something that needs no torchsmith."),
+        Option("--as", help="Write the plan as something that needs no torchsmith."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File (script) or folder to write.")
+        Path | None, Option("--output", "-o", help="File (script) or folder to write.")
     ] = None,
     stay: wishes.Here = False,
     online: wishes.Online = False,
@@ -38,12 +38,10 @@ def plan(
     given: dict[str, object],
 ) -> None:
     """Check that a recipe can exist and show what would be done."""
-    from torchsmith.errors import UsageError
 
     with ThreadPoolExecutor(1) as pool:
         # Asking programs for their versions is mostly waiting: it goes on while we import.
         machine = pool.submit(wishes.host_for, host, brief=True)
-        from torchsmith.cli import planning
 
         loaded = wishes.loaded(recipe, preset, given)
         here = machine.result()
@@ -69,7 +67,6 @@ def plan(
 def _print_json(made: Plan, output: Path | None) -> None:
     import json
 
-    from torchsmith.cli.output import JSON_VERSION, print_json
     from torchsmith.files import write_result
     from torchsmith.plan.models import as_json
 
@@ -86,7 +83,6 @@ def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) 
     import sys
 
     from torchsmith import __version__
-    from torchsmith.cli.output import print_files, write_tree
     from torchsmith.files import write_result
     from torchsmith.plan.render.conda import render_conda
     from torchsmith.plan.render.dockerfile import dockerfile_context

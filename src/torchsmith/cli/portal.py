@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from torchsmith.cli import publish, wishes
 from torchsmith.cli.serve import Host, Port, Quiet, log_to_stderr
@@ -16,25 +16,22 @@ def portal(
     index: publish.Index = None,
     channel: publish.Channel = None,
     recipes: Annotated[
-        Path | None, typer.Option("--recipes", help="Folder whose jobs can be launched; default: .")
+        Path | None, Option(help="Folder whose jobs can be launched; default: .")
     ] = None,
     port: Port = 8080,
     host: Host = "127.0.0.1",
     name: Annotated[
         list[str] | None,
-        typer.Option(
-            "--name", help="Another name of this server, as readers write it; repeatable."
-        ),
+        Option(help="Another name of this server, as readers write it; repeatable."),
     ] = None,
     token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="Readers need the token in it; made if it is missing."),
+        Path | None, Option(help="Readers need the token in it; made if it is missing.")
     ] = None,
-    token: Annotated[str, typer.Option(envvar="TORCHSMITH_PORTAL_TOKEN", hidden=True)] = "",
+    token: Annotated[str, Option(envvar="TORCHSMITH_PORTAL_TOKEN", hidden=True)] = "",
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Let readers stop builds and launch jobs.")
+        bool, Option("--allow-actions", help="Let readers stop builds and launch jobs.")
     ] = False,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    open_: Annotated[bool, Option("--open", help="Open it in a browser.")] = False,
     store: wishes.StoreFolder = None,
     quiet: Quiet = False,
 ) -> None:

@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from torchsmith.cli import wishes
+from torchsmith.cli.output import print_json, tell
 
 if TYPE_CHECKING:
     from torchsmith.ship.folder import Change
 
 
-Index = Annotated[Path | None, typer.Option("--index", help="Folder of a pip index.")]
-Channel = Annotated[Path | None, typer.Option("--channel", help="Folder of a conda channel.")]
+Index = Annotated[Path | None, Option("--index", help="Folder of a pip index.")]
+Channel = Annotated[Path | None, Option("--channel", help="Folder of a conda channel.")]
 
 Say = Callable[[str], None]
 
@@ -32,7 +33,6 @@ _SAID = {
 
 def show(changes: Sequence[Change], *, json: bool, dry_run: bool = False) -> None:
     """Say what became of each file."""
-    from torchsmith.cli.output import print_json
 
     if json:
         made = [
@@ -51,7 +51,7 @@ def show(changes: Sequence[Change], *, json: bool, dry_run: bool = False) -> Non
 def publish(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
+        Argument(
             help="Wheels, conda packages, libtorch archives; or a recipe: what was built of it."
         ),
     ] = None,
@@ -59,21 +59,17 @@ def publish(
     index: Index = None,
     channel: Channel = None,
     to: Annotated[
-        list[str] | None, typer.Option("--to", help="Also upload: pypi, anaconda, s3; repeatable.")
+        list[str] | None, Option(help="Also upload: pypi, anaconda, s3; repeatable.")
     ] = None,
-    repository: Annotated[
-        str | None, typer.Option("--repository", help="Where pypi is; default: PyPI itself.")
-    ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Of anaconda.org.")] = None,
-    bucket: Annotated[
-        str | None, typer.Option("--bucket", help="s3://BUCKET/FOLDER, a copy of the folders.")
-    ] = None,
+    repository: Annotated[str | None, Option(help="Where pypi is; default: PyPI itself.")] = None,
+    user: Annotated[str | None, Option(help="Of anaconda.org.")] = None,
+    bucket: Annotated[str | None, Option(help="s3://BUCKET/FOLDER, a copy of the folders.")] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace packages that anaconda.org has already.")
+        bool, Option("--force", help="Replace packages that anaconda.org has already.")
     ] = False,
     store: wishes.StoreFolder = None,
-    work: Annotated[Path | None, typer.Option("--work", help="Where the recipe was built.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be added.")] = False,
+    work: Annotated[Path | None, Option(help="Where the recipe was built.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be added.")] = False,
     json: wishes.Json = False,
 ) -> None:
     """Add files to a pip index and a conda channel, which are plain folders.
@@ -81,7 +77,6 @@ def publish(
     Any web server can serve them. The same file again changes nothing; other bytes under a name
     that is taken are refused.
     """
-    from torchsmith.cli.output import tell
     from torchsmith.ship.deliver import deliver
     from torchsmith.ship.wishes import wished
 
@@ -116,14 +111,13 @@ def publish(
 
 
 def yank(
-    what: Annotated[str, typer.Argument(help="NAME==VERSION, or the name of one file.")],
+    what: Annotated[str, Argument(help="NAME==VERSION, or the name of one file.")],
     index: Index = None,
     channel: Channel = None,
-    reason: Annotated[str, typer.Option("--reason", help="Told to those who pinned it.")] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Give it again.")] = False,
+    reason: Annotated[str, Option(help="Told to those who pinned it.")] = "",
+    undo: Annotated[bool, Option("--undo", help="Give it again.")] = False,
     project: Annotated[
-        str,
-        typer.Option("--project", help="Mark the project NAME instead: archived, or deprecated."),
+        str, Option(help="Mark the project NAME instead: archived, or deprecated.")
     ] = "",
     json: wishes.Json = False,
 ) -> None:
@@ -138,7 +132,7 @@ def yank(
 
 
 def remove(
-    file: Annotated[str, typer.Argument(help="The name of one file.")],
+    file: Annotated[str, Argument(help="The name of one file.")],
     index: Index = None,
     channel: Channel = None,
     json: wishes.Json = False,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from torchsmith.cli import publish
 
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes one that is free.")]
-Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per request.")]
+Port = Annotated[int, Option("--port", min=0, max=65535, help="0 takes one that is free.")]
+Host = Annotated[str, Option("--host", help="Address to listen on.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="No line per request.")]
 
 
 def serve(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from torchsmith.cli import wishes
 from torchsmith.cli.help import App
 from torchsmith.cli.output import answer, counted, moment, print_json
+from torchsmith.errors import OutputError
 
 app = App("Look at what was built, check it, and free its disk space.")
 
@@ -49,7 +50,6 @@ def list_(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
 def verify(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
     """Hash every stored file again and name those that are damaged."""
     from torchsmith.engine.store import Store
-    from torchsmith.errors import OutputError
 
     place = Store(store)
     damaged = [
@@ -83,11 +83,9 @@ def share(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
 @app.command()
 def gc(
     store: wishes.StoreFolder = None,
-    days: Annotated[
-        float, typer.Option("--days", min=0, help="Keep what was used within so many days.")
-    ] = 30.0,
+    days: Annotated[float, Option(min=0, help="Keep what was used within so many days.")] = 30.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Name what would be removed; remove nothing.")
+        bool, Option("--dry-run", help="Name what would be removed; remove nothing.")
     ] = False,
     json: wishes.Json = False,
 ) -> None:
