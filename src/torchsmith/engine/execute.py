@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.engine import events
-from torchsmith.engine.disk import UNTELLABLE, disk_full, room, write_whole
+from torchsmith.engine.disk import disk_full, room, write_whole
 from torchsmith.engine.entry import OUTPUTS, Entry, MissingOutputError, find_outputs, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.lockfile import changed_bytes
@@ -252,17 +252,7 @@ class Executor:
         with room(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
         self.work.mark_started(step)
-        self._recorder.note(step, "running", log=log)
-        self._recorder.emit(
-            events.StepStarted(
-                step=step.id,
-                title=step.title,
-                kind=step.kind,
-                log=str(log),
-                resumed=resume,
-                network=self._network(step),
-            )
-        )
+        self._recorder.started(step, log, resumed=resume, network=self._network(step))
         outcome = self._run_commands(step, log, resume=resume)
         if outcome.status != 0:
             self._end_badly(step, outcome, log)
@@ -290,17 +280,7 @@ class Executor:
             self._recorder.emit(
                 events.ImagePushed(step=step.id, name=pushed.name, digest=pushed.digest)
             )
-        self._recorder.note(step, "done", log=log, outcome=outcome)
-        self._recorder.emit(
-            events.StepFinished(
-                step=step.id,
-                title=step.title,
-                seconds=outcome.seconds,
-                cpu_seconds=outcome.cpu_seconds,
-                peak_rss=outcome.peak_rss,
-                bytes_stored=size,
-            )
-        )
+        self._recorder.finished(step, log, outcome, size)
 
     def _network(self, step: Step) -> str:
         if not step.offline:
@@ -407,11 +387,11 @@ class Executor:
 
     def _end_badly(self, step: Step, outcome: Outcome, log: Path) -> None:
         if outcome.stopped:
-            self._recorder.note(step, "interrupted", log=log, outcome=outcome)
-            self._recorder.emit(events.StepInterrupted(step=step.id, title=step.title))
+            self._recorder.interrupted(step, log, outcome)
             self.heed_stop()
         if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
-            raise self._disproved(step, proof, log, outcome)
+            disproved = ProofFailed(step.id, step.title, proof.failed, str(proof.report), str(log))
+            raise self._recorder.failed(step, disproved, outcome)
         reason = describe_exit(outcome.status)
         unstarted = explain_start(outcome.status, log) if outcome.lost else ""
         if outcome.lost:
@@ -437,28 +417,8 @@ class Executor:
         raise failure
 
     def _failure(self, step: Step, reason: str, log: Path, outcome: Outcome) -> StepFailed:
-        excerpt = explain_log(log)
-        return self._told(step, StepFailed(step.id, step.title, reason, excerpt, str(log)), outcome)
-
-    def _disproved(self, step: Step, proof: Proof, log: Path, outcome: Outcome) -> StepFailed:
-        failure = ProofFailed(step.id, step.title, proof.failed, str(proof.report), str(log))
-        return self._told(step, failure, outcome)
-
-    def _told(self, step: Step, failure: StepFailed, outcome: Outcome) -> StepFailed:
-        log = Path(failure.log)
-        with contextlib.suppress(*UNTELLABLE):
-            error = "\n".join((failure.message, *failure.excerpt))
-            self._recorder.note(step, "failed", log=log, error=error, outcome=outcome)
-            self._recorder.emit(
-                events.StepFailed(
-                    step=step.id,
-                    title=step.title,
-                    reason=failure.reason,
-                    excerpt=failure.excerpt,
-                    log=failure.log,
-                )
-            )
-        return failure
+        failure = StepFailed(step.id, step.title, reason, explain_log(log), str(log))
+        return self._recorder.failed(step, failure, outcome)
 
 
 def history(step: Step, steps: Mapping[str, Step], recorder: Recorder) -> str:

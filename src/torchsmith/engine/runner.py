@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.engine import events
-from torchsmith.engine.disk import UNTELLABLE, room
+from torchsmith.engine.disk import room
 from torchsmith.engine.events import StepExpectation
 from torchsmith.engine.execute import Executor, origins, usable_entry
 from torchsmith.engine.expected import Known, expectation, known_of, share_left
-from torchsmith.engine.journal import Journal, RunStatus, StepStatus
+from torchsmith.engine.journal import Journal, StepStatus
 from torchsmith.engine.journals import past_journal
 from torchsmith.engine.places import Containers
 from torchsmith.engine.process import Guard, Stop
@@ -36,7 +36,7 @@ from torchsmith.engine.schedule import (
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, StoreError, UsageError
+from torchsmith.errors import HostError, StoreError, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.plan.attest import is_attestation
 from torchsmith.plan.models import Plan, Step
@@ -106,31 +106,13 @@ def run_plan(
     if store.pulse is not None:
         store.pulse.on_lost = run.give_way
     began = time.monotonic()
-    status: RunStatus = "failed"
-    error = ""
-    try:
-        with stop.on_signals(), run.in_work_folder():
-            run.go()
-        status = "done"
-    except InterruptedRunError as interruption:
-        status, error = "interrupted", interruption.message
-        raise
-    except BaseException as failure:
-        error = executor.redactor.text(str(failure) or type(failure).__name__)
-        raise
-    finally:
-        seconds = time.monotonic() - began
-        paths = tuple(str(path) for group in run.artifacts.values() for path in group)
-        # A journal that cannot be told, for want of room or worse, must not hide what happened.
-        untold = (DiskFullError,) if status == "done" else UNTELLABLE
-        with contextlib.suppress(*untold):
-            journal.end(recorder.run, status, error)
-        with contextlib.suppress(*untold):
-            recorder.emit(
-                events.RunFinished(
-                    run=recorder.run, status=status, seconds=seconds, artifacts=paths, error=error
-                )
-            )
+    with (
+        recorder.until_end(executor.redactor.text, lambda: tuple(map(str, run.all_artifacts))),
+        stop.on_signals(),
+        run.in_work_folder(),
+    ):
+        run.go()
+    seconds = time.monotonic() - began
     return RunResult(recorder.run, folder.path, recorder.statuses, run.artifacts, seconds)
 
 
@@ -159,6 +141,11 @@ class _Run:
         self.work = executor.work
         self.base = base
         self.artifacts: dict[str, tuple[Path, ...]] = {}
+
+    @property
+    def all_artifacts(self) -> list[Path]:
+        """The results of every step."""
+        return [path for group in self.artifacts.values() for path in group]
 
     @contextlib.contextmanager
     def in_work_folder(self) -> Iterator[None]:
