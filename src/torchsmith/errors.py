@@ -81,6 +81,10 @@ class HostError(TorchsmithError):
     exit_code = 4
 
 
+class TookTooLongError(HostError):
+    """A program did not end in time."""
+
+
 class OutputError(TorchsmithError):
     """A result could not be written."""
 

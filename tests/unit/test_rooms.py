@@ -26,6 +26,7 @@ RANKS = (
         "names",
         "owners",
         "printable",
+        "programs",
         "redact",
         "secret_names",
         "settings",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from torchsmith.engine.journal import Journal
 from torchsmith.errors import HostError, UsageError
 from torchsmith.foreign import decode
 from torchsmith.owners import read_plain, who_else_writes
+from torchsmith.programs import detach
 
 _FILE = "command.json"
 _SAID = "resumed.log"
@@ -87,16 +87,8 @@ def resume(root: Path, journal: Journal, run: str) -> str:
         )
     known = {item.id for item in journal.runs(_MANY)}
     with (root / "logs" / run / _SAID).open("w+b") as said:
-        began = subprocess.Popen(
-            command.words,
-            cwd=command.folder,
-            env={**os.environ, "TORCHSMITH_STORE": str(root)},
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            # It outlives whoever asked for it.
-            start_new_session=True,
-        )
+        environment = {**os.environ, "TORCHSMITH_STORE": str(root)}
+        began = detach(command.words, said, env=environment, folder=command.folder)
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
             ended = began.poll()

@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -34,6 +33,7 @@ from torchsmith.errors import HostError
 from torchsmith.host.probe import ask
 from torchsmith.package.patchelf import patchelf_program
 from torchsmith.package.programs import change
+from torchsmith.programs import call
 
 # To be raised when a kit is laid out in another way.
 _FORM = 3
@@ -213,14 +213,9 @@ def _copy_libraries(programs: list[Path], into: Path) -> str:
     """Copy what programs load from this system; the name of the loader among it."""
     loader = ""
     for start in range(0, len(programs), 100):
-        done = subprocess.run(
-            ["ldd", *map(str, programs[start : start + 100])],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-        for name in dict.fromkeys(_LIBRARY.findall(done.stdout)):
+        some = programs[start : start + 100]
+        listed = call(["ldd", *some], env={**os.environ, "LC_ALL": "C"}).out
+        for name in dict.fromkeys(_LIBRARY.findall(listed)):
             file = Path(name)
             # What a wheel brings along lies beside what loads it.
             if into.parent.parent in file.parents:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from torchsmith.host.system import read_platform
 from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Plan
 from torchsmith.plan.torch import fresh_venv
+from torchsmith.programs import call
 from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.naming import abi_tag
 from torchsmith.sources.bundle import open_bundle, read_manifest
@@ -128,20 +128,10 @@ def _environment(resolution: Resolution, folder: Path) -> Path:
 
 
 def _run(words: list[str | Path]) -> None:
-    try:
-        done = subprocess.run(
-            [str(word) for word in words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except OSError as error:
-        raise HostError(f"{words[0]} cannot be run: {error.strerror}", "Install it.") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        why = next((line for line in reversed(said) if "ERROR" in line), said[-1] if said else "")
+    done = call(words)
+    if done.code:
+        lines = done.err.strip().splitlines()
+        why = next((line for line in reversed(lines) if "ERROR" in line), done.last)
         raise HostError(
             f"the Python packages for the bundle cannot be fetched: {why or 'pip gives no reason'}",
             "Check the network and pip's configuration on this machine.",

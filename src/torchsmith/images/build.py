@@ -17,11 +17,11 @@ from torchsmith.engine.reach import certificates, pip_conf
 from torchsmith.errors import ContainerToolError, OutputError, TorchsmithError, UsageError
 from torchsmith.images.engine import Build, Engine, ImageInfo, Secret
 from torchsmith.images.find import find_engine
-from torchsmith.images.process import OnLine
 from torchsmith.images.select import numbers_here
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.render.dockerfile import WHEELS_IMAGE_LABEL, WHEELS_LABEL
 from torchsmith.plan.render.instructions import SECRETS_FOLDER
+from torchsmith.programs import OnLine
 from torchsmith.temporary import temporary_folder
 
 # A platform as torchsmith writes it, and as registries do.

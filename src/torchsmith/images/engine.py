@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from torchsmith.errors import ContainerToolError, NoContainerToolError, NoImageError
-from torchsmith.images.process import (
+from torchsmith.programs import (
+    Answer,
     Ending,
     OnLine,
-    Said,
     call,
     end_what_runs_inside,
     follow,
@@ -104,7 +104,7 @@ class Engine(ABC):
 
     def try_(
         self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
-    ) -> Said:
+    ) -> Answer:
         """Run the program; how it ended is for the caller to judge."""
         argv = self.command(*words)
         if on_line is None:
@@ -120,7 +120,7 @@ class Engine(ABC):
             raise self.refused(words[0], said)
         return said.out.strip()
 
-    def refused(self, what: str | Path, said: Said) -> ContainerToolError:
+    def refused(self, what: str | Path, said: Answer) -> ContainerToolError:
         """The error for a command that failed."""
         complaint = said.complaint
         last = complaint[-1] if complaint else f"exit code {said.code}"
@@ -143,7 +143,7 @@ class Engine(ABC):
                 raise refusal
             return bare_id(note.read_text().strip())
 
-    def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
+    def _build(self, words: Sequence[str], on_line: OnLine) -> Answer:
         given = os.environ if self.environ is None else self.environ
         environ = self.build_environment(given)
         return follow(self.command(*words), on_line, self.ending, environ)
@@ -246,7 +246,7 @@ class Engine(ABC):
 
     # Containers
 
-    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
+    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Answer:
         """`run` with these words: options, an image, a command."""
         return self.try_("run", *words, on_line=on_line)
 
@@ -348,7 +348,7 @@ class Docker(Engine):
         """The environment a build is run in; clients of before 23.0 use BuildKit only if told."""
         return {**given, "DOCKER_BUILDKIT": "1"}
 
-    def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
+    def _build(self, words: Sequence[str], on_line: OnLine) -> Answer:
         said = super()._build(words, on_line)
         if said.code != 0 and _NO_BUILDKIT.search(said.out):
             raise NoContainerToolError(
@@ -407,7 +407,7 @@ class Buildah(Engine):
         """Push an image under its name and return the digest the registry has it by."""
         return push_with_digest_file(self, name, on_line, insecure=insecure)
 
-    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
+    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Answer:
         """Refuse: its `run` is one step of a build."""
         raise ContainerToolError(
             "buildah builds images and starts none", "Install podman: it has the same images."

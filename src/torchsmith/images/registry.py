@@ -12,7 +12,6 @@ import json
 import os
 import re
 import ssl
-import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,9 +22,10 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 
-from torchsmith.errors import RegistryError, UnreachableRegistryError
+from torchsmith.errors import HostError, RegistryError, UnreachableRegistryError
 from torchsmith.images.reference import Reference, is_loopback, reference
 from torchsmith.plan.lock import Image
+from torchsmith.programs import call
 
 _SECONDS = 30
 _MOST = 8 << 20
@@ -309,14 +309,8 @@ def _from_helper(table: Mapping[str, object], key: str) -> Login | None:
     if not isinstance(name, str) or not name.replace("-", "").isalnum():
         return None
     try:
-        done = subprocess.run(
-            [f"docker-credential-{name}", "get"],
-            input=key.encode(),
-            capture_output=True,
-            check=True,
-            timeout=_HELPER_S,
-        )
-        said = json.loads(done.stdout)
+        helper = [f"docker-credential-{name}", "get"]
+        said = json.loads(call(helper, given=key.encode(), timeout=_HELPER_S).out)
         return Login(str(said["Username"]), str(said["Secret"]))
-    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+    except (HostError, ValueError, KeyError, TypeError):
         return None

@@ -24,9 +24,9 @@ from torchsmith.errors import (
 )
 from torchsmith.images.engine import Engine, ImageInfo
 from torchsmith.images.names import at_recipes_registry, made_images
-from torchsmith.images.process import OnLine
 from torchsmith.images.reference import Reference, at_registry, is_loopback, reference
 from torchsmith.images.registry import Manifest, Registry, find_login, refused
+from torchsmith.programs import OnLine
 from torchsmith.recipe.models import Recipe
 
 

@@ -19,8 +19,9 @@ from urllib.parse import urlencode
 
 from pydantic import JsonValue
 
-from torchsmith.errors import ClusterError, HostError
+from torchsmith.errors import ClusterError, HostError, TookTooLongError
 from torchsmith.jobs.patience import NoAnswerError
+from torchsmith.programs import call
 from torchsmith.redact import redacted
 
 _TIMEOUT_S = 30
@@ -108,24 +109,18 @@ class Kubectl:
         command = [*self._command(), verb, "--raw", _address(path, query), *more]
         command.append(f"--request-timeout={_TIMEOUT_S}s")
         try:
-            ended = subprocess.run(
-                command,
-                input=(content or "").encode(),
-                capture_output=True,
-                check=False,
-                timeout=_PATIENCE_S,
-            )
-        except subprocess.TimeoutExpired:
+            ended = call(command, given=(content or "").encode(), timeout=_PATIENCE_S)
+        except TookTooLongError:
             raise NoAnswerError(
                 f"kubectl did not end within {_PATIENCE_S} s",
                 f"Try it alone; it may wait for a login: kubectl --context {self.context} get pods",
             ) from None
-        if ended.returncode < 0:
-            raise NoAnswerError(f"kubectl was ended by signal {-ended.returncode}", "Try again.")
-        if ended.returncode != 0:
-            raise self._error(ended.stderr.decode(errors="replace"))
+        if ended.code < 0:
+            raise NoAnswerError(f"kubectl was ended by signal {-ended.code}", "Try again.")
+        if ended.code != 0:
+            raise self._error(ended.err)
         try:
-            value = json.loads(ended.stdout or b"{}")
+            value = json.loads(ended.out or "{}")
         except ValueError:
             value = None
         if not isinstance(value, dict):
@@ -175,16 +170,11 @@ class Kubectl:
             ) from None
 
     def _config(self, *words: str) -> str:
-        ended = subprocess.run(
-            [self.program, "config", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ended.returncode != 0:
-            raise ClusterError(f"kubectl: {redacted(_last(ended.stderr))}", "kubectl config view")
-        return ended.stdout
+        ended = call([self.program, "config", *words])
+        if ended.code != 0:
+            said = ended.last[:_TOLD] or "it says nothing"
+            raise ClusterError(f"kubectl: {redacted(said)}", "kubectl config view")
+        return ended.out
 
 
 def _address(path: str, query: Mapping[str, str]) -> str:

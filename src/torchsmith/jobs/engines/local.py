@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from torchsmith.jobs import local, record
 from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
 from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit
+from torchsmith.programs import call, detach
 
 # Which process runs the job.
 PROCESS = "process.json"
@@ -69,13 +69,10 @@ class Local:
         }
         write_whole(kept / "run.json", json.dumps(told).encode())
         with (kept / record.SCRIPT_LOG).open("ab") as said:
-            process = subprocess.Popen(
+            process = detach(
                 [sys.executable, "-P", "-m", "torchsmith.jobs.engines.local_run", str(kept)],
+                said,
                 env={**handed_on(request.job, os.environ), local.JOB: token},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
             )
         end = time.monotonic() + _START_S
         while (found := self.find(token, kept)) is None:
@@ -209,16 +206,9 @@ def end_all(token: str, grace: float, container: str) -> list[int]:
 
 def _containers(token: str, container: str, *words: str) -> None:
     """Do something to the containers of a job."""
-
-    def ask(*words: str) -> list[str]:
-        command = [container, *words]
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        return done.stdout.split()
-
-    if there := ask("ps", "--all", "--quiet", "--filter", f"label={local.LABEL}={token}"):
-        ask(*words, *there)
+    label = f"label={local.LABEL}={token}"
+    if there := call([container, "ps", "--all", "--quiet", "--filter", label]).out.split():
+        call([container, *words, *there])
 
 
 def _marked(token: str) -> list[int]:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
-from torchsmith.errors import ClusterError, HostError, UnansweredError
+from torchsmith.errors import ClusterError, HostError, TookTooLongError, UnansweredError
 from torchsmith.jobs import record, slurm
 from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
 from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit, state_of, together
+from torchsmith.programs import Answer, call
 
 _FIELD = re.compile(
     r"(?<!\S)(JobId|ArrayTaskId|JobState|Reason|ExitCode|NodeList|StartTime|EndTime)=(\S*)"
@@ -186,7 +186,7 @@ class Slurm:
                 )
         job = request.job
         boxed = job.slurm.container == "pyxis" and any(role.image for role in job.roles)
-        if boxed and "--container-image" not in self._ask("srun", "--help").stdout:
+        if boxed and "--container-image" not in self._ask("srun", "--help").out:
             raise HostError(
                 f"job {job.name} runs in an image, and this Slurm has no pyxis to start it",
                 "Use apptainer: --set slurm.container=apptainer; or an environment of the "
@@ -216,10 +216,10 @@ class Slurm:
                 "--kill-on-invalid-dep=yes",
             ]
         done = self._ask("sbatch", *options, str(script), env=handed_on(request.job, os.environ))
-        if done.returncode != 0:
+        if done.code != 0:
             raise _refusal(done, f"job {request.job.name} was not submitted")
         # 12, or 12;cluster
-        return EngineId(done.stdout.strip().partition(";")[0])
+        return EngineId(done.out.strip().partition(";")[0])
 
     def find(self, token: str, kept: Path) -> EngineId | None:
         """By the comment it was given; once Slurm has forgotten it, by what it wrote itself."""
@@ -240,9 +240,9 @@ class Slurm:
         """What the controller knows, or accounting, or what the job kept of itself."""
         done = self._ask("scontrol", "--oneliner", "--all", "show", "job", job.id)
         found: tuple[Part, ...] = ()
-        if done.returncode == 0:
-            found = parts(done.stdout)
-        elif _FORGOTTEN not in done.stderr + done.stdout:
+        if done.code == 0:
+            found = parts(done.out)
+        elif _FORGOTTEN not in done.err + done.out:
             raise _refusal(done, f"nothing is known of job {job.id}")
         found = found or self._accounted(job.id)
         return _status(found, job) if found else _remembered(job)
@@ -254,7 +254,7 @@ class Slurm:
         options = ("--noheader", "--parsable2", f"--format={columns}", f"--jobs={job}")
         done = self._ask("sacct", *options)
         # It ends badly where nothing is accounted.
-        return accounted(done.stdout) if done.returncode == 0 else ()
+        return accounted(done.out) if done.code == 0 else ()
 
     def logs(
         self,
@@ -283,62 +283,51 @@ class Slurm:
     def cancel(self, job: Submitted) -> None:
         """Stop it, or take it out of the queue."""
         done = self._ask("scancel", job.id)
-        if done.returncode != 0 and _FORGOTTEN not in done.stderr:
+        if done.code != 0 and _FORGOTTEN not in done.err:
             raise _refusal(done, f"job {job.id} was not stopped")
 
     def list(self) -> tuple[Listed, ...]:
         """The jobs with a comment of ours."""
         done = self._ask("squeue", "--all", "--states=all", "--noheader", "--format=%A|%T|%k")
-        if done.returncode != 0:
+        if done.code != 0:
             raise _refusal(done, "the jobs of Slurm cannot be listed")
         return tuple(
             Listed(EngineId(job), comment.removeprefix(_COMMENT), state_of("slurm", said))
-            for job, said, comment in marked(done.stdout)
+            for job, said, comment in marked(done.out)
             if comment.startswith(_COMMENT)
         )
 
     def nodes(self) -> tuple[ClusterNode, ...]:
         """The nodes of the cluster."""
         done = self._ask("sinfo", "--noheader", "--Node", "--format=%N|%T|%c|%m|%G|%E")
-        if done.returncode != 0:
+        if done.code != 0:
             raise _refusal(done, "the nodes of Slurm cannot be listed")
-        return cluster_nodes(done.stdout)
+        return cluster_nodes(done.out)
 
     def run_on(self, node: str, words: Sequence[str]) -> bytes:
         """What a short command says on a node; refused where the node has no room right now."""
         options = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=500M", "--time=5")
         done = self._ask("srun", f"--nodelist={node}", *options, "--immediate=30", *words)
-        if not done.stdout.lstrip().startswith("{"):
+        if not done.out.lstrip().startswith("{"):
             raise _refusal(done, f"{node} cannot be asked")
-        return done.stdout.encode()
+        return done.out.encode()
 
-    def _ask(
-        self, program: str, *arguments: str, env: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def _ask(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> Answer:
         environ = dict(os.environ if env is None else env)
         # Times are read as UTC; a job keeps the time zone it was submitted with.
         extra = {"LC_ALL": "C", "TZ": "UTC"} if env is None else {}
         if self.place:
             extra["SLURM_CONF"] = self.place
         try:
-            return subprocess.run(
-                [program, *arguments],
-                env={**environ, **extra},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=_PATIENCE_S,
-            )
-        except FileNotFoundError:
-            raise HostError(
-                f"Slurm is not installed here: there is no {program} on the PATH"
-            ) from None
-        except subprocess.TimeoutExpired:
+            return call([program, *arguments], env={**environ, **extra}, timeout=_PATIENCE_S)
+        except TookTooLongError:
             raise UnansweredError(
                 f"Slurm did not answer {program} for {_PATIENCE_S:.0f} seconds",
                 "`torchsmith job list` looks again.",
+            ) from None
+        except HostError:
+            raise HostError(
+                f"Slurm is not installed here: there is no {program} on the PATH"
             ) from None
 
 
@@ -356,15 +345,14 @@ def _pattern(folder: Path) -> str:
     return str(folder).replace("%", "%%")
 
 
-def _refusal(done: subprocess.CompletedProcess[str], what: str) -> ClusterError:
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    said = lines[-1] if lines else f"it ended with {done.returncode}"
+def _refusal(done: Answer, what: str) -> ClusterError:
+    said = done.last or f"it ended with {done.code}"
     for prefix in (
         *("sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "sinfo: ", "srun: "),
         *("fatal: ", "error: "),
     ):
         said = said.removeprefix(prefix)
-    if any(text in done.stderr for text in _UNHEARD):
+    if any(text in done.err for text in _UNHEARD):
         return ClusterError(
             f"{what}: Slurm's controller cannot be reached ({said})",
             "`scontrol ping` tells whether it is up; SLURM_CONF names its cluster.",
