@@ -10,7 +10,7 @@ from tests.openpai_server import token_of
 
 from torchsmith.errors import ClusterError, TorchsmithError, UsageError
 from torchsmith.jobs import patience
-from torchsmith.jobs.client import EngineId, LineCutter, Submitted, TaskStatus, chooser
+from torchsmith.jobs.client import EngineId, LineCutter, Output, Submitted, TaskStatus, chooser
 from torchsmith.jobs.clients import client_for
 from torchsmith.jobs.engines import kubernetes_status, openpai
 from torchsmith.jobs.engines.openpai import address_of, token_for, user_of
@@ -180,11 +180,11 @@ def test_tasks_are_chosen_by_role_number_or_name(tmp_path: Path) -> None:
     job = Submitted(EngineId("x"), tmp_path, {"chief": 1, "worker": 2})
     last = TaskStatus("worker", 1, State.RUNNING)
     for role, task in (("", ""), ("worker", ""), ("", "1"), ("", "worker-1"), ("worker", "1")):
-        assert chooser(job, role, task)(last)
-    assert not chooser(job, "chief", "")(last)
+        assert chooser(job, Output(role, task))(last)
+    assert not chooser(job, Output("chief"))(last)
     for role, task in (("nobody", ""), ("chief", "1"), ("", "worker-2")):
         with pytest.raises(UsageError):
-            chooser(job, role, task)
+            chooser(job, Output(role, task))
 
 
 def test_an_engine_that_is_not_set_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import ClusterError, OutputError, UnansweredError, UsageError
-from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted, TaskStatus
+from torchsmith.jobs.client import EngineId, Listed, Output, Request, Status, Submitted, TaskStatus
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
@@ -47,15 +47,7 @@ class Cluster:
     def status(self, job: Submitted) -> Status | None:
         return Status(State.RUNNING)
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         return iter(())
 
     def cancel(self, job: Submitted) -> None:

@@ -132,6 +132,7 @@ def logs(
     json: wishes.Json = False,
 ) -> None:
     """Show the output of a job."""
+    from torchsmith.jobs.client import Output
     from torchsmith.jobs.submit import client_of, refreshed
     from torchsmith.redact import redacted_lines
 
@@ -139,7 +140,7 @@ def logs(
         found = refreshed(kept.get(job), kept)
         if not found.engine_id:
             raise UsageError(f"{found.id} never reached {found.intent.engine}: it has no output")
-        written = client_of(found).logs(found.submitted, role=role, task=task, follow=follow)
+        written = client_of(found).logs(found.submitted, Output(role, task, follow))
         for line in redacted_lines(written):
             if json:
                 print_json_line({"job": found.id, "text": line})
@@ -238,11 +239,12 @@ def _note(text: str) -> None:
 
 
 def _follow(made: list[Submission], *, json: bool) -> None:
+    from torchsmith.jobs.client import Output
     from torchsmith.jobs.submit import client_of
     from torchsmith.redact import redacted_lines
 
     for one in made:
-        for line in redacted_lines(client_of(one).logs(one.submitted, follow=True)):
+        for line in redacted_lines(client_of(one).logs(one.submitted, Output(follow=True))):
             print(line, file=sys.stderr if json or sys.stdout.isatty() else sys.stdout, flush=True)
 
 

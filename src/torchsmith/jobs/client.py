@@ -75,6 +75,19 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Output:
+    """Which output of a job: of a role, of a task, or all of it.
+
+    Until now, or with `follow` until its end. `recent`: the last of it is enough.
+    """
+
+    role: str = ""
+    task: str = ""
+    follow: bool = False
+    recent: bool = False
+
+
+@dataclass(frozen=True)
 class Listed:
     """A job the engine knows and torchsmith submitted: by its token, or without one."""
 
@@ -112,20 +125,8 @@ class Client(Protocol):
     def status(self, job: Submitted) -> Status | None:
         """Where a job is; `None` if the engine knows it no more and its end was not seen."""
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
-        """Its output, line by line, until now or with `follow` until its end.
-
-        `role` and `task` choose; where several tasks are left, each line names its own. `recent`:
-        the end is enough, where an engine can tell it without the rest.
-        """
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
+        """Its output, line by line; where several tasks are left, each line names its own."""
 
     def cancel(self, job: Submitted) -> None:
         """Stop a job and everything it started; one that is over is left as it is."""
@@ -134,10 +135,11 @@ class Client(Protocol):
         """The jobs of torchsmith the engine knows now."""
 
 
-def chooser(job: Submitted, role: str, task: str) -> Callable[[TaskStatus], bool]:
+def chooser(job: Submitted, wanted: Output) -> Callable[[TaskStatus], bool]:
     """Whether a task is one a person asked for: by role, by number, or by name."""
+    role, task = wanted.role, wanted.task
 
-    def wanted(one: TaskStatus) -> bool:
+    def is_wanted(one: TaskStatus) -> bool:
         named = (one.name, one.own_name, str(one.index))
         return role in ("", one.role) and (not task or task in named)
 
@@ -146,12 +148,12 @@ def chooser(job: Submitted, role: str, task: str) -> Callable[[TaskStatus], bool
         for name, count in job.roles.items()
         for index in range(count)
     ]
-    if not any(map(wanted, known)):
+    if not any(map(is_wanted, known)):
         raise UsageError(
             f"the job has no task {' '.join(word for word in (role, task) if word)!r}",
             f"Its roles are {', '.join(job.roles)}; tasks are called {known[0].name}.",
         )
-    return wanted
+    return is_wanted
 
 
 def nothing_before(request: Request, engine: str) -> None:

@@ -20,7 +20,7 @@ from torchsmith.jobs.launch import (
     started,
     unmounted,
 )
-from torchsmith.jobs.models import Job, Rendering, TaskRole
+from torchsmith.jobs.models import Job, Rendering, TaskRole, rendering
 from torchsmith.jobs.states import TIMED_OUT
 
 # What every process of a job has in its environment, and hands on to those it starts.
@@ -33,14 +33,9 @@ _NONE = "''"
 _DEFAULTS = (1, 2048)
 
 
-def render(jobs: tuple[Job, ...], container: str = "") -> Rendering:
-    """One script for each job; with the program of a container engine each task runs in one."""
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for job in jobs:
-        files[f"{job.name}.sh"] = script(job, container=container).encode()
-        notes += [f"{job.name}: {note}" for note in _notes(job, container)]
-    return Rendering(files, tuple(notes))
+def render(job: Job, container: str = "") -> Rendering:
+    """A script; with `container`, the name of a container tool, each task runs in one."""
+    return rendering(job, "sh", script(job, container=container), _notes(job, container))
 
 
 def script(job: Job, record: str = "", container: str = "") -> str:

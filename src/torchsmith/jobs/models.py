@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -137,6 +137,13 @@ class Rendering:
 
     files: Mapping[str, bytes]
     notes: tuple[str, ...] = ()
+
+
+def rendering(job: Job, ending: str, text: str, notes: Iterable[str]) -> Rendering:
+    """The one file of a job, called after it; `notes` say what the target has no word for."""
+    return Rendering(
+        {f"{job.name}.{ending}": text.encode()}, tuple(f"{job.name}: {note}" for note in notes)
+    )
 
 
 def resolve(job: written.Job, image: str = "", shm_mb: int | None = None) -> Job:

@@ -20,7 +20,7 @@ from torchsmith.jobs.launch import (
     started,
     unmounted,
 )
-from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
+from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole, rendering
 
 # Whether a job ran, and how it and its tasks ended, once Slurm has forgotten it. A job that is
 # started again begins with a clean record; its output goes on. See `record`.
@@ -89,16 +89,9 @@ wait || true
 _MEET = Rendezvous('"$MASTER_ADDR"', '"$MASTER_PORT"', "SLURM_PROCID")
 
 
-def render(jobs: tuple[Job, ...]) -> Rendering:
-    """One script for each job; where they depend on each other, one that submits them in order."""
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for job in jobs:
-        files[f"{job.name}.sbatch"] = script(job).encode()
-        notes += [f"{job.name}: {note}" for note in _notes(job)]
-    if any(job.after for job in jobs):
-        files["submit.sh"] = _submission(jobs).encode()
-    return Rendering(files, tuple(notes))
+def render(job: Job) -> Rendering:
+    """An sbatch script."""
+    return rendering(job, "sbatch", script(job), _notes(job))
 
 
 def script(job: Job, record: str = "") -> str:
@@ -310,7 +303,8 @@ def _notes(job: Job) -> list[str]:
     return notes
 
 
-def _submission(jobs: tuple[Job, ...]) -> str:
+def submission(jobs: Sequence[Job]) -> str:
+    """The script that submits jobs in order, each once those before it succeeded."""
     known = {job.name: f"job_{index}" for index, job in enumerate(jobs)}
     lines = [
         "#!/bin/bash",
@@ -328,7 +322,7 @@ def _submission(jobs: tuple[Job, ...]) -> str:
     return "\n".join([*lines, ""])
 
 
-def in_order(jobs: tuple[Job, ...]) -> list[Job]:
+def in_order(jobs: Sequence[Job]) -> list[Job]:
     """The jobs, each behind those it waits for."""
     left = {job.name: job for job in jobs}
     done: list[Job] = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchsmith.errors import ClusterError, TorchsmithError, UnansweredError, UsageError
-from torchsmith.jobs.client import Client, EngineId, Request, TaskStatus
+from torchsmith.jobs.client import Client, EngineId, Output, Request, TaskStatus
 from torchsmith.jobs.clients import client_for
 from torchsmith.jobs.launch import unfit_images
 from torchsmith.jobs.models import Job
@@ -34,7 +34,7 @@ def submit(
 
     All of them are checked before the first is submitted.
     """
-    ordered = in_order(tuple(jobs))
+    ordered = in_order(jobs)
     check(ordered, client, folder, after=after, note=note)
     earlier = tuple(EngineId(one.engine_id) for one in after)
     known: dict[str, EngineId] = {}
@@ -110,7 +110,7 @@ def _left_behind(intent: Intent, client: Client, submissions: Submissions) -> Su
 
 def _digest(job: Job, client: Client, folder: Path, after: tuple[EngineId, ...]) -> str:
     engine = hashlib.sha256()
-    for name, content in sorted(render((job,), client.engine).files.items()):
+    for name, content in sorted(render([job], client.engine).files.items()):
         engine.update(f"{name}\0{len(content)}\0".encode() + content)
     engine.update("\0".join((str(folder), *after)).encode())
     return engine.hexdigest()
@@ -238,7 +238,7 @@ def failures(submission: Submission) -> list[Failure]:
 
 def _said(submission: Submission, task: str) -> list[str]:
     try:
-        said = client_of(submission).logs(submission.submitted, task=task, recent=True)
+        said = client_of(submission).logs(submission.submitted, Output(task=task, recent=True))
         return list(deque(said, _SHOWN_LINES))
     except TorchsmithError:
         # That it failed is worth saying where its output cannot be had.

@@ -17,6 +17,7 @@ from torchsmith.diagnose.diagnose import Diagnosis, explained
 from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_lines
 from torchsmith.errors import RecipeError, TorchsmithError, UsageError
+from torchsmith.jobs.client import Output
 from torchsmith.jobs.clients import ENGINES, client_for, engine_for
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.render import render
@@ -121,7 +122,8 @@ def _said(job: Submission) -> list[str]:
     if not job.engine_id:
         return []
     try:
-        return list(deque(redacted_lines(client_of(job).logs(job.submitted, recent=True)), _LINES))
+        written = client_of(job).logs(job.submitted, Output(recent=True))
+        return list(deque(redacted_lines(written), _LINES))
     except TorchsmithError as error:
         return [f"what it said cannot be had: {error.message}"]
 

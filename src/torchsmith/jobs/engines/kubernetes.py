@@ -16,14 +16,16 @@ from pydantic import JsonValue
 
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, UnansweredError
-from torchsmith.jobs import kubeflow, kubernetes, yaml_text
+from torchsmith.jobs import kubernetes, yaml_text
 from torchsmith.jobs.client import (
     EngineId,
     LineCutter,
     Listed,
+    Output,
     Request,
     Status,
     Submitted,
+    TaskStatus,
     chooser,
     nothing_before,
 )
@@ -78,7 +80,7 @@ class Kubernetes:
         self.place = self._kubectl.context
 
     def _rendered(self, job: Job) -> Rendering:
-        return kubernetes.render((job,))
+        return kubernetes.render(job)
 
     def check(self, request: Request) -> tuple[str, ...]:
         """Refuse what a cluster would refuse, or could never start."""
@@ -121,15 +123,7 @@ class Kubernetes:
         """Where a job is, from its objects and its pods."""
         return self._look(job)[0]
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """What its pods wrote; of a task that is started again, what it writes then."""
         space, _ = _place(job)
 
@@ -137,9 +131,9 @@ class Kubernetes:
             status, pods = self._look(job)
             return pods, status is None or status.state.over
 
-        if follow:
-            return followed(self._kubectl, space, job, look, role, task)
-        return so_far(self._kubectl, space, job, self._pods(job), role, task)
+        if wanted.follow:
+            return followed(self._kubectl, space, job, look, chooser(job, wanted))
+        return so_far(self._kubectl, space, job, self._pods(job), chooser(job, wanted))
 
     def cancel(self, job: Submitted) -> None:
         """Delete its objects, and with them its pods and what they wrote."""
@@ -288,7 +282,7 @@ class Kubeflow(Kubernetes):
     kinds = ("PyTorchJob",)
 
     def _rendered(self, job: Job) -> Rendering:
-        return kubeflow.render((job,))
+        return kubernetes.render_pytorch(job)
 
 
 class KubeflowTrainer(Kubernetes):
@@ -298,7 +292,7 @@ class KubeflowTrainer(Kubernetes):
     kinds = ("TrainJob",)
 
     def _rendered(self, job: Job) -> Rendering:
-        return kubeflow.render_trainer((job,))
+        return kubernetes.render_trainer(job)
 
 
 def _marked(one: Table, token: str) -> dict[str, JsonValue]:
@@ -356,10 +350,13 @@ class _Stream:
 
 
 def so_far(
-    kubectl: Kubectl, space: str, job: Submitted, pods: Sequence[Pod], role: str, task: str
+    kubectl: Kubectl,
+    space: str,
+    job: Submitted,
+    pods: Sequence[Pod],
+    wanted: Callable[[TaskStatus], bool],
 ) -> Iterator[str]:
     """What was written until now, one task after the other."""
-    wanted = chooser(job, role, task)
     for pod in pods:
         if not wanted(pod.task) or not pod.begun:
             continue
@@ -378,15 +375,13 @@ def followed(
     space: str,
     job: Submitted,
     look: Callable[[], tuple[Sequence[Pod], bool]],
-    role: str,
-    task: str,
+    wanted: Callable[[TaskStatus], bool],
 ) -> Iterator[str]:
     """What is written, until `look` says that the job is over and all of it was read.
 
     A connection that breaks is opened again: a pod's log comes from its beginning, and what was
     seen of it is skipped.
     """
-    wanted = chooser(job, role, task)
     cutters: dict[str, LineCutter] = {}
     streams: dict[str, _Stream] = {}
     done: set[str] = set()

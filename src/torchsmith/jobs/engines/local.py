@@ -16,7 +16,7 @@ from torchsmith.engine.disk import write_whole
 from torchsmith.engine.journal import born
 from torchsmith.errors import ClusterError, HostError, UsageError
 from torchsmith.jobs import local, record
-from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
+from torchsmith.jobs.client import EngineId, Listed, Output, Request, Status, Submitted
 from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit
 from torchsmith.programs import call, detach
@@ -54,7 +54,7 @@ class Local:
                 "Install it, or run the job without its image: --to local.",
             )
         kept_here(request.job)
-        return local.render((request.job,), self.container).notes
+        return local.render(request.job, self.container).notes
 
     def submit(self, request: Request, token: str) -> EngineId:
         """Start it; both that it began and that it ended are written by the job itself."""
@@ -123,23 +123,14 @@ class Local:
             tasks=record.tasks(job.kept, job.roles, state),
         )
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """Its output, out of the files its tasks write."""
 
         def over() -> bool:
             status = self.status(job)
             return status is None or status.state.over
 
-        ended = over if follow else None
-        return record.lines(job, role=role, task=task, over=ended, recent=recent)
+        return record.lines(job, wanted, over)
 
     def cancel(self, job: Submitted) -> None:
         """Stop every process of the job: those that hid in another session too."""

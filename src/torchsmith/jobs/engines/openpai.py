@@ -24,6 +24,7 @@ from torchsmith.jobs.client import (
     EngineId,
     LineCutter,
     Listed,
+    Output,
     Request,
     Status,
     Submitted,
@@ -146,7 +147,7 @@ class OpenPai:
     # What the protocols differ in.
 
     def _rendered(self, job: Job) -> Rendering:
-        return render((job,))
+        return render(job)
 
     def _read(self, content: bytes) -> JsonValue:
         return yaml_text.read(content.decode(errors="replace"))
@@ -251,17 +252,9 @@ class OpenPai:
         detail = self._detail(job.id)
         return None if detail is None else status_of(detail)
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """What its tasks wrote; of one that is started again, what it writes then."""
-        mine = chooser(job, role, task)
+        mine = chooser(job, wanted)
         alone = sum(job.roles.values()) == 1
         cutters: dict[tuple[str, str], LineCutter] = {}
         looked_at: set[str] = set()
@@ -270,7 +263,7 @@ class OpenPai:
             if detail is None:
                 raise ClusterError(f"OpenPAI has no job {job.id} any more")
             logs = [log for log in task_logs(detail) if mine(log.task)]
-            over = not follow or status_of(detail).state.over
+            over = not wanted.follow or status_of(detail).state.over
             for log in logs:
                 head = "" if alone else log.task.name
                 for file, place in self._places(log).items():
@@ -368,7 +361,7 @@ class OpenPaiV1(OpenPai):
     engine = "openpai-v1"
 
     def _rendered(self, job: Job) -> Rendering:
-        return render_v1((job,))
+        return render_v1(job)
 
     def _read(self, content: bytes) -> JsonValue:
         value: JsonValue = json.loads(content)

@@ -15,7 +15,7 @@ from pathlib import Path
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, HostError, TookTooLongError, UnansweredError
 from torchsmith.jobs import record, slurm
-from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
+from torchsmith.jobs.client import EngineId, Listed, Output, Request, Status, Submitted
 from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit, state_of, together
 from torchsmith.programs import Answer, call
@@ -193,7 +193,7 @@ class Slurm:
                 "nodes: --set image= --set environment=FOLDER.",
             )
         kept_here(job)
-        return slurm.render((job,)).notes
+        return slurm.render(job).notes
 
     def submit(self, request: Request, token: str) -> EngineId:
         """Hand it to sbatch; its environment is inherited, never written on a command line."""
@@ -256,15 +256,7 @@ class Slurm:
         # It ends badly where nothing is accounted.
         return accounted(done.out) if done.code == 0 else ()
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """Its output, out of the files its tasks write in a folder that all nodes see."""
         asked = -_ASK_S
         ended = False
@@ -277,8 +269,7 @@ class Slurm:
                 asked = time.monotonic()
             return ended
 
-        until = over if follow else None
-        return record.lines(job, role=role, task=task, over=until, recent=recent)
+        return record.lines(job, wanted, over)
 
     def cancel(self, job: Submitted) -> None:
         """Stop it, or take it out of the queue."""
