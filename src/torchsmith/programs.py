@@ -88,10 +88,10 @@ def detach(
 def follow(
     argv: Sequence[str], on_line: OnLine, ending: Ending, env: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run a program to its end and hand its lines on as they come.
+    """Run a program to its end and pass its lines on.
 
-    It is in a group of its own: a Ctrl-C at the terminal reaches it through `ending` only.
-    Should we be killed, the kernel ends it.
+    It has a group of its own: Ctrl-C reaches it through `ending` only. If we are killed, the kernel
+    ends it.
     """
     try:
         process = subprocess.Popen(
@@ -155,10 +155,9 @@ def interrupt(process: subprocess.Popen[str]) -> None:
 
 
 def end_what_runs_inside(process: subprocess.Popen[str]) -> None:
-    """Kill what a program runs in containers, until it gives up by itself.
+    """Kill what a program runs in containers, so that it fails and removes them.
 
-    A build of podman 4.3 that is interrupted leaves its containers behind; one that fails
-    removes them.
+    A build of podman 4.3 that is interrupted leaves its containers behind.
     """
     until = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < until:

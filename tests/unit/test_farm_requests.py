@@ -13,17 +13,20 @@ from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
+from torchsmith.jobs.clients import render
 from torchsmith.jobs.farm.attempt import Attempt
 from torchsmith.jobs.farm.request import (
     Resources,
+    Wanted,
     attempt_folder,
     cpus_and_memory,
+    farm_folder,
     job_name,
+    snapshot,
     variant_job,
     variant_jobs,
+    wanted,
 )
-from torchsmith.jobs.farm.snapshot import Wanted, farm_folder, snapshot, wanted
-from torchsmith.jobs.render import render
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan
 from torchsmith.plan.subset import build_only, shipping

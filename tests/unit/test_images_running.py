@@ -10,7 +10,6 @@ import pytest
 
 from torchsmith.errors import HostError, TorchsmithError, UsageError
 from torchsmith.images.attached import Ended, explained
-from torchsmith.images.find import ENGINES
 from torchsmith.images.starting import (
     USUAL_BATCH,
     Loading,
@@ -29,6 +28,7 @@ from torchsmith.images.starting import (
     user_words,
     withheld,
 )
+from torchsmith.images.tools import TOOLS
 
 pytestmark = pytest.mark.unit
 
@@ -177,7 +177,7 @@ def test_a_bus_error_is_known_by_its_code_and_by_its_words() -> None:
 
 def test_a_dry_run_needs_no_image() -> None:
     # An engine that knows no image at all.
-    engine = ENGINES["podman"]("/bin/false", "5.0", {})
+    engine = TOOLS["podman"]("/bin/false", "5.0", {})
     wish = Wish(what="lab/torch:2.6", command=("python",), gpus="none")
     ready = prepared(engine, wish, None, terminal=False, piped=False, dry_run=True)
     assert ready.words[-2:] == ("lab/torch:2.6", "python")
@@ -190,7 +190,7 @@ def test_an_image_says_itself_how_much_shared_memory_it_wants(tmp_path: Path) ->
     answer = json.dumps([{"Id": "1", "Config": {"Labels": {"dev.torchsmith.shm-size": "3M"}}}])
     podman.write_text(f"#!/bin/sh\necho '{answer}'\n", encoding="utf-8")
     podman.chmod(0o755)
-    engine = ENGINES["podman"](str(podman), "5.0", {})
+    engine = TOOLS["podman"](str(podman), "5.0", {})
     wish = Wish(what="lab:alice", command=("python",), gpus="none")
     ready = prepared(engine, wish, None, terminal=False, piped=False)
     assert ready.shm == 3 << 20

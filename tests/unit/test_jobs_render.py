@@ -12,9 +12,9 @@ import yaml
 from tests.unit.conftest import Run
 
 from torchsmith.errors import UsageError
+from torchsmith.jobs.clients import RENDERINGS, render
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Rendering
-from torchsmith.jobs.render import ENGINES, render
 from torchsmith.recipe import job as written
 from torchsmith.recipe.job import Kubernetes, Slurm
 from torchsmith.recipe.presets import find_preset
@@ -61,7 +61,7 @@ def test_tasks_meet_where_each_engine_has_the_first(
     assert "nccl" in text
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", RENDERINGS)
 def test_a_plain_job_has_no_launcher(tmp_path: Path, engine: str) -> None:
     text = text_of(tmp_path, HEAD + ROLE + PLAIN, engine, "role.tasks=1")
     assert "torchrun" not in text
@@ -89,7 +89,7 @@ def test_roles_of_a_distributed_job_have_ranks_one_after_the_other(tmp_path: Pat
     assert '--nnodes=5 --nproc-per-node=1 --node-rank="$((2 + SLURM_PROCID))"' in text
 
 
-@pytest.mark.parametrize("engine", sorted(set(ENGINES) - {"openpai-v1"}))
+@pytest.mark.parametrize("engine", sorted(set(RENDERINGS) - {"openpai-v1"}))
 def test_a_secret_is_only_ever_referred_to(tmp_path: Path, engine: str) -> None:
     text = text_of(
         tmp_path,
@@ -206,7 +206,7 @@ def example(field: str) -> str:
     [
         (field, engine)
         for field in fields()
-        for engine in ENGINES
+        for engine in RENDERINGS
         # Those variables are its own.
         if field != "openpai_env" or not engine.startswith("openpai")
     ],
@@ -247,7 +247,7 @@ OTHER: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", RENDERINGS)
 @pytest.mark.parametrize(
     "field",
     [

@@ -58,10 +58,7 @@ _SECTIONS: dict[str, dict[str, str]] = {
 
 
 def command_line(words: Sequence[str] = ()) -> App:
-    """The command line; of the commands only the one that the words name, where they do.
-
-    Reading the options of all of them takes as long as planning a recipe.
-    """
+    """The command line; with words, only the command that they name: reading all takes long."""
     app = App(
         HELP,
         name="torchsmith",

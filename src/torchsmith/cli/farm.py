@@ -73,11 +73,16 @@ def run(
 
     from torchsmith.cli.show_farm import display
     from torchsmith.engine.journals import share
-    from torchsmith.jobs.clients import client_for
+    from torchsmith.jobs.clients import client_for, render
     from torchsmith.jobs.farm.farm import Farm
-    from torchsmith.jobs.farm.request import Resources, cpus_and_memory, variant_jobs
-    from torchsmith.jobs.farm.snapshot import farm_folder, snapshot, wanted
-    from torchsmith.jobs.render import render
+    from torchsmith.jobs.farm.request import (
+        Resources,
+        cpus_and_memory,
+        farm_folder,
+        snapshot,
+        variant_jobs,
+        wanted,
+    )
     from torchsmith.jobs.submissions import Submissions
     from torchsmith.recipe.compose import compose
 

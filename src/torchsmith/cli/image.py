@@ -12,8 +12,8 @@ from torchsmith.cli.help import App
 from torchsmith.cli.output import answer, print_json, show_files, tell, write_tree
 
 if TYPE_CHECKING:
-    from torchsmith.images.engine import Engine
     from torchsmith.images.reference import Reference
+    from torchsmith.images.tools import ContainerTool
 
 
 app = App("Build, push, pull and write down container images.")
@@ -66,8 +66,8 @@ def build(
     from torchsmith.engine.preflight import ensure_platform, ensure_programs
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
-    from torchsmith.images.find import find_engine
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
+    from torchsmith.images.tools import find_tool
     from torchsmith.recipe.compose import with_training
     from torchsmith.toolchain.packages import ensure_packages
 
@@ -89,7 +89,7 @@ def build(
         from torchsmith.cli.show_build import show_dry_run
         from torchsmith.engine.runner import outlook
 
-        find_engine(engine)
+        find_tool(engine)
         ahead = outlook(plan, root, project=project, work=work, only=wanted)
         show_dry_run(ahead, json=json)
         return
@@ -129,9 +129,9 @@ def wheels(
 ) -> None:
     """Take the wheels out of an image."""
     from torchsmith.images.build import extract_wheels
-    from torchsmith.images.find import find_engine
+    from torchsmith.images.tools import find_tool
 
-    paths = [str(path) for path in extract_wheels(find_engine(engine), image, output)]
+    paths = [str(path) for path in extract_wheels(find_tool(engine), image, output)]
     answer({"wheels": paths}, "\n".join(paths), json=json)
 
 
@@ -156,13 +156,13 @@ def push(
     """
     from dataclasses import asdict
 
-    from torchsmith.images.find import find_engine
+    from torchsmith.images.tools import find_tool
     from torchsmith.images.transfer import push_all, targets
 
     recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
     wanted = targets(what, to, recipe)
     done = push_all(
-        find_engine(engine),
+        find_tool(engine),
         wanted,
         store=store,
         recipe=what if recipe else "",
@@ -193,12 +193,12 @@ def pull(
     json: wishes.Json = False,
 ) -> None:
     """Pull an image by tag or digest; --verify compares it with a recipe."""
-    from torchsmith.images.find import find_engine
     from torchsmith.images.reference import at_registry
+    from torchsmith.images.tools import find_tool
     from torchsmith.images.transfer import pull_recorded
 
     place = at_registry(name)
-    found = find_engine(engine, runs=verify is not None)
+    found = find_tool(engine, runs=verify is not None)
     done = pull_recorded(found, place, store=store, insecure=insecure, on_line=tell)
     if json and verify is None:
         print_json({"name": done.name, "digest": done.digest, "id": done.info.id})
@@ -208,7 +208,7 @@ def pull(
         _verify(found, place.at(done.digest), verify, json=json)
 
 
-def _verify(engine: Engine, image: Reference, recipe: Path, *, json: bool) -> None:
+def _verify(engine: ContainerTool, image: Reference, recipe: Path, *, json: bool) -> None:
     from torchsmith.cli.verify import show_report
     from torchsmith.images.inside import verify_image
     from torchsmith.plan.expects import expected

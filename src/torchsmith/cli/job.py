@@ -58,9 +58,8 @@ def submit(
     json: wishes.Json = False,
 ) -> None:
     """Hand a job to the engine that runs it; with --wait or --follow, ends with 12 if it fails."""
-    from torchsmith.jobs.clients import client_for, engine_for
+    from torchsmith.jobs.clients import client_for, engine_for, render
     from torchsmith.jobs.files import load_jobs
-    from torchsmith.jobs.render import render
     from torchsmith.jobs.submit import check
     from torchsmith.jobs.submit import submit as submitted
 
@@ -182,8 +181,8 @@ def render(
     json: wishes.Json = False,
 ) -> None:
     """Write a job as the native request of an engine; nothing is submitted."""
+    from torchsmith.jobs.clients import render as rendered
     from torchsmith.jobs.files import load_jobs
-    from torchsmith.jobs.render import render as rendered
 
     made = rendered(load_jobs(job, change or (), name or ()), to)
     if json:

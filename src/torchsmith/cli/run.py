@@ -51,9 +51,9 @@ def run(
     import shlex
 
     from torchsmith.images.attached import explained, run_attached
-    from torchsmith.images.find import find_engine
-    from torchsmith.images.names import one_image
+    from torchsmith.images.select import one_image
     from torchsmith.images.starting import Wish, prepared
+    from torchsmith.images.tools import find_tool
 
     if json and not dry_run:
         raise UsageError("--json needs --dry-run", "What runs in the image writes its own output.")
@@ -61,7 +61,7 @@ def run(
     if recipe is not None:
         # What the recipe lacks is said first: no engine on this machine would mend it.
         one_image(recipe)
-    found = find_engine(engine, runs=True)
+    found = find_tool(engine, runs=True)
     ready = prepared(
         found,
         Wish(

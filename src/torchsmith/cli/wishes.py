@@ -63,7 +63,7 @@ def _size(text: str | None) -> str | None:
 def _engine(name: str) -> str:
     """Refuse a container tool that nobody knows before anything else is done."""
     if name:
-        from torchsmith.images.find import check_name
+        from torchsmith.images.tools import check_name
 
         check_name(name)
     return name

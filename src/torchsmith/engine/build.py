@@ -79,9 +79,9 @@ def bundle(
     elsewhere: Host | None = None,
     on_event: OnEvent = lambda _: None,
 ) -> Manifest:
-    """Bring every source and Python package of a plan; write them, with patches, into one file.
+    """Fetch what a plan takes from elsewhere, and write it into one file.
 
-    `elsewhere` is the machine the packages are for, if it is not this one.
+    `elsewhere` is the machine it is for, if not this one.
     """
     sources = fetching(plan)
     fetches = sources.steps
@@ -197,11 +197,11 @@ def build(
     on_event: OnEvent = lambda _: None,
     on_memory: Callable[[MemoryEvent], None] = lambda _: None,
 ) -> RunResult:
-    """Do what is left to do of a plan, its compilers held to a memory budget.
+    """Run what is left of a plan, its compilers held to a memory budget.
 
-    `project` is the recipe's folder, which some steps read; `wheels` is a folder that is all
-    pip may take packages from; `jobs` and `memory` bound the compilers, by default every core
-    and the memory there is. With its `command` kept, a stopped run can go on from the portal.
+    `project` is the recipe's folder; from the folder `wheels`, if named, pip takes all its
+    packages. `jobs` and `memory` bound the compilers. With its `command` kept, a stopped run can go
+    on from the portal.
     """
     store.ensure_ours()
     place = work or default_work(store, plan)
@@ -300,10 +300,10 @@ def build(
 
 
 def deliver(files: Iterable[Path], folder: Path) -> list[Path]:
-    """Put files into a folder, each with the documents beside it; where they lie there.
+    """Link or copy files, each with its documents, into a folder; return where they lie.
 
-    A link where that is safe, else a copy; an older file of the same name is replaced whole. What
-    is no file (the folder of a library) stays where it was made.
+    A file replaces its older self whole. What is no file (the folder of a library) stays where it
+    was made.
     """
     there: list[Path] = []
     for file in files:

@@ -32,11 +32,7 @@ MEMORY = "memory.jsonl"
 
 
 class CompileRecord(msgspec.Struct, frozen=True):
-    """One compile or link, of a run on so many `cores`.
-
-    `began` and `ended` are seconds since 1970, `peak` is bytes; `output` is the path of what it
-    makes.
-    """
+    """A compile or link on so many `cores`; times are seconds since 1970, `peak` is bytes."""
 
     file: str
     began: float
@@ -49,10 +45,7 @@ class CompileRecord(msgspec.Struct, frozen=True):
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened to a compile, and when (seconds since 1970); sizes in bytes.
-
-    The first line of a run, "limits", says what all of them together may use.
-    """
+    """What happened to a compile, and when; "limits" says what all of them may use."""
 
     kind: Literal["limits", "waits", "runs", "ended"]
     at: float

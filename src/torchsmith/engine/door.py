@@ -55,14 +55,13 @@ _FRESH_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a recipe is to be planned; every field is a choice of the person who asks.
+    """How a person wants a recipe planned.
 
-    `here` builds on this machine itself whatever distribution the recipe names. With `some`, the
-    variants that can exist are enough. `elsewhere` says that another machine will run it: its
-    network and files cannot be looked at from here. Unless it `must` run, files that the recipe
-    names may be missing. With `online`, steps may use the network that would have none. With
-    `lock`, they take what a lock beside the recipe names and nothing else. `tool`, `network` and
-    `layers` are for the program that makes images.
+    `here`: build on this machine, whatever distribution the recipe names. `some`: the variants that
+    can exist are enough. `elsewhere`: another machine will run it, whose network and files cannot
+    be seen from here. Unless it `must` run, files that the recipe names may be missing. `online`:
+    steps that need no network may use it. `lock`: steps take what the lock beside the recipe names
+    and nothing else. `tool`, `network` and `layers` are for building images.
     """
 
     variant: str = ""
@@ -103,10 +102,7 @@ def resolutions(
     some: bool = False,
     reachable: Callable[[Recipe], Recipe] = lambda recipe: recipe,
 ) -> list[Resolution]:
-    """Every variant of a recipe with all choices made, or the one that is named.
-
-    `reachable` gives the recipe of a variant a source that can be fetched from here.
-    """
+    """Every variant with all choices made, or the one named; `reachable` changes sources."""
     facts = shipped()
     variants = [named(loaded.recipe, variant)] if variant else expand(loaded.recipe)
     outcomes = [
@@ -258,10 +254,9 @@ def with_same_batches(plan: Plan) -> Plan:
 
 
 def keyed(plan: Plan, project: Path, *, must: bool = True) -> Plan:
-    """The plan with keys that know what lies in the recipe's own folder.
+    """The plan with keys that cover the files of the recipe's folder.
 
-    What is built of a folder there is built in the tree of the time before. Unless it `must` be
-    there, what is missing counts as empty.
+    Unless one `must` be there, a missing file counts as empty.
     """
     read: dict[str, str] = {}
     for name in sorted({name for step in plan.steps for name in step.reads}):
@@ -286,9 +281,9 @@ def tree_name(step: Step) -> str:
 def from_bundle(plan: Plan, bundle: Path) -> Plan:
     """The plan with every source taken out of a bundle.
 
-    Keys stay where the bundle proves that a source is what the recipe pins, or the lock knows it.
-    Any other source, and what pip finds there, is whatever somebody put into the file: what is
-    made of it has keys of its own, and its provenance says that it came from a bundle.
+    A step keeps its key where the bundle proves that its source is what the recipe pins, or the
+    lock knows it. Other sources, and what pip finds there, get keys of their own, and the
+    provenance says that they came from a bundle.
     """
     # Reading one takes imports that no other plan needs.
     from torchsmith.engine.wheels import TREE

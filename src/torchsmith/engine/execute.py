@@ -88,8 +88,7 @@ def origins(steps: Sequence[Step]) -> dict[str, Step]:
 def build_date(step: Step, fetches: Mapping[str, Step], store: Store, work: WorkFolder) -> int:
     """Seconds since 1970 for SOURCE_DATE_EPOCH.
 
-    It is read off the source once and kept by the source's key: the tree may be dropped from
-    the store before the compilation is gone on with, and its bytes must not depend on that.
+    Read off the source once and kept by its key: the tree may be gone when the compilation goes on.
     """
     fetch = fetches.get(step.id)
     if fetch is None:
@@ -124,9 +123,9 @@ def _engine_is_full() -> DiskFullError:
 
 @contextlib.contextmanager
 def _own_temporary(step: Step, env: dict[str, str]) -> Iterator[None]:
-    """Have a step that runs a project's own code write its temporary files where no other looks.
+    """Give a step that runs a project's own code a temporary folder of its own.
 
-    Not in the work folder, whose name may be too long for the sockets that programs put there.
+    Not in the work folder, whose name may be too long for sockets.
     """
     if step.place.inside or step.kind not in STRANGERS:
         yield
@@ -222,10 +221,10 @@ class Executor:
             self._take_turn(step, own)
 
     def _take_turn(self, step: Step, where: str) -> bool:
-        """Run a step when nobody else does; whether that is settled.
+        """Run a step once nobody else does; return whether that is settled.
 
-        Whoever makes something that works in any place is waited for; what works only in the
-        place it is made for (an environment) is made in each, and several make theirs at once.
+        A result that works in any place is waited for. One that works only where it is made (an
+        environment) is made in each place, by several at once.
         """
         lock = self.store.key_lock(step.key, where)
         with room(self.store.root):

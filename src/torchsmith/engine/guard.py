@@ -63,10 +63,7 @@ def guard(
     on_event: events.OnEvent = lambda _: None,
     on_memory: Callable[[MemoryEvent], None] = lambda _: None,
 ) -> None:
-    """Run a command, its compilers held to a memory budget.
-
-    Raises StepFailed, with the command's own exit code, if it ends badly.
-    """
+    """Run a command, its compilers held to a memory budget; StepFailed has its exit code."""
     _ensure_program(command)
     store.ensure_ours()
     redactor = Redactor(value for name, value in os.environ.items() if is_secret_name(name))

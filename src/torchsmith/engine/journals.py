@@ -105,10 +105,9 @@ class SharedJournal(Journal):
 
     @contextlib.contextmanager
     def _as_it_was(self, path: Path) -> Iterator[Journal]:
-        """A journal whose host died writing, as it was before that: taken back in a copy.
+        """A copy of a journal whose host died writing, rolled back to before.
 
-        In the file itself that is for the host to do when it is back: whether it has died is more
-        than a reader knows.
+        The file itself is for that host to mend: a reader cannot know that it is dead.
         """
         with temporary_folder("journal") as folder:
             for name in (f"{path.name}-journal", path.name):

@@ -78,10 +78,7 @@ class Lock:
             os.close(descriptor)
 
     def _open(self) -> int | None:
-        """Open the lock's file; None if something else lay in its place, which is gone now.
-
-        A link, or a second name of another file, would have that file overwritten.
-        """
+        """Open the lock's file; None if it was a link or a second name, which is removed."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self.path, flags, 0o644)
@@ -302,10 +299,10 @@ class Lease(Lock):
         return self._mine is not None and self._chain()[0] != self._mine
 
     def _chain(self) -> tuple[_Claim | None, list[Path]]:
-        """Who has the lease, and the files that lead there, the next holder's name behind.
+        """Who has the lease, and the files that lead there, with the next holder's name behind.
 
-        A dead holder's name is never removed, only followed by its successor's, in a file called
-        after it: of two that find it dead, one makes that file.
+        A dead holder's name stays; its successor's is in a file called after it, which one alone
+        can make.
         """
         path, last = self._file, None
         chain = [path]

@@ -144,9 +144,9 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended: a negative status is a signal; `peak_rss` in bytes.
+    """How a script ended; a negative status is a signal.
 
-    `lost` says that its container was gone before it could tell.
+    `lost`: its container was gone too soon.
     """
 
     status: int
@@ -211,10 +211,7 @@ def run_script(
     grace: float = GRACE_S,
     vessel: Vessel | None = None,
 ) -> Outcome:
-    """Run what runs a script to its end, or until told to stop.
-
-    With `vessel` that is a container, which is ended with it.
-    """
+    """Run a script to its end, or until told to stop; a `vessel` is a container, ended with it."""
     began = time.monotonic()
     lost = False
     with room(log.parent), log.open("ab", buffering=0) as file:
@@ -289,11 +286,11 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def heeding_signals() -> Iterator[None]:
+def heeding_signals(*more: signal.Signals) -> Iterator[None]:
     """Raise where a signal would end us on the spot and leave a program behind."""
 
-    def heard(number: int) -> None:
+    def stop(number: int) -> None:
         raise InterruptedRunError(number)
 
-    with hearing(_SIGNALS, heard):
+    with hearing((*_SIGNALS, *more), stop):
         yield

@@ -76,13 +76,11 @@ def run_plan(
     cores: int | None = None,
     containers: Containers | None = None,
 ) -> RunResult:
-    """Do what is left to do of a plan.
+    """Do what is left of a plan.
 
-    `environment` is taken as given; without it the caller's is used, less what would change a
-    build unseen. `fresh` compiles in new trees only. `recipe` and `host` are words
-    for the journal; `cores` is what compilations may use, for saying how long they take;
-    `containers` is what steps see that run in one.
-    Raises StepFailed, DiskFullError or InterruptedRunError; the same call then goes on.
+    `environment` is taken as it is; by default it is the caller's without what would change a build
+    unseen. `fresh` compiles in new trees. `recipe` and `host` are noted in the journal. After
+    StepFailed, DiskFullError or InterruptedRunError the same call goes on.
     """
     steps = choose(plan, only)
     base = inherited_environment() if environment is None else dict(environment)
@@ -127,19 +125,12 @@ class _Run:
         base: Mapping[str, str],
         cores: int,
     ) -> None:
-        self.plan = plan
-        self.cores = cores
-        self.steps = steps
+        self.plan, self.steps, self.only, self.cores, self.base = plan, steps, only, cores, base
         self.by_id = {step.id: step for step in steps}
-        self.reads = readings(steps)
-        self.needs = closures(steps)
-        self.only = only
+        self.reads, self.needs = readings(steps), closures(steps)
         self.finals = final_steps(steps, only)
-        self.executor = executor
-        self.recorder = recorder
-        self.store = executor.store
-        self.work = executor.work
-        self.base = base
+        self.executor, self.recorder = executor, recorder
+        self.store, self.work = executor.store, executor.work
         self.artifacts: dict[str, tuple[Path, ...]] = {}
 
     @property
@@ -300,10 +291,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The steps of a run in order; `expected` has those that would be run, by their ids.
-
-    A step that is neither stored nor expected is needed by nothing that would be run.
-    """
+    """The steps of a run, those `stored`, and those `expected` to run; nothing needs the others."""
 
     steps: tuple[Step, ...]
     stored: frozenset[str]

@@ -76,9 +76,9 @@ _PAUSE_S = 0.5
 def follow_run(
     journal: Journal, run: str, step: str | None = None, pause: float = _PAUSE_S
 ) -> Iterator[str]:
-    """The lines of a run's steps, or of one step, as they are written; ends with the run.
+    """The lines of a run's steps, or of one, as they are written, until the run ends.
 
-    A line of torchsmith's own before each step says which it is, and how it ended.
+    A line `== STEP` says which step follows, and how it ended.
     """
     read: dict[str, int] = {}
     told: dict[str, str] = {}

@@ -45,12 +45,11 @@ def locked(plan: Plan, resolution: Resolution) -> list[str]:
 def gather(
     plan: Plan, folder: Path, more: Iterable[str] = (), elsewhere: Host | None = None
 ) -> int:
-    """Put a wheel of every package a plan asks pip for into a folder; how many there are.
+    """Put a wheel of every package a plan asks pip for into a folder; return how many there are.
 
-    Each variant's own Python chooses them, since wheels are made for one; what has no wheel is
-    built into one here. `more` are requirements of libraries that are yet to be built. For a
-    machine `elsewhere`, and for a variant of another platform than this one's, they must all exist
-    as wheels; what that machine has beside its torch stays out.
+    Each variant's own Python chooses them; what has no wheel is built. `more` are requirements of
+    libraries that are yet to be built. For a machine `elsewhere` or of another platform, all must
+    exist as wheels, and what it has beside its torch stays out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = tuple(dict.fromkeys(more))

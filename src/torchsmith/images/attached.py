@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from torchsmith.diagnose.diagnose import diagnose
 from torchsmith.engine.process import Stop
 from torchsmith.errors import NoContainerToolError
-from torchsmith.images.engine import Engine
 from torchsmith.images.starting import shown
+from torchsmith.images.tools import ContainerTool
 
 # Lines of a program that failed: enough to know its failure again.
 _LINES = 400
@@ -50,13 +50,13 @@ class Ended:
     lines: tuple[str, ...] = ()
 
 
-def run_attached(engine: Engine, words: Sequence[str], *, terminal: bool) -> Ended:
+def run_attached(tool: ContainerTool, words: Sequence[str], *, terminal: bool) -> Ended:
     """Run the words of a `run` to their end; afterwards there is no such container."""
     name = f"torchsmith-{secrets.token_hex(6)}"
-    command = engine.command(words[0], "--name", name, *words[1:])
+    command = tool.command(words[0], "--name", name, *words[1:])
     guard = subprocess.Popen(
-        ["sh", "-c", _GUARD, "guard", *engine.command("rm", "--force", name)],
-        env=engine.environ,
+        ["sh", "-c", _GUARD, "guard", *tool.command("rm", "--force", name)],
+        env=tool.environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -66,23 +66,23 @@ def run_attached(engine: Engine, words: Sequence[str], *, terminal: bool) -> End
     assert guard.stdin is not None
     stop = Stop()
     with guard, stop.on_signals():
-        client = _start(command, engine, words, terminal)
+        client = _start(command, tool, words, terminal)
         guard.stdin.write(f"{client.pid}\n".encode())
         code = _wait(client, stop, terminal)
         lines: tuple[str, ...] = ()
         if code and not stop.signal:
-            lines = _last_lines(engine, name)
+            lines = _last_lines(tool, name)
         guard.stdin.write(b"done\n")
     return Ended(code, lines)
 
 
 def _start(
-    command: list[str], engine: Engine, words: Sequence[str], terminal: bool
+    command: list[str], tool: ContainerTool, words: Sequence[str], terminal: bool
 ) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             command,
-            env=engine.environ,
+            env=tool.environ,
             stdin=None if "--interactive" in words else subprocess.DEVNULL,
             # At a terminal it has to be in the foreground; elsewhere a Ctrl-C would reach the
             # program twice, once through us.
@@ -90,7 +90,7 @@ def _start(
         )
     except OSError as error:
         raise NoContainerToolError(
-            f"{engine.name} cannot be started: {error.strerror}", "Is it installed?"
+            f"{tool.name} cannot be started: {error.strerror}", "Is it installed?"
         ) from None
 
 
@@ -113,8 +113,8 @@ def _wait(client: subprocess.Popen[bytes], stop: Stop, terminal: bool) -> int:
             client.send_signal(signal.SIGKILL)
 
 
-def _last_lines(engine: Engine, name: str) -> tuple[str, ...]:
-    said = engine.try_("logs", "--tail", str(_LINES), name)
+def _last_lines(tool: ContainerTool, name: str) -> tuple[str, ...]:
+    said = tool.try_("logs", "--tail", str(_LINES), name)
     return tuple(f"{said.out}\n{said.err}".splitlines()) if said.code == 0 else ()
 
 

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from torchsmith.engine.disk import room
 from torchsmith.engine.made_images import MadeImage, note
-from torchsmith.engine.reach import certificates, pip_conf
+from torchsmith.engine.places import certificates, pip_conf
 from torchsmith.errors import ContainerToolError, OutputError, TorchsmithError, UsageError
-from torchsmith.images.engine import Build, Engine, ImageInfo, Secret
-from torchsmith.images.find import find_engine
 from torchsmith.images.select import numbers_here
+from torchsmith.images.tools import Build, ContainerTool, ImageInfo, Secret, find_tool
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.render.dockerfile import WHEELS_IMAGE_LABEL, WHEELS_LABEL
 from torchsmith.plan.render.instructions import SECRETS_FOLDER
@@ -37,10 +36,10 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
     """Build what a task describes, note what came of it, and return that."""
     context = Path(task.context)
     args = numbers_here(task.caller)
-    engine = find_engine(task.engine, runs=task.base)
-    if task.base and task.cache and (there := engine.find(task.name)) is not None:
+    tool = find_tool(task.engine, runs=task.base)
+    if task.base and task.cache and (there := tool.find(task.name)) is not None:
         # Its name says what it was made of.
-        return _noted(task, engine, there)
+        return _noted(task, tool, there)
     if task.wheels:
         wheels = sorted(Path().glob(task.wheels))
         if not wheels:
@@ -51,7 +50,7 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
         put_wheels(wheels, context)
     put_project_files(task.reads, project, context)
     with temporary_folder("pip") as private:
-        return _built(task, engine, args, secrets_of(task, private), say)
+        return _built(task, tool, args, secrets_of(task, private), say)
 
 
 def secrets_of(task: ImageTask, private: Path) -> tuple[Secret, ...]:
@@ -68,7 +67,7 @@ def secrets_of(task: ImageTask, private: Path) -> tuple[Secret, ...]:
 
 def _built(
     task: ImageTask,
-    engine: Engine,
+    tool: ContainerTool,
     args: Mapping[str, str],
     secrets: tuple[Secret, ...],
     say: OnLine,
@@ -86,16 +85,16 @@ def _built(
         cache=task.cache,
     )
     try:
-        identity = engine.build(wanted, say)
+        identity = tool.build(wanted, say)
     except ContainerToolError as error:
-        raise explained(error, engine, wanted) from None
-    return _noted(task, engine, engine.inspect(identity))
+        raise explained(error, tool, wanted) from None
+    return _noted(task, tool, tool.inspect(identity))
 
 
-def _noted(task: ImageTask, engine: Engine, info: ImageInfo) -> MadeImage:
+def _noted(task: ImageTask, tool: ContainerTool, info: ImageInfo) -> MadeImage:
     """Leave word of an image for whoever uses it."""
     digest = next((text.partition("@")[2] for text in info.digests), "")
-    made = MadeImage(task.name, info.id, digest, engine.name, info.layers, info.bytes)
+    made = MadeImage(task.name, info.id, digest, tool.name, info.layers, info.bytes)
     note(Path(task.record), made)
     return made
 
@@ -165,21 +164,21 @@ def bases(file: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def explained(error: ContainerToolError, engine: Engine, wanted: Build) -> TorchsmithError:
+def explained(error: ContainerToolError, tool: ContainerTool, wanted: Build) -> TorchsmithError:
     """The error a person is shown for a build that failed."""
     said = "\n".join(error.said[-40:])
     if _NO_ROOM.search(said):
         # As the C library says it, by which a full disk is known.
         return ContainerToolError(
-            f"No space left on device, where {engine.name} keeps its images",
-            f"`{engine.name} system df` says what takes it; `{engine.name} system prune` frees it.",
+            f"No space left on device, where {tool.name} keeps its images",
+            f"`{tool.name} system df` says what takes it; `{tool.name} system prune` frees it.",
             error.said,
         )
-    absent = [name for name in bases(wanted.file) if not _has_image(engine, name)]
+    absent = [name for name in bases(wanted.file) if not _has_image(tool, name)]
     if absent and _NOT_BROUGHT.search(said):
         return ContainerToolError(
             f"the base image {absent[0]} is not here and could not be brought: {error.said[-1]}",
-            f"Is the name right? `{engine.name} pull {absent[0]}` tries it alone; "
+            f"Is the name right? `{tool.name} pull {absent[0]}` tries it alone; "
             "image.base in the recipe names another.",
             error.said,
         )
@@ -191,22 +190,22 @@ def explained(error: ContainerToolError, engine: Engine, wanted: Build) -> Torch
             error.said,
         )
     return ContainerToolError(
-        f"{engine.name} could not build {wanted.tag}",
+        f"{tool.name} could not build {wanted.tag}",
         "The lines before this one say why; layers that are done are kept for the next try.",
         error.said,
     )
 
 
-def _has_image(engine: Engine, image: str) -> bool:
+def _has_image(tool: ContainerTool, image: str) -> bool:
     try:
-        return engine.find(image) is not None
+        return tool.find(image) is not None
     except ContainerToolError:
         return False
 
 
-def _holder(engine: Engine, image: str) -> tuple[str, str]:
+def _holder(tool: ContainerTool, image: str) -> tuple[str, str]:
     """The image that holds the wheels, and where in it."""
-    labels = engine.inspect(image).labels
+    labels = tool.inspect(image).labels
     if place := labels.get(WHEELS_LABEL):
         return image, place
     sibling = labels.get(WHEELS_IMAGE_LABEL, "")
@@ -215,7 +214,7 @@ def _holder(engine: Engine, image: str) -> tuple[str, str]:
             f"{image} holds no wheels that torchsmith built",
             "Images of a recipe that builds something are; this one has what was published.",
         )
-    found = engine.find(sibling)
+    found = tool.find(sibling)
     if found is None:
         raise ContainerToolError(
             f"{image} has its wheels installed; the image that keeps them, {sibling}, is not here",
@@ -224,9 +223,9 @@ def _holder(engine: Engine, image: str) -> tuple[str, str]:
     return sibling, found.labels.get(WHEELS_LABEL, "/")
 
 
-def extract_wheels(engine: Engine, image: str, output: Path) -> list[Path]:
+def extract_wheels(tool: ContainerTool, image: str, output: Path) -> list[Path]:
     """Write the wheels of an image into a folder, each whole or not at all."""
-    holder, place = _holder(engine, image)
+    holder, place = _holder(tool, image)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -237,7 +236,7 @@ def extract_wheels(engine: Engine, image: str, output: Path) -> list[Path]:
         stack.enter_context(room(output))
         # Beside their target, so that a rename brings them there.
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=output, prefix=".wheels-"))
-        engine.copy_out(holder, f"{place.rstrip('/')}/.", Path(folder))
+        tool.copy_out(holder, f"{place.rstrip('/')}/.", Path(folder))
         found = sorted(Path(folder).rglob("*.whl"))
         made = [wheel.replace(output / wheel.name) for wheel in found]
     if not made:

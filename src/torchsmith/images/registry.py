@@ -50,10 +50,7 @@ class Manifest(Struct, frozen=True):
 
 
 class Registry:
-    """One registry, asked as the engine would ask it: same login, same certificates.
-
-    `insecure` also takes plain HTTP and any certificate, as is safe on this machine itself.
-    """
+    """One registry, asked as the container tool would; `insecure`: plain HTTP, any certificate."""
 
     def __init__(self, host: str, login: Login | None, *, insecure: bool = False) -> None:
         self.host = host
@@ -240,9 +237,9 @@ class Login:
     password: str = field(repr=False)
 
 
-def find_login(engine: str, registry: str, repository: str = "") -> Login | None:
+def find_login(tool: str, registry: str, repository: str = "") -> Login | None:
     """Return what an engine would log in with; None where it would not."""
-    for path in login_files(engine):
+    for path in login_files(tool):
         table = _read_logins(path)
         for key in _keys(registry, repository):
             if login := _from_helper(table, key) or _from_file(table, key):
@@ -250,11 +247,11 @@ def find_login(engine: str, registry: str, repository: str = "") -> Login | None
     return None
 
 
-def login_files(engine: str) -> Iterator[Path]:
+def login_files(tool: str) -> Iterator[Path]:
     """Where an engine keeps its logins, in the order it looks."""
     home = Path.home()
     docker = Path(os.environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
-    if engine == "docker":
+    if tool == "docker":
         yield docker
         return
     # containers-auth.json(5)

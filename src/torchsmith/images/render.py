@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from torchsmith.errors import UsageError
-from torchsmith.images.names import RecipeImage, at_recipes_registry, recipe_images
+from torchsmith.images.select import RecipeImage, at_recipes_registry, recipe_images
 from torchsmith.jobs import yaml_text
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.apptainer import from_image, from_wheels

@@ -20,9 +20,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from torchsmith.errors import HostError, UsageError
 from torchsmith.host.limits import read_memory, read_shm
-from torchsmith.images.engine import Engine
-from torchsmith.images.names import one_image
 from torchsmith.images.reference import reference
+from torchsmith.images.select import one_image
+from torchsmith.images.tools import ContainerTool
 from torchsmith.plan.render.dockerfile import SHM_LABEL
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import TimeZone
@@ -89,10 +89,9 @@ def shown(count: int) -> str:
 
 
 def shm_bytes(asked: str | None, usual: str, memory: int | None) -> int:
-    """The size of /dev/shm in bytes: what was asked for, or the usual one where it fits.
+    """The size of /dev/shm: the one asked for, or the usual one, at most half of the memory.
 
-    More of it than there is memory would not be refused by the kernel: the programs that fill it
-    are killed instead. So it is refused here; what nobody asked for is made smaller.
+    The kernel would not refuse more than there is, but kill the programs that fill it.
     """
     if asked is not None:
         wanted = parse_size("--shm-size", asked)
@@ -167,7 +166,7 @@ class Ready:
 
 
 def prepared(
-    engine: Engine,
+    tool: ContainerTool,
     wish: Wish,
     recipe: Recipe | None,
     *,
@@ -175,15 +174,12 @@ def prepared(
     piped: bool,
     dry_run: bool = False,
 ) -> Ready:
-    """Check every wish, and choose what none was uttered about.
-
-    The image has to be there, unless the words are only to be shown.
-    """
+    """Check every option and choose the others; the image must be there unless it is a dry run."""
     memory = parse_size("--memory", wish.memory) if wish.memory is not None else None
     machine, _ = read_memory()
     room = min((amount for amount in (memory, machine) if amount is not None), default=None)
     image = one_image(recipe).name if recipe is not None else str(reference(wish.what))
-    labels: Mapping[str, str] = {} if dry_run else engine.inspect(image).labels
+    labels: Mapping[str, str] = {} if dry_run else tool.inspect(image).labels
     asked = recipe.image.shm_size if recipe is not None and recipe.image else labels.get(SHM_LABEL)
     usual = asked if asked and re.fullmatch(SIZE.pattern, asked) else DEFAULT_SHM
     shm = _shared(wish, usual, room)
@@ -195,19 +191,19 @@ def prepared(
         image=image,
         command=wish.command,
         shm=shm,
-        gpus=chosen_gpus(engine.name, wish.gpus),
+        gpus=chosen_gpus(tool.name, wish.gpus),
         user=wish.user,
         mounts=tuple(map(parse_mount, wish.mounts)),
         env=(*_zone(wish.timezone), *map(_variable, wish.env)),
         memory=memory,
-        ulimits=tuple(ulimit_words(engine.name, engine.environ)),
+        ulimits=tuple(ulimit_words(tool.name, tool.environ)),
         network=wish.network,
         stdin="terminal" if terminal else "pipe" if piped else "nothing",
     )
-    words = run_words(engine.name, start)
+    words = run_words(tool.name, start)
     seen = read_shm() if shm is None else shm
     notes = [*_notes(wish, usual, shm), *shortages(loading, Room(seen, room))]
-    if note := withheld(engine.name, wish.gpus):
+    if note := withheld(tool.name, wish.gpus):
         notes.append(note)
     return Ready(tuple(words), tuple(notes), seen, terminal)
 
@@ -258,9 +254,9 @@ _STACK = 64 << 20
 _SECONDS = 5.0
 
 
-def ulimit_words(engine: str, environ: Mapping[str, str] | None = None) -> list[str]:
+def ulimit_words(tool: str, environ: Mapping[str, str] | None = None) -> list[str]:
     """Options for the stack and for locked memory, where they are allowed."""
-    pid = _daemon(os.environ if environ is None else environ) if engine == "docker" else os.getpid()
+    pid = _daemon(os.environ if environ is None else environ) if tool == "docker" else os.getpid()
     # Without the right to raise them none is given: one option would put aside all the limits
     # that a person's containers.conf has for just this case.
     if not pid or not _may_raise(pid):
@@ -302,11 +298,7 @@ _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}|[0-9]{1,10}(?::[0-9]{1,10})?")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a container is started.
-
-    `shm` is the size of its /dev/shm in bytes; None shares the machine's. `stdin` says what it
-    reads: a terminal, what is piped in, or nothing.
-    """
+    """How a container is started; without `shm` bytes it shares the machine's /dev/shm."""
 
     image: str
     command: tuple[str, ...] = ()
@@ -321,10 +313,10 @@ class Start:
     stdin: Literal["terminal", "pipe", "nothing"] = "nothing"
 
 
-def run_words(engine: str, start: Start) -> list[str]:
+def run_words(tool: str, start: Start) -> list[str]:
     """The engine's `run` and its options; a name for the container is for the caller to add."""
     words = ["run", "--pull=never"]
-    if engine == "docker" or any(Path(path).exists() for path in _INITS):
+    if tool == "docker" or any(Path(path).exists() for path in _INITS):
         # Workers that nobody waits for are reaped, and signals reach a program that is a shell.
         words.append("--init")
     if start.stdin != "nothing":
@@ -332,13 +324,13 @@ def run_words(engine: str, start: Start) -> list[str]:
     if start.stdin == "terminal":
         words.append("--tty")
     words.append("--ipc=host" if start.shm is None else f"--shm-size={start.shm}b")
-    words += gpu_words(engine, start.gpus)
+    words += gpu_words(tool, start.gpus)
     words += start.ulimits
     if start.memory is not None:
         words.append(f"--memory={start.memory}b")
     if start.network:
         words.append(f"--network={start.network}")
-    words += user_words(engine, start.user)
+    words += user_words(tool, start.user)
     for mount in start.mounts:
         words += ["--volume", mount]
     for variable in start.env:
@@ -346,7 +338,7 @@ def run_words(engine: str, start: Start) -> list[str]:
     return [*words, start.image, *start.command]
 
 
-def user_words(engine: str, user: str) -> list[str]:
+def user_words(tool: str, user: str) -> list[str]:
     """The user a program runs as; `caller` is whoever starts it."""
     if not user:
         return []
@@ -359,7 +351,7 @@ def user_words(engine: str, user: str) -> list[str]:
         return ["--user", user]
     words = ["--user", f"{os.getuid()}:{os.getgid()}"]
     # Without root, podman gives the caller's own number to the container's root otherwise.
-    return ["--userns=keep-id", *words] if engine == "podman" and os.getuid() else words
+    return ["--userns=keep-id", *words] if tool == "podman" and os.getuid() else words
 
 
 def parse_mount(text: str) -> str:
@@ -401,20 +393,20 @@ def parse_gpus(text: str) -> tuple[str, ...]:
     )
 
 
-def gpu_words(engine: str, gpus: tuple[str, ...]) -> list[str]:
+def gpu_words(tool: str, gpus: tuple[str, ...]) -> list[str]:
     """The engine's options for these GPUs."""
     if not gpus:
         return []
-    if engine == "docker":
+    if tool == "docker":
         # Quoted for docker's own reading of commas, not for a shell.
         return ["--gpus", "all" if gpus == ("all",) else f'"device={",".join(gpus)}"']
     return [word for name in gpus for word in ("--device", f"nvidia.com/gpu={name}")]
 
 
-def chosen_gpus(engine: str, asked: str | None, root: Path = Path("/")) -> tuple[str, ...]:
+def chosen_gpus(tool: str, asked: str | None, root: Path = Path("/")) -> tuple[str, ...]:
     """The GPUs a container gets: those asked for, or all there are where it can have them."""
     here = (root / _DRIVER).exists()
-    described = engine == "docker" or _described(root)
+    described = tool == "docker" or _described(root)
     if asked is None:
         return ("all",) if here and described else ()
     gpus = parse_gpus(asked)
@@ -424,16 +416,14 @@ def chosen_gpus(engine: str, asked: str | None, root: Path = Path("/")) -> tuple
             "nvidia-smi must work here first; or run without, --gpus none.",
         )
     if gpus and not described:
-        raise HostError(
-            f"{engine} does not know this machine's GPUs", f"Register them once: {_CDI}."
-        )
+        raise HostError(f"{tool} does not know this machine's GPUs", f"Register them once: {_CDI}.")
     return gpus
 
 
-def withheld(engine: str, asked: str | None, root: Path = Path("/")) -> str:
+def withheld(tool: str, asked: str | None, root: Path = Path("/")) -> str:
     """What to say of GPUs that are here and that a container does not get unasked."""
-    if asked is None and engine != "docker" and (root / _DRIVER).exists() and not _described(root):
-        return f"the GPUs of this machine are not given to it: {engine} does not know them. {_CDI}"
+    if asked is None and tool != "docker" and (root / _DRIVER).exists() and not _described(root):
+        return f"the GPUs of this machine are not given to it: {tool} does not know them. {_CDI}"
     return ""
 
 

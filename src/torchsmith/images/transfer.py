@@ -22,10 +22,10 @@ from torchsmith.errors import (
     TorchsmithError,
     UsageError,
 )
-from torchsmith.images.engine import Engine, ImageInfo
-from torchsmith.images.names import at_recipes_registry, made_images
 from torchsmith.images.reference import Reference, at_registry, is_loopback, reference
 from torchsmith.images.registry import Manifest, Registry, find_login, refused
+from torchsmith.images.select import at_recipes_registry, made_images
+from torchsmith.images.tools import ContainerTool, ImageInfo
 from torchsmith.programs import OnLine
 from torchsmith.recipe.models import Recipe
 
@@ -112,7 +112,7 @@ def target(image: str, to: str) -> Reference:
 
 
 def push(
-    engine: Engine,
+    tool: ContainerTool,
     image: str,
     to: Reference,
     *,
@@ -124,8 +124,8 @@ def push(
     """Push an image; a tag that means something else already is left alone unless told."""
     if to.digest:
         raise UsageError(f"{to} names a digest, which cannot be chosen", "Name a tag instead.")
-    info = engine.inspect(image)
-    login = find_login(engine.name, to.registry, to.repository)
+    info = tool.inspect(image)
+    login = find_login(tool.name, to.registry, to.repository)
     registry = Registry(to.registry, login, insecure=insecure)
     there = registry.manifest(to)
     if there is not None:
@@ -139,23 +139,23 @@ def push(
             )
     if dry_run:
         return Pushed(image, str(to), "would push")
-    engine.tag(image, str(to))
+    tool.tag(image, str(to))
     try:
-        told = engine.push(str(to), on_line, insecure=insecure or is_loopback(to.registry))
+        told = tool.push(str(to), on_line, insecure=insecure or is_loopback(to.registry))
     except ContainerToolError as error:
         raise _explained(error, to, logged_in=login is not None) from None
     found = registry.manifest(to)
     if found is None or found.digest != told:
         has = "nothing" if found is None else found.digest
         raise RegistryError(
-            f"{engine.name} says it pushed {told}, and {to.registry} has {has} as {to}",
+            f"{tool.name} says it pushed {told}, and {to.registry} has {has} as {to}",
             "Somebody else may have pushed the same tag just now: push again, under another one.",
         )
     return Pushed(image, str(to), "pushed", told)
 
 
 def push_all(
-    engine: Engine,
+    tool: ContainerTool,
     wanted: Mapping[str, Reference],
     *,
     store: Path | None,
@@ -168,13 +168,13 @@ def push_all(
     """Push several images; the journal has the digest of each as soon as it is there."""
     if dry_run:
         return [
-            push(engine, image, to, replace=replace, insecure=insecure, dry_run=True)
+            push(tool, image, to, replace=replace, insecure=insecure, dry_run=True)
             for image, to in wanted.items()
         ]
     done: list[Pushed] = []
     with recorded(store, f"push {', '.join(map(str, wanted.values()))}", recipe) as record:
         for image, to in wanted.items():
-            made = push(engine, image, to, replace=replace, insecure=insecure, on_line=on_line)
+            made = push(tool, image, to, replace=replace, insecure=insecure, on_line=on_line)
             record.add(made.name, made.digest, f"Push {image} to {to}")
             done.append(made)
     return done
@@ -183,8 +183,8 @@ def push_all(
 def is_same(info: ImageInfo, there: Manifest) -> bool:
     """Whether a registry's manifest is of this image.
 
-    Compressed again, the same layers have other digests: what tells is the configuration, whose
-    digest is the image's id. Where docker keeps images as containerd does, it is the manifest's.
+    Compressed again, the same layers have other digests; the configuration's digest is the image's
+    id. Where docker keeps images as containerd does, the manifest's digest is.
     """
     mine = {f"sha256:{info.id}", *(name.rpartition("@")[2] for name in info.digests)}
     return there.config in mine or there.digest in mine
@@ -222,10 +222,10 @@ class Pulled:
 
 
 def pull(
-    engine: Engine, name: Reference, *, insecure: bool = False, on_line: OnLine | None = None
+    tool: ContainerTool, name: Reference, *, insecure: bool = False, on_line: OnLine | None = None
 ) -> Pulled:
     """Bring an image; what a tag means is asked once, and just that is brought."""
-    login = find_login(engine.name, name.registry, name.repository)
+    login = find_login(tool.name, name.registry, name.repository)
     found = Registry(name.registry, login, insecure=insecure).manifest(name)
     if found is None:
         raise RegistryError(
@@ -233,19 +233,19 @@ def pull(
             "Look at the tag again; what is deleted there can only be pushed again.",
         )
     try:
-        info = engine.pull(
+        info = tool.pull(
             str(name.at(found.digest)), on_line, insecure=insecure or is_loopback(name.registry)
         )
     except ContainerToolError as error:
         raise _not_brought(error, name) from None
     if name.tag:
         # By its digest an image comes without a name.
-        engine.tag(info.id, str(name))
+        tool.tag(info.id, str(name))
     return Pulled(str(name), found.digest, info)
 
 
 def pull_recorded(
-    engine: Engine,
+    tool: ContainerTool,
     name: Reference,
     *,
     store: Path | None,
@@ -254,7 +254,7 @@ def pull_recorded(
 ) -> Pulled:
     """Bring an image and note its digest in the journal."""
     with recorded(store, f"pull {name}") as record:
-        done = pull(engine, name, insecure=insecure, on_line=on_line)
+        done = pull(tool, name, insecure=insecure, on_line=on_line)
         record.add(done.name, done.digest, f"Pull {name}")
     return done
 

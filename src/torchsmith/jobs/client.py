@@ -1,13 +1,17 @@
-"""What every target can do with a job: take it, find it again, report on it, stop it."""
+"""What every target can do with a job: take it, find it again, report on it, stop it.
+
+Here are also what clients share: choosing tasks, cutting output into lines, asking again.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NewType, Protocol
+from typing import NewType, Protocol, TypeVar
 
-from torchsmith.errors import ClusterError, UsageError
+from torchsmith.errors import ClusterError, UnansweredError, UsageError
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
 
@@ -17,11 +21,7 @@ EngineId = NewType("EngineId", str)
 
 @dataclass(frozen=True)
 class Request:
-    """A job to be submitted.
-
-    `folder` is where it is submitted from: relative paths of the job start there. `kept` is the
-    job's own folder, where its request, its output and its ends are written.
-    """
+    """A job to be submitted from `folder`; `kept` is where its request and output are written."""
 
     job: Job
     folder: Path
@@ -76,10 +76,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Output:
-    """Which output of a job: of a role, of a task, or all of it.
-
-    Until now, or with `follow` until its end. `recent`: the last of it is enough.
-    """
+    """Which output of a job; with `follow` until its end, with `recent` only the last of it."""
 
     role: str = ""
     task: str = ""
@@ -97,11 +94,10 @@ class Listed:
 
 
 class Client(Protocol):
-    """One engine, through its own tools.
+    """One target, through its own tools.
 
-    A job is known here by its token before the engine has a name for it: `submit` hands the token
-    over with the job, in the same call, so that `find` can tell whether an answer that was lost
-    was a yes. `kept` is the folder of the request (see `Request`).
+    `submit` hands over a token of ours with the job, so that `find` can tell later whether a lost
+    answer was a yes. `kept` is the folder of the request.
     """
 
     engine: str
@@ -112,11 +108,10 @@ class Client(Protocol):
         """Refuse what this engine would refuse, before anything is written; else notes."""
 
     def submit(self, request: Request, token: str) -> EngineId:
-        """Hand the job over.
+        """Hand the job over, at most once for a token.
 
         Raises `ClusterError` where it surely was not taken, `UnansweredError` where it may have
-        been. Handing the same token over twice makes one job at most, as far as the engine can
-        tell.
+        been.
         """
 
     def find(self, token: str, kept: Path) -> EngineId | None:
@@ -190,3 +185,65 @@ class LineCutter:
         # A progress bar writes over itself: what it said last is what is seen.
         seen = line.rstrip(b"\r").rpartition(b"\r")[2]
         return self._head + seen.decode(errors="replace")
+
+
+T = TypeVar("T")
+_ATTEMPTS = 4
+# Each pause is twice as long as the one before.
+_FIRST_PAUSE_S = 1.0
+# Who has to wait longer than this is told so instead.
+_LONGEST_WAIT_S = 60.0
+
+
+class NoAnswerError(UnansweredError):
+    """No answer, or none now.
+
+    `unheard`: the question surely arrived nowhere. `lasting`: asking again cannot help.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str,
+        *,
+        wait_s: float = 0.0,
+        unheard: bool = False,
+        lasting: bool = False,
+    ) -> None:
+        super().__init__(message, hint)
+        self.wait_s = wait_s
+        self.unheard = unheard or lasting
+        self.lasting = lasting
+
+
+def patiently(do: Callable[[], T]) -> T:
+    """Do what may be done again, as long as there is no answer."""
+    for attempt in range(_ATTEMPTS - 1):
+        try:
+            return do()
+        except NoAnswerError as error:
+            pause = max(_FIRST_PAUSE_S * 2**attempt, error.wait_s)
+            if error.lasting or pause > _LONGEST_WAIT_S:
+                raise
+            time.sleep(pause)
+    return do()
+
+
+def handed_over(do: Callable[[], T]) -> T:
+    """The same for what must not be lost: once heard, an unclear end stays unanswered."""
+    heard = False
+
+    def attempt() -> T:
+        nonlocal heard
+        try:
+            return do()
+        except NoAnswerError as error:
+            heard = heard or not error.unheard
+            raise
+
+    try:
+        return patiently(attempt)
+    except ClusterError as error:
+        if isinstance(error, UnansweredError) == heard:
+            raise
+        raise (UnansweredError if heard else ClusterError)(error.message, error.hint) from None

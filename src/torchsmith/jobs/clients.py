@@ -1,16 +1,21 @@
-"""Which engines jobs can be submitted to, and the client of each."""
+"""The targets that jobs can go to: the client of each, and its rendering of a job."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from torchsmith.errors import UsageError
+from torchsmith.jobs import compose, kubernetes, local, openpai, slurm
+from torchsmith.jobs.launch import unfit_images
+from torchsmith.jobs.models import Job, Rendering
 
 if TYPE_CHECKING:
     from torchsmith.jobs.client import Client
     from torchsmith.jobs.models import Job
+
 
 # Loaded when asked for: nobody pays for the libraries of an engine they do not use.
 _CLIENTS = {
@@ -52,3 +57,31 @@ def client_for(engine: str, place: str = "") -> Client:
         )
     module, _, name = _CLIENTS[engine].partition(":")
     return cast("Client", getattr(import_module(module), name)(place))
+
+
+RENDERINGS: Mapping[str, Callable[[Job], Rendering]] = {
+    "local": local.render,
+    "podman": partial(local.render, container="podman"),
+    "docker": partial(local.render, container="docker"),
+    "slurm": slurm.render,
+    "kubernetes": kubernetes.render,
+    "kubeflow": kubernetes.render_pytorch,
+    "kubeflow-trainer": kubernetes.render_trainer,
+    "openpai": openpai.render,
+    "openpai-v1": openpai.render_v1,
+    "compose": compose.render,
+}
+
+
+def render(jobs: Sequence[Job], engine: str) -> Rendering:
+    """The native request of each job for one engine."""
+    if engine not in RENDERINGS:
+        raise UsageError(f"{engine!r} is not an engine", f"Known are: {', '.join(RENDERINGS)}.")
+    made = [RENDERINGS[engine](job) for job in jobs]
+    files = {path: content for one in made for path, content in one.files.items()}
+    notes = [note for one in made for note in one.notes]
+    if engine == "slurm" and any(job.after for job in jobs):
+        files["submit.sh"] = slurm.submission(jobs).encode()
+    if engine != "local":
+        notes += [f"{job.name}: {text}" for job in jobs for text in unfit_images(job)]
+    return Rendering(files, tuple(notes))

@@ -20,7 +20,7 @@ from urllib.parse import urlencode
 from pydantic import JsonValue
 
 from torchsmith.errors import ClusterError, HostError, TookTooLongError
-from torchsmith.jobs.patience import NoAnswerError
+from torchsmith.jobs.client import NoAnswerError
 from torchsmith.programs import call
 from torchsmith.redact import redacted
 

@@ -27,10 +27,7 @@ _PLAIN = re.compile(r"python(?:3(?:\.\d+)?)? (?P<rest>[\w./-]*\.py(?: [^;&|<>()`
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the tasks of a distributed run meet, as shell words of the engine.
-
-    `index` is the variable that holds a task's own number in its role.
-    """
+    """Where the tasks of a distributed run meet; `index` is the variable of a task's number."""
 
     address: str
     port: str
@@ -38,10 +35,7 @@ class Rendezvous:
 
 
 def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
-    """A role's commands with the parameters filled in, for engines that do not do it.
-
-    Those of the deployment the job chose in OpenPAI are before and behind them.
-    """
+    """A role's commands with OpenPAI's parameters and deployment filled in, for other targets."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in job.parameters:

@@ -52,10 +52,10 @@ class Secret:
 
 @dataclass(frozen=True)
 class TaskRole:
-    """One kind of task. `rank` is the node rank of its first one in a distributed run.
+    """One kind of task; `rank` is the node rank of its first.
 
-    `shm_asked` is the shared memory the job asks for, `shm_mb` the image's where it does not;
-    `processes_asked`: the job names their number.
+    `shm_asked` is the job's own wish, `shm_mb` that or the image's; `processes_asked`: the job
+    names their number.
     """
 
     name: str
@@ -89,10 +89,7 @@ class TaskRole:
 
 @dataclass(frozen=True)
 class Job:
-    """A workload. Its roles name no image where it runs in an environment of the machine.
-
-    `backend_asked`: the job names one.
-    """
+    """A workload; in an environment of the machine its roles name no image."""
 
     name: str
     environment: str

@@ -31,8 +31,8 @@ def lines(
 ) -> tuple[str, ...]:
     """Shell lines that set the variables in one task.
 
-    `index` is the variable with the task's number, `address` says where a task is reached, as
-    shell text. `base` is the variable with the first port of the job, where tasks share machines.
+    `index` is the variable with its number, `address` gives a task's address as shell text, `base`
+    is the variable with the job's first port where tasks share machines.
     """
     if not wanted(job):
         return ()

@@ -154,10 +154,7 @@ class _Tail:
 
 
 def lines(job: Submitted, wanted: Output, over: Callable[[], bool] = lambda: True) -> Iterator[str]:
-    """The output of a job, until now; to be followed, until `over` says that the job has ended.
-
-    Where a job has several tasks, each line says whose it is.
-    """
+    """A job's output; where it has several tasks, each line says whose it is."""
     role, task = wanted.role, wanted.task
     _check(job, role, task)
     alone = sum(job.roles.values()) == 1

@@ -21,7 +21,7 @@ from pydantic import JsonValue
 
 import torchsmith
 from torchsmith.errors import ClusterError
-from torchsmith.jobs.patience import NoAnswerError, patiently
+from torchsmith.jobs.client import NoAnswerError, patiently
 from torchsmith.redact import Redactor
 
 _MOST_BYTES = 64 << 20
@@ -113,10 +113,7 @@ class Server:
             return Answer(answer.status, body, where)
 
     def stream(self, url: str, start: int) -> Iterator[bytes]:
-        """The bytes of a file from `start` on; nothing if there are no more. Without our token.
-
-        Raises `ShrunkError` if the file has not even so many.
-        """
+        """The bytes of a file from `start` on, without our token; or `ShrunkError`."""
         # Its query may hold a token of its own: only what stands before it is ever shown.
         where = url.partition("?")[0]
         if not where.startswith(("http://", "https://")):

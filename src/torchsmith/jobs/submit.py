@@ -11,11 +11,10 @@ from pathlib import Path
 
 from torchsmith.errors import ClusterError, TorchsmithError, UnansweredError, UsageError
 from torchsmith.jobs.client import Client, EngineId, Output, Request, TaskStatus
-from torchsmith.jobs.clients import client_for
+from torchsmith.jobs.clients import client_for, render
 from torchsmith.jobs.launch import unfit_images
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.record import last_of_script
-from torchsmith.jobs.render import render
 from torchsmith.jobs.slurm import in_order
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Intent, Submission, Submissions
@@ -30,10 +29,7 @@ def submit(
     after: Sequence[Submission] = (),
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Submission]:
-    """Submit jobs in the order they wait for each other; each is given as soon as it is known.
-
-    All of them are checked before the first is submitted.
-    """
+    """Check all jobs, then submit them in the order they wait for each other."""
     ordered = in_order(jobs)
     check(ordered, client, folder, after=after, note=note)
     earlier = tuple(EngineId(one.engine_id) for one in after)

@@ -22,7 +22,7 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 
 from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.ship.addresses import look_up
-from torchsmith.web.gate import Gate
+from torchsmith.web.access import Gate
 from torchsmith.web.pages import page, problem_page
 from torchsmith.web.portal import Portal, portal_of, posted
 

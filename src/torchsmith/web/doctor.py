@@ -18,7 +18,7 @@ from torchsmith.jobs.nodes import examine as examine_node
 from torchsmith.jobs.nodes import nodes
 from torchsmith.resolve.verdicts import Needs, examine
 from torchsmith.web.pages import page
-from torchsmith.web.portal import action, portal_of
+from torchsmith.web.portal import action, portal_of, shared
 from torchsmith.web.recipes import machine
 
 _AT_ONCE = 8
@@ -58,11 +58,7 @@ class Round:
 
 
 def _round(request: Request) -> Round:
-    state = request.app.state
-    if not hasattr(state, "round"):
-        state.round = Round()
-    found: Round = state.round
-    return found
+    return shared(request, Round, Round)
 
 
 def doctor(request: Request) -> Response:

@@ -14,8 +14,7 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from torchsmith.web.access import Access
-from torchsmith.web.gate import MOST_BYTES
+from torchsmith.web.access import MOST_BYTES, Access
 
 if TYPE_CHECKING:
     from torchsmith.ship.publish import Places
@@ -66,6 +65,7 @@ class Portal:
     store: Path | None = None
     recipes: Path = field(default_factory=Path.cwd)
     moments: Moments = field(default_factory=Moments)
+    shared: dict[object, object] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -78,6 +78,14 @@ def portal_of(request: Request) -> Portal:
     """The portal a request came to."""
     found: Portal = request.app.state.portal
     return found
+
+
+def shared(request: Request, kind: type[T], make: Callable[[], T]) -> T:
+    """The one object of a kind that all requests share; made for the first that needs it."""
+    kept = portal_of(request).shared
+    if kind not in kept:
+        kept[kind] = make()
+    return cast(T, kept[kind])
 
 
 def number(request: Request, name: str, default: int = 0) -> int:

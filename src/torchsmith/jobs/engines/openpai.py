@@ -24,20 +24,22 @@ from torchsmith.jobs.client import (
     EngineId,
     LineCutter,
     Listed,
+    NoAnswerError,
     Output,
     Request,
     Status,
     Submitted,
     TaskStatus,
     chooser,
+    handed_over,
     nothing_before,
+    patiently,
 )
 from torchsmith.jobs.engines.answers import Table, number, table, tables, text
 from torchsmith.jobs.kept_secrets import folder, kept_value, value_of
 from torchsmith.jobs.launch import pullable
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.openpai import render, render_v1
-from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
 from torchsmith.jobs.rest import RefusedError, Server, ShrunkError
 from torchsmith.jobs.states import State, of_exit, state_of
 from torchsmith.redact import Redactor

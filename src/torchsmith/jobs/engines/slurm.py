@@ -28,10 +28,7 @@ _NOTHING = ("", "(null)", "None", "Unknown", "N/A", "None assigned")
 
 @dataclass(frozen=True)
 class Part:
-    """One element of an array, one component of a heterogeneous job, or simply the job.
-
-    `element` is empty where there is no array; elements that wait come as one, such as 2-9.
-    """
+    """The job, a component of it, or elements of its array, such as 2-9."""
 
     element: str
     said: str

@@ -19,10 +19,10 @@ import msgspec
 from torchsmith.engine.failure import explain_log
 from torchsmith.engine.store import Store
 from torchsmith.errors import StepFailed
-from torchsmith.jobs.farm.snapshot import RECIPE
 from torchsmith.verify.report import beside, from_json
 
-# In the folder of a farm: a folder for each variant, in it one for each attempt.
+# In the folder of a farm: its recipe, and a folder for each variant, in it one for each attempt.
+RECIPE = "recipe.toml"
 VARIANTS = "variants"
 EVENTS = "events.jsonl"
 # Where a line says which event it is.

@@ -21,8 +21,7 @@ from torchsmith.errors import ClusterError, InterruptedRunError, ProofFailed, To
 from torchsmith.jobs.client import Client, Listed, Status
 from torchsmith.jobs.farm import events
 from torchsmith.jobs.farm.attempt import Attempt, Failure
-from torchsmith.jobs.farm.request import Resources, attempt_folder, variant_job
-from torchsmith.jobs.farm.snapshot import Wanted
+from torchsmith.jobs.farm.request import Resources, Wanted, attempt_folder, variant_job
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Submission, Submissions
 from torchsmith.jobs.submit import look_up, submit

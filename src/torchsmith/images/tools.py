@@ -16,7 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from torchsmith.errors import ContainerToolError, NoContainerToolError, NoImageError
+from torchsmith.errors import ContainerToolError, NoContainerToolError, NoImageError, UsageError
+from torchsmith.host.containers import read_buildah, read_docker, read_podman
+from torchsmith.host.models import Engine as Found
+from torchsmith.host.probe import Programs
+from torchsmith.names import did_you_mean
 from torchsmith.programs import (
     Answer,
     Ending,
@@ -74,8 +78,8 @@ class ImageInfo:
     bytes: int = 0
 
 
-class Engine(ABC):
-    """A container engine: its program, its version, and the environment it is run in."""
+class ContainerTool(ABC):
+    """A container tool: its program, its version, and the environment it is run in."""
 
     name: ClassVar[str]
     # What the program answers for an image it does not have.
@@ -268,10 +272,9 @@ class Engine(ABC):
 
 
 def with_own_cache(given: Mapping[str, str], user: int, of_all: Path) -> Mapping[str, str]:
-    """An environment whose builds keep what they cache where this user may write.
+    """An environment whose builds cache where this user may write.
 
-    podman 4 and buildah 1 keep it for all users of a machine in one folder, which is that of
-    whoever built first.
+    podman 4 and buildah 1 use one folder for all users, which belongs to whoever built first.
     """
     try:
         # Root may write anywhere.
@@ -295,7 +298,7 @@ def variables(lines: Sequence[str]) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in lines)
 
 
-class Podman(Engine):
+class Podman(ContainerTool):
     """podman, as root or not: no daemon; shares its store with buildah."""
 
     name = "podman"
@@ -316,13 +319,13 @@ def image_format(wanted: Build) -> list[str]:
 
 
 def push_with_digest_file(
-    engine: Engine, name: str, on_line: OnLine | None, *, insecure: bool
+    tool: ContainerTool, name: str, on_line: OnLine | None, *, insecure: bool
 ) -> str:
     """What podman and buildah have in common: the digest is written to a file."""
     with temporary_folder("push") as folder:
         note = folder / "digest"
-        words = [*engine.trust_words(insecure), "--digestfile", str(note), name]
-        engine.ask("push", *words, on_line=on_line, ending=interrupt)
+        words = [*tool.trust_words(insecure), "--digestfile", str(note), name]
+        tool.ask("push", *words, on_line=on_line, ending=interrupt)
         return note.read_text().strip()
 
 
@@ -333,7 +336,7 @@ _NO_BUILDKIT = re.compile(
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 
 
-class Docker(Engine):
+class Docker(ContainerTool):
     """docker, whose daemon has to be running; our Dockerfiles need its BuildKit."""
 
     name = "docker"
@@ -370,7 +373,7 @@ class Docker(Engine):
         return str(found[-1])
 
 
-class Buildah(Engine):
+class Buildah(ContainerTool):
     """buildah, as root or not."""
 
     name = "buildah"
@@ -438,3 +441,76 @@ class Buildah(Engine):
                     shutil.copy2(source, into)
             finally:
                 self.try_("umount", name)
+
+
+# In the order they are tried. podman first: it needs nothing to be running.
+TOOLS: Mapping[str, type[ContainerTool]] = {"podman": Podman, "docker": Docker, "buildah": Buildah}
+_READERS = {"podman": read_podman, "docker": read_docker, "buildah": read_buildah}
+VARIABLE = "TORCHSMITH_ENGINE"
+
+_INSTALL = "Install one: apt-get install podman (or docker.io, or buildah)."
+
+
+def find_tool(
+    wanted: str = "", environ: Mapping[str, str] | None = None, *, runs: bool = False
+) -> ContainerTool:
+    """The tool of this name, or $TORCHSMITH_ENGINE, or the first that answers (and `runs` any)."""
+    variables = os.environ if environ is None else environ
+    programs = Programs(variables, timeout=20.0)
+    name = wanted or variables.get(VARIABLE, "")
+    if name:
+        return _named(name, "--engine" if wanted else VARIABLE, programs, environ, runs=runs)
+    silent: list[Found] = []
+    for known, tool in TOOLS.items():
+        if runs and not tool.runs:
+            continue
+        found = _READERS[known](programs)
+        if found is not None and found.running:
+            return tool(found.path, found.version, environ)
+        silent += [found] if found is not None else []
+    if silent:
+        raise _not_running(silent[0])
+    raise NoContainerToolError("no container engine is installed here", _INSTALL)
+
+
+def check_name(name: str, origin: str = "--engine") -> None:
+    """Refuse a container tool that torchsmith does not know."""
+    if name not in TOOLS:
+        raise UsageError(
+            f"{origin}: {name!r} is not a container tool that torchsmith knows",
+            did_you_mean(name, TOOLS),
+        )
+
+
+def _named(
+    name: str, origin: str, programs: Programs, environ: Mapping[str, str] | None, *, runs: bool
+) -> ContainerTool:
+    check_name(name, origin)
+    if runs and not TOOLS[name].runs:
+        raise NoContainerToolError(
+            f"{origin}: {name} builds images and starts none", "Use podman or docker."
+        )
+    found = _READERS[name](programs)
+    if found is None:
+        there = [other for other in TOOLS if other != name and programs.find(other)]
+        instead = f" Or use {there[0]}, which is here." if there else ""
+        raise NoContainerToolError(
+            f"{name} is not installed, or does not answer",
+            f"apt-get install {'docker.io' if name == 'docker' else name}.{instead}",
+        )
+    if not found.running:
+        raise _not_running(found)
+    return TOOLS[name](found.path, found.version, environ)
+
+
+def _not_running(found: Found) -> NoContainerToolError:
+    said = f": {found.detail}" if found.detail else ""
+    denied = "permission denied" in found.detail.lower()
+    return NoContainerToolError(
+        f"{found.name} is installed but not running{said}"
+        if not denied
+        else f"this user may not talk to {found.name}{said}",
+        "Add the user to the group docker and log in again, or use podman."
+        if denied
+        else f"Start it: systemctl start {found.name}; or use podman, which needs no daemon.",
+    )
