@@ -177,10 +177,10 @@ def _inside(top: int) -> Iterator[int]:
                 # The name in parentheses may hold spaces; the parent is the second field after it.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    waiting = list(parents.get(top, ()))
-    while waiting:
-        pid = waiting.pop()
-        waiting += parents.get(pid, ())
+    pending = list(parents.get(top, ()))
+    while pending:
+        pid = pending.pop()
+        pending += parents.get(pid, ())
         if (its := _namespace(pid)) and its != outside:
             yield pid
 

@@ -215,9 +215,9 @@ def test_a_variant_without_its_results_is_not_built(tmp_path: Path) -> None:
     (folder / "events.jsonl").write_text(json.dumps(end) + "\n")
     (folder / "ended").write_text("0\n")
     assert Attempt(folder).proven() is None
-    assert not Attempt(folder).told
-    Attempt(folder).tell()
-    assert Attempt(folder).told
+    assert not Attempt(folder).reported
+    Attempt(folder).report()
+    assert Attempt(folder).reported
     wheel.touch()
     assert Attempt(folder).proven() == 0
     (tmp_path / "a.whl.verify.json").write_text("{")

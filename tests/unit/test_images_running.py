@@ -14,8 +14,8 @@ from torchsmith.images.starting import (
     USUAL_BATCH,
     Loading,
     Room,
+    RunOptions,
     Start,
-    Wish,
     chosen_gpus,
     gpu_words,
     parse_gpus,
@@ -178,7 +178,7 @@ def test_a_bus_error_is_known_by_its_code_and_by_its_words() -> None:
 def test_a_dry_run_needs_no_image() -> None:
     # An engine that knows no image at all.
     engine = TOOLS["podman"]("/bin/false", "5.0", {})
-    wish = Wish(what="lab/torch:2.6", command=("python",), gpus="none")
+    wish = RunOptions(what="lab/torch:2.6", command=("python",), gpus="none")
     ready = prepared(engine, wish, None, terminal=False, piped=False, dry_run=True)
     assert ready.words[-2:] == ("lab/torch:2.6", "python")
     with pytest.raises(TorchsmithError):
@@ -191,6 +191,6 @@ def test_an_image_says_itself_how_much_shared_memory_it_wants(tmp_path: Path) ->
     podman.write_text(f"#!/bin/sh\necho '{answer}'\n", encoding="utf-8")
     podman.chmod(0o755)
     engine = TOOLS["podman"](str(podman), "5.0", {})
-    wish = Wish(what="lab:alice", command=("python",), gpus="none")
+    wish = RunOptions(what="lab:alice", command=("python",), gpus="none")
     ready = prepared(engine, wish, None, terminal=False, piped=False)
     assert ready.shm == 3 << 20

@@ -104,8 +104,8 @@ def bench(
             seconds=seconds,
             python=python,
         )
-        with progress() as told:
-            result = compare(wish, told.step, told.say)
+        with progress() as shown:
+            result = compare(wish, shown.step, shown.say)
     if output is not None:
         write_result(output, as_json(result))
     if html is not None:

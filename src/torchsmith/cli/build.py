@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Option
 
-from torchsmith.cli import planning, wishes
+from torchsmith.cli import options, planning
 from torchsmith.errors import UsageError
 
 
@@ -21,15 +21,15 @@ def _cluster(name: str | None) -> str | None:
     return name
 
 
-@wishes.takes_flags
+@options.takes_flags
 def build(
-    recipe: wishes.RecipeArgument = None,
-    preset: wishes.Preset = None,
+    recipe: options.RecipeArgument = None,
+    preset: options.Preset = None,
     step: Annotated[
         list[str] | None, Option(help="Only these steps: ids, or how they begin; repeatable.")
     ] = None,
-    jobs: wishes.Jobs = None,
-    memory: wishes.Memory = None,
+    jobs: options.Jobs = None,
+    memory: options.Memory = None,
     fresh: Annotated[
         bool, Option("--fresh", help="Compile in new trees, not in those of earlier builds.")
     ] = False,
@@ -43,18 +43,18 @@ def build(
     install_deps: Annotated[
         bool, Option("--install-deps", help="As root, install missing system packages.")
     ] = False,
-    quiet: wishes.Quiet = False,
+    quiet: options.Quiet = False,
     json: Annotated[bool, Option("--json", help="Events, one JSON document a line.")] = False,
-    store: wishes.StoreFolder = None,
+    store: options.StoreFolder = None,
     bundle: Annotated[Path | None, Option(help="Take everything out of this file.")] = None,
     output: Annotated[
         Path | None, Option("--output", "-o", help="Where results are put; default: dist.")
     ] = None,
-    stay: wishes.Here = False,
-    engine: wishes.EngineName = "",
-    network: wishes.NetworkName = "",
-    online: wishes.Online = False,
-    no_lock: wishes.NoLock = False,
+    stay: options.Here = False,
+    engine: options.EngineName = "",
+    network: options.NetworkName = "",
+    online: options.Online = False,
+    no_lock: options.NoLock = False,
     work: Annotated[Path | None, Option(help="Where the steps run.")] = None,
     variant: Annotated[str, Option(help="Only this one of the recipe's matrix.")] = "",
     build_only: Annotated[
@@ -88,7 +88,7 @@ def build(
 
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import deliver, memory_budget, waiting
+    from torchsmith.engine.build import deliver, memory_budget, pending_steps
     from torchsmith.engine.command import this_command
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.preflight import (
@@ -111,9 +111,9 @@ def build(
             "--partition, --time-limit, --image, --claim and --detach go with --on",
             "Name the cluster: --on slurm.",
         )
-    here = wishes.host_for(None, brief=True)
-    loaded = wishes.loaded(recipe, preset, given)
-    here = wishes.with_torches(here, loaded)
+    here = options.host_for(None, brief=True)
+    loaded = options.loaded(recipe, preset, given)
+    here = options.with_torches(here, loaded)
     project = loaded.project
     root = Store(store or default_root())
     wanted = Wanted(
@@ -142,7 +142,7 @@ def build(
             planning.note("without ccache each of these compiles all of torch")
     if acts and ensure_programs(plan, ensure):
         # With a compiler there now, the plan is another.
-        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+        here = options.with_torches(options.host_for(None, brief=True), loaded)
         plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
     recipes = loaded.recipe.build
     budget = memory_budget(memory or recipes.memory)
@@ -150,7 +150,7 @@ def build(
         from torchsmith.cli import farm
 
         farm.check(variant=variant, step=step, work=work, bundle=bundle, fresh=fresh)
-        words = wishes.as_arguments(given) if Path(loaded.path).is_file() else []
+        words = options.as_arguments(given) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
         words += ["--online"] * online + ["--no-lock"] * no_lock
@@ -163,7 +163,7 @@ def build(
         if not built or not step or build_only:
             return
         root = Store(root.root)
-        farm.check_built(plan, waiting(plan, root))
+        farm.check_built(plan, pending_steps(plan, root))
     asked = choose(plan, step)
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
@@ -184,7 +184,7 @@ def build(
     if emulated := ensure_platform(plan, here):
         planning.note(emulated)
     ensure_images(asked)
-    ensure_containers(asked, waiting(plan, root, work), engine)
+    ensure_containers(asked, pending_steps(plan, root, work), engine)
     here_built = [item for item in plan.variants if item.variant not in plan.inside]
     ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
     ensure_formats(here_built, ensure)

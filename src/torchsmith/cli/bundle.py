@@ -7,14 +7,14 @@ from typing import Annotated
 
 from typer import Option
 
-from torchsmith.cli import planning, wishes
+from torchsmith.cli import options, planning
 from torchsmith.cli.output import answer, counted
 
 
-@wishes.takes_flags
+@options.takes_flags
 def bundle(
-    recipe: wishes.RecipeArgument = None,
-    preset: wishes.Preset = None,
+    recipe: options.RecipeArgument = None,
+    preset: options.Preset = None,
     output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path(
         "sources.bundle"
     ),
@@ -22,10 +22,10 @@ def bundle(
         Path | None, Option(help="For the machine this file describes (doctor --json).")
     ] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be fetched.")] = False,
-    no_lock: wishes.NoLock = False,
-    quiet: wishes.Quiet = False,
-    json: wishes.Json = False,
-    store: wishes.StoreFolder = None,
+    no_lock: options.NoLock = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+    store: options.StoreFolder = None,
     *,
     given: dict[str, object],
 ) -> None:
@@ -42,10 +42,10 @@ def bundle(
     from torchsmith.engine.runner import outlook
     from torchsmith.engine.store import Store
 
-    loaded = wishes.loaded(recipe, preset, given)
-    here = wishes.host_for(host, brief=True)
+    loaded = options.loaded(recipe, preset, given)
+    here = options.host_for(host, brief=True)
     if host is None:
-        here = wishes.with_torches(here, loaded)
+        here = options.with_torches(here, loaded)
     project = loaded.project
     place = Store(store)
     wanted = Wanted(elsewhere=host is not None, must=False, lock=not no_lock)
@@ -54,7 +54,7 @@ def bundle(
         show_dry_run(outlook(fetching(plan), place, project=project), json=json)
         return
     with display(plan, json=False, quiet=quiet or json) as shown:
-        held = write(
+        manifest = write(
             plan,
             place,
             output,
@@ -62,8 +62,8 @@ def bundle(
             elsewhere=here if host is not None else None,
             on_event=shown.event,
         )
-    size, trees = output.stat().st_size, sorted(held.trees)
-    files = counted(len(held.files), "file")
+    size, trees = output.stat().st_size, sorted(manifest.trees)
+    files = counted(len(manifest.files), "file")
     text = f"{output}: {', '.join(trees)} and {files}, {size / (1 << 20):.1f} MiB"
-    what = {"trees": trees, "files": len(held.files), "bytes": size}
+    what = {"trees": trees, "files": len(manifest.files), "bytes": size}
     answer({"bundle": str(output), **what}, text, json=json)

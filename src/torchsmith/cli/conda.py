@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import print_json
 from torchsmith.errors import UsageError
 
@@ -29,7 +29,7 @@ def conda(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Say what would be packed; write nothing.")
     ] = False,
-    json: wishes.Json = False,
+    json: options.Json = False,
     explain: Annotated[
         Path | None, Option(help="A solver's error, in a file or '-': what it lacks.")
     ] = None,
@@ -104,4 +104,4 @@ def _explain(source: Path, channels: list[Path], *, json: bool) -> None:
         wanted = f", which {item.wanted_by} needs" if item.wanted_by else ""
         print(f"{item.spec}{wanted}: {item.meaning}\n  {item.cure}")
     if not found:
-        print("nothing in it names a missing package")
+        print("it names no missing package")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import print_json
 
 
-def config(json: wishes.Json = False) -> None:
+def config(json: options.Json = False) -> None:
     """Show your own defaults, and whether a variable or the file sets them."""
     import os
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import print_json
 from torchsmith.errors import TorchsmithError, UnknownFailureError, UsageError
 
@@ -48,7 +48,7 @@ def mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: b
         before = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    mended = _mended(found, before, path, wishes.host_for(host), named_host=host is not None)
+    mended = _mended(found, before, path, options.host_for(host), named_host=host is not None)
     for reason in mended.refused:
         print(f"note: not offered: {reason}", file=sys.stderr)
     if not mended.keys:
@@ -103,7 +103,7 @@ def _refusal(loaded: LoadedRecipe, host: Host, *, named_host: bool) -> str:
     from torchsmith.resolve.models import Refusal
     from torchsmith.resolve.resolve import resolve
 
-    here = host if named_host else wishes.with_torches(host, loaded)
+    here = host if named_host else options.with_torches(host, loaded)
     facts = shipped()
     resolved = []
     for variant in expand(loaded.recipe):
@@ -116,7 +116,7 @@ def _refusal(loaded: LoadedRecipe, host: Host, *, named_host: bool) -> str:
 
 
 def _agreed(changes: int) -> bool:
-    """Whether somebody is there, and says yes."""
+    """Whether a person at the terminal agrees."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     asked = "Make this change?" if changes == 1 else "Make these changes?"
@@ -133,7 +133,7 @@ def diagnose(
     host: Annotated[
         Path | None, Option(help="The machine of the log, from `doctor --json`.")
     ] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Name the failure in a log: its meaning, its cause, its cure.
 
@@ -149,7 +149,7 @@ def diagnose(
         raise UsageError("no log was named", "Name a file, or - for standard input.")
     versions = _versions(fix) if fix is not None else {}
     seen = _scanned(log)
-    machine = wishes.host_for(host, brief=True) if host or wants_host(seen) else None
+    machine = options.host_for(host, brief=True) if host or wants_host(seen) else None
     found = explained(seen, machine, versions=versions)
     if json:
         print_json(found.as_json())

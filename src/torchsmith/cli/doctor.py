@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import planning, wishes
+from torchsmith.cli import options, planning
 from torchsmith.cli.output import print_json
 from torchsmith.errors import HostError, UsageError
 
@@ -16,8 +16,8 @@ def doctor(
     recipe: Annotated[
         Path | None, Argument(help="A recipe; with --env an environment's folder, or its python.")
     ] = None,
-    preset: wishes.Preset = None,
-    host: wishes.HostFile = None,
+    preset: options.Preset = None,
+    host: options.HostFile = None,
     env: Annotated[
         bool, Option("--env", help="Look at an installed torch, by default the active one.")
     ] = False,
@@ -42,14 +42,14 @@ def doctor(
     from torchsmith.plan.models import as_json
     from torchsmith.resolve.verdicts import Needs, examine
 
-    here = wishes.host_for(host)
+    here = options.host_for(host)
     facts = shipped()
     resolution = None
     needs = Needs()
     if recipe is not None or preset is not None:
-        loaded = wishes.loaded(recipe, preset, {})
+        loaded = options.loaded(recipe, preset, {})
         if host is None:
-            here = wishes.with_torches(here, loaded)
+            here = options.with_torches(here, loaded)
         made = planning.make(
             loaded,
             here,
@@ -96,7 +96,7 @@ def _environment(
 
     if preset is not None:
         raise UsageError("--env and --preset do not go together", "Leave one of them out.")
-    machine = wishes.host_for(host) if host is not None else None
+    machine = options.host_for(host) if host is not None else None
     seen = read(place, host=machine, workers=workers, timeout=timeout)
     findings = examine(seen, shipped())
     rating = worst(findings)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.help import App
 from torchsmith.cli.output import console, print_json
 
@@ -49,7 +49,7 @@ def _answer(question: str, *subjects: str | None, json: bool) -> None:
 @app.command()
 def gpu(
     name: Annotated[str | None, Argument(help='e.g. "rtx 3090"; all of them if left out.')] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """The compute capability of a GPU, and which CUDA and torch know it."""
     _answer("about_gpu", name, json=json)
@@ -58,7 +58,7 @@ def gpu(
 @app.command()
 def torch(
     version: Annotated[str | None, Argument(help="e.g. 1.9.1; all of them if left out.")] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """What a PyTorch release needs and goes with."""
     _answer("about_torch", version, json=json)
@@ -67,7 +67,7 @@ def torch(
 @app.command()
 def cuda(
     version: Annotated[str | None, Argument(help="e.g. 12.4; all of them if left out.")] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """What a CUDA toolkit compiles for, with, and needs to run."""
     _answer("about_cuda", version, json=json)
@@ -76,7 +76,7 @@ def cuda(
 @app.command()
 def board(
     name: Annotated[str | None, Argument(help="e.g. jetson-tx2; all if left out.")] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """A board: its GPU, what it lacks, its JetPacks."""
     _answer("about_board", name, json=json)
@@ -86,7 +86,7 @@ def board(
 def companion(
     name: Annotated[str, Argument(help="vision, audio, text or codec.")],
     version: Annotated[str | None, Argument(help="A release of it.")] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Which release of torchvision, torchaudio or torchtext goes with which torch."""
     _answer("about_companion", name, version, json=json)
@@ -95,7 +95,7 @@ def companion(
 @app.command()
 def stack(
     name: Annotated[str | None, Argument(help="e.g. flash-attn; all of them if left out.")] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """How a package is built against torch, and which releases take which torch."""
     _answer("about_stack", name, json=json)
@@ -104,13 +104,13 @@ def stack(
 @app.command()
 def features(
     torch: Annotated[str | None, Option(help="Only what this release knows.")] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """What PyTorch can be built with, and the switches that say so."""
     _answer("about_features", torch, json=json)
 
 
 @app.command()
-def systems(json: wishes.Json = False) -> None:
+def systems(json: options.Json = False) -> None:
     """Distributions, and PyTorch's source packages in Debian."""
     _answer("about_systems", json=json)

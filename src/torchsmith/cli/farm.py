@@ -42,13 +42,13 @@ def check(**given: object) -> None:
             )
 
 
-def check_built(plan: Plan, waiting: Collection[str]) -> None:
+def check_built(plan: Plan, pending: Collection[str]) -> None:
     """Refuse to ship from here what the nodes built in another way."""
 
     for step in plan.steps:
-        if step.id in waiting and step.kind in ("compile", "package"):
+        if step.id in pending and step.kind in ("compile", "package"):
             raise HostError(
-                f"the nodes have built the variants, but not as this machine would: {step.title}",
+                f"the nodes built the variants in another way than this machine would: {step.title}",
                 "Compilers or Python differ. Ship from a node: run `torchsmith build` there with "
                 "the same store.",
             )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import print_json, tell
 
 
@@ -34,7 +34,7 @@ def finish(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Say what would be done; write nothing.")
     ] = False,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Make wheels that run on other machines: libraries, paths, tag, label.
 

@@ -6,14 +6,14 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.errors import UsageError
 
 
 def guard(
     command: Annotated[list[str], Argument(help="Behind `--`: the command, with its own options.")],
-    jobs: wishes.Jobs = None,
-    memory: wishes.Memory = None,
+    jobs: options.Jobs = None,
+    memory: options.Memory = None,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Show what would be set; run nothing.")
     ] = False,
@@ -21,7 +21,7 @@ def guard(
         bool, Option("--quiet", "-q", help="Only the command's output, and errors.")
     ] = False,
     json: Annotated[bool, Option("--json", help="Events, one JSON document a line.")] = False,
-    store: wishes.StoreFolder = None,
+    store: options.StoreFolder = None,
 ) -> None:
     """Run any build within the memory there is: pip, CMake, make.
 

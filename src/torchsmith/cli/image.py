@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import planning, wishes
+from torchsmith.cli import options, planning
 from torchsmith.cli.help import App
 from torchsmith.cli.output import answer, print_json, show_files, tell, write_tree
 
@@ -21,11 +21,11 @@ _MOST = 2**31 - 1
 
 
 @app.command("build")
-@wishes.takes_flags
+@options.takes_flags
 def build(
-    recipe: wishes.RecipeArgument = None,
-    preset: wishes.Preset = None,
-    engine: wishes.EngineName = "",
+    recipe: options.RecipeArgument = None,
+    preset: options.Preset = None,
+    engine: options.EngineName = "",
     variant: Annotated[str, Option(help="Only this one's images.")] = "",
     only: Annotated[list[str] | None, Option(help="Only these images; may be repeated.")] = None,
     tag: Annotated[str, Option(help="Another name of the one image.")] = "",
@@ -36,15 +36,15 @@ def build(
     gid: Annotated[
         int | None, Option(min=1, max=_MOST, help="Group number; default: yours.")
     ] = None,
-    network: wishes.NetworkName = "",
+    network: options.NetworkName = "",
     no_cache: Annotated[bool, Option("--no-cache", help="Build every layer anew.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be built.")] = False,
-    quiet: wishes.Quiet = False,
+    quiet: options.Quiet = False,
     json: Annotated[bool, Option("--json", help="What was built, for scripts.")] = False,
-    store: wishes.StoreFolder = None,
+    store: options.StoreFolder = None,
     work: Annotated[Path | None, Option(help="Where the steps run.")] = None,
-    stay: wishes.Here = False,
-    online: wishes.Online = False,
+    stay: options.Here = False,
+    online: options.Online = False,
     *,
     given: dict[str, object],
 ) -> None:
@@ -59,7 +59,7 @@ def build(
 
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import waiting
+    from torchsmith.engine.build import pending_steps
     from torchsmith.engine.command import this_command
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.made_images import made_image
@@ -71,11 +71,11 @@ def build(
     from torchsmith.recipe.compose import with_training
     from torchsmith.toolchain.packages import ensure_packages
 
-    loaded = wishes.loaded(recipe, preset, given)
+    loaded = options.loaded(recipe, preset, given)
     if tag or timezone or uid or gid:
         loaded = with_training(loaded, only or (), tag=tag, timezone=timezone, uid=uid, gid=gid)
         only = [tag] if tag else only
-    here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+    here = options.with_torches(options.host_for(None, brief=True), loaded)
     project = loaded.project
     root = Store(store or default_root())
     asked = Wanted(
@@ -94,7 +94,7 @@ def build(
         show_dry_run(ahead, json=json)
         return
     ensure_images(images)
-    ensure_containers(plan.steps, waiting(plan, root, work), engine)
+    ensure_containers(plan.steps, pending_steps(plan, root, work), engine)
     ensure_programs(plan, partial(ensure_packages, install=False))
     ensure_platform(plan, here)
     with display(plan, json=False, quiet=quiet or json) as shown:
@@ -124,8 +124,8 @@ def wheels(
     output: Annotated[
         Path, Option("--output", "-o", help="The folder they are written to.")
     ] = Path(),
-    engine: wishes.EngineName = "",
-    json: wishes.Json = False,
+    engine: options.EngineName = "",
+    json: options.Json = False,
 ) -> None:
     """Take the wheels out of an image."""
     from torchsmith.images.build import extract_wheels
@@ -145,10 +145,10 @@ def push(
         bool, Option("--replace", help="Also where the tag is another image's now.")
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Check the registry; push nothing.")] = False,
-    engine: wishes.EngineName = "",
+    engine: options.EngineName = "",
     insecure: Insecure = False,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Push an image and check that it arrived; the journal keeps its digest.
 
@@ -159,7 +159,7 @@ def push(
     from torchsmith.images.tools import find_tool
     from torchsmith.images.transfer import push_all, targets
 
-    recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    recipe = options.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
     wanted = targets(what, to, recipe)
     done = push_all(
         find_tool(engine),
@@ -175,8 +175,8 @@ def push(
         print_json({"images": [{**asdict(item), "pinned": item.pinned} for item in done]})
         return
     for item in done:
-        said = {"same": "already there", "pushed": "pushed", "would push": "would be pushed"}
-        print(f"{said[item.action]:<15} {item.name}")
+        words = {"same": "already there", "pushed": "pushed", "would push": "would be pushed"}
+        print(f"{words[item.action]:<15} {item.name}")
         if item.digest:
             print(f"{'':<15} {item.pinned}")
 
@@ -187,10 +187,10 @@ def pull(
     verify: Annotated[
         Path | None, Option(metavar="RECIPE", help="Prove inside it what this recipe asks.")
     ] = None,
-    engine: wishes.EngineName = "",
+    engine: options.EngineName = "",
     insecure: Insecure = False,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Pull an image by tag or digest; --verify compares it with a recipe."""
     from torchsmith.images.reference import at_registry
@@ -213,16 +213,16 @@ def _verify(engine: ContainerTool, image: Reference, recipe: Path, *, json: bool
     from torchsmith.images.inside import verify_image
     from torchsmith.plan.expects import expected
 
-    loaded = wishes.loaded(recipe, None, {})
-    here = wishes.host_for(None, brief=True)
+    loaded = options.loaded(recipe, None, {})
+    here = options.host_for(None, brief=True)
     asked = [expected(item) for item in planning.resolutions(loaded, here)]
     show_report(verify_image(engine, str(image), asked), json=json)
 
 
 @app.command("render")
 def render(
-    recipe: wishes.RecipeArgument = None,
-    preset: wishes.Preset = None,
+    recipe: options.RecipeArgument = None,
+    preset: options.Preset = None,
     runtime: Annotated[
         str, Option("--as", help="compose, apptainer or dockerfile.")
     ] = "dockerfile",
@@ -232,16 +232,16 @@ def render(
     output: Annotated[
         Path | None, Option("--output", "-o", help="Write the files into this folder.")
     ] = None,
-    host: wishes.HostFile = None,
-    json: wishes.Json = False,
+    host: options.HostFile = None,
+    json: options.Json = False,
 ) -> None:
     """Write the images of a recipe for compose, Apptainer or docker build."""
     from torchsmith import __version__
     from torchsmith.engine.door import Wanted
     from torchsmith.images.render import render as rendered
 
-    loaded = wishes.loaded(recipe, preset, {})
-    here = wishes.with_torches(wishes.host_for(host, brief=True), loaded)
+    loaded = options.loaded(recipe, preset, {})
+    here = options.with_torches(options.host_for(host, brief=True), loaded)
     wanted = Wanted(elsewhere=host is not None, must=False)
     plan = planning.make(loaded, here, json=json, wanted=wanted)
     files = rendered(plan, loaded.recipe, runtime, __version__, start)

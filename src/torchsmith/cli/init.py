@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import answer, print_content, print_json
 from torchsmith.errors import ConflictError, RecipeError, RecipeProblem, TorchsmithError, UsageError
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from torchsmith.host.models import Host
 
 
-@wishes.takes_flags
+@options.takes_flags
 def init(
     path: Annotated[Path, Argument(help="The file to write; - for standard output.")] = Path(
         "recipe.toml"
     ),
-    preset: wishes.Preset = None,
+    preset: options.Preset = None,
     force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
     list_presets: Annotated[bool, Option("--list", help="Name the presets.")] = False,
-    json: wishes.Json = False,
+    json: options.Json = False,
     *,
     given: dict[str, object],
 ) -> None:
@@ -56,9 +56,9 @@ def init(
             given = _ask()
         text = commented_recipe(given)
         # What was typed is checked, and tried, before anything is written.
-        with wishes.flags_named():
+        with options.flags_named():
             parse_recipe(text, COMMAND_LINE, None)
-        if given and (problem := _problem(given, wishes.host_for(None, brief=True))):
+        if given and (problem := _problem(given, options.host_for(None, brief=True))):
             raise ConflictError(problem, "Change the flags; nothing was written.")
     if not to_stdout:
         write_result(path, text.encode())
@@ -71,12 +71,12 @@ def init(
 
 
 def _ask() -> dict[str, object]:
-    """Ask for a recipe; an answer that cannot work is explained and asked for again."""
+    """Ask for a recipe; explain an answer that cannot work, and ask again."""
     from torchsmith.facts.files import shipped
     from torchsmith.facts.torch import releases
 
     newest = releases(shipped())[-1].version
-    host = wishes.host_for(None, brief=True)
+    host = options.host_for(None, brief=True)
     answers: dict[str, object] = {}
 
     def ask(key: str, question: str, default: str, *, several: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.help import App
 from torchsmith.cli.known import known_of_lines
 from torchsmith.cli.output import (
@@ -54,8 +54,8 @@ def submit(
     dry_run: Annotated[
         bool, Option("--dry-run", help="Check it and show the request; submit nothing.")
     ] = False,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Hand a job to the engine that runs it; with --wait or --follow, ends with 12 if it fails."""
     from torchsmith.jobs.clients import client_for, engine_for, render
@@ -90,8 +90,8 @@ def submit(
 @app.command("list")
 def list_(
     limit: Annotated[int, Option(min=1, help="At most so many.")] = 20,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """List the jobs that were submitted from here, newest first."""
     from torchsmith.jobs.submit import all_refreshed
@@ -108,7 +108,7 @@ def list_(
 
 
 @app.command()
-def status(job: Id, store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
+def status(job: Id, store: options.StoreFolder = None, json: options.Json = False) -> None:
     """Show where a job and each of its tasks is, and why it failed if it did."""
     from torchsmith.jobs.submit import refreshed
 
@@ -127,8 +127,8 @@ def logs(
     follow: Annotated[bool, Option("--follow", "-f", help="Go on until the job is over.")] = False,
     role: Annotated[str, Option(help="Only the tasks of this role.")] = "",
     task: Annotated[str, Option(help="Only this task, such as main-0.")] = "",
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Show the output of a job."""
     from torchsmith.jobs.client import Output
@@ -150,8 +150,8 @@ def logs(
 @app.command()
 def cancel(
     jobs: Annotated[list[str], Argument(metavar="JOB", help="Ids of jobs.")],
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Stop jobs and everything they started."""
     from torchsmith.jobs.submit import stopped
@@ -178,7 +178,7 @@ def render(
     output: Annotated[
         Path | None, Option("--output", "-o", help="Write the files into this folder.")
     ] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Write a job as the native request of an engine; nothing is submitted."""
     from torchsmith.jobs.clients import render as rendered
@@ -202,7 +202,7 @@ def import_(
     output: Annotated[
         Path | None, Option("--output", "-o", help="Write the job file here; default: print it.")
     ] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Turn a job of OpenPAI into a job file, from which it can be rendered for any engine."""
     from torchsmith.files import write_result
@@ -285,9 +285,9 @@ def _report(one: Submission) -> Iterator[str]:
 
     status = one.status
     yield _line(one)
-    said = " ".join(item for item in (status.said, status.reason) if item)
-    if said:
-        yield f"  {said}"
+    words = " ".join(item for item in (status.said, status.reason) if item)
+    if words:
+        yield f"  {words}"
     if status.started:
         for_how_long = f"ran {duration(status.ended - status.started)}" if status.ended else "runs"
         yield f"  {for_how_long} on {', '.join(status.nodes)}" if status.nodes else for_how_long

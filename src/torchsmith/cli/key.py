@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.help import App
 from torchsmith.cli.output import answer, print_json
 from torchsmith.errors import UsageError
@@ -17,7 +17,7 @@ app = App("Keys that sign artifacts, and keys that are trusted.")
 
 
 @app.command()
-def show(json: wishes.Json = False) -> None:
+def show(json: options.Json = False) -> None:
     """Show this machine's own key by its id, never its private half."""
     from torchsmith.package.keys import own_key
 
@@ -37,7 +37,7 @@ def show(json: wishes.Json = False) -> None:
 @app.command()
 def export(
     output: Annotated[Path | None, Option("--output", "-o", help="Write it to this file.")] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Write the public half of this machine's key, for those who are to trust it."""
     from torchsmith.files import write_result
@@ -59,7 +59,7 @@ def export(
 def trust(
     file: Annotated[Path, Argument(help="A public key.")],
     until: Annotated[str, Option(metavar="DAY", help="The last day, such as 2027-12-31.")] = "",
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Trust what this key signs."""
     from torchsmith.package.keys import trust as trusted
@@ -74,7 +74,7 @@ def revoke(
     keys: Annotated[
         list[str], Argument(metavar="KEY", help="An id, a public key, or a list of ids.")
     ],
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Trust keys no longer, whenever they signed."""
     from torchsmith.package.keys import revoke as revoked
@@ -84,7 +84,7 @@ def revoke(
 
 
 @app.command()
-def rotate(json: wishes.Json = False) -> None:
+def rotate(json: options.Json = False) -> None:
     """Sign with a new key from now on; signatures of the old one stay trusted here."""
     from torchsmith.package.keys import rotate as renewed
 
@@ -97,7 +97,7 @@ def rotate(json: wishes.Json = False) -> None:
 
 
 @app.command("list")
-def list_(json: wishes.Json = False) -> None:
+def list_(json: options.Json = False) -> None:
     """List the keys whose signatures are trusted here."""
     from torchsmith.package.keys import trusted_keys
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import print_json
 
 
@@ -16,7 +16,7 @@ def libtorch(
     output: Annotated[
         Path, Option("--output", "-o", help="The folder to write the archive into.")
     ] = Path(),
-    json: wishes.Json = False,
+    json: options.Json = False,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Say what it would hold; write nothing.")
     ] = False,

@@ -7,21 +7,21 @@ from typing import Annotated
 
 from typer import Option
 
-from torchsmith.cli import planning, wishes
+from torchsmith.cli import options, planning
 from torchsmith.cli.output import answer, counted
 from torchsmith.errors import UsageError
 
 
-@wishes.takes_flags
+@options.takes_flags
 def lock(
-    recipe: wishes.RecipeArgument = None,
+    recipe: options.RecipeArgument = None,
     output: Annotated[
         Path | None, Option("--output", "-o", help="The file to write; default: beside the recipe.")
     ] = None,
-    stay: wishes.Here = False,
-    quiet: wishes.Quiet = False,
-    json: wishes.Json = False,
-    store: wishes.StoreFolder = None,
+    stay: options.Here = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+    store: options.StoreFolder = None,
     *,
     given: dict[str, object],
 ) -> None:
@@ -39,13 +39,13 @@ def lock(
     from torchsmith.plan.lock import base_images
     from torchsmith.recipe.presets import is_shipped
 
-    loaded = wishes.loaded(recipe, None, given)
+    loaded = options.loaded(recipe, None, given)
     path = Path(loaded.path)
     if output is None and (is_shipped(path) or not path.is_file()):
         raise UsageError(
             "there is no recipe file to put the lock beside", "Name the lock: --output FILE."
         )
-    here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+    here = options.with_torches(options.host_for(None, brief=True), loaded)
     place = Store(store)
     wanted = Wanted(here=stay, lock=False)
     plan = planning.make(loaded, here, json=json, store=place, wanted=wanted)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import duration, moment, print_json
 from torchsmith.errors import UsageError
 
@@ -22,8 +22,8 @@ def log(
     follow: Annotated[
         bool, Option("--follow", "-f", help="Go on until it is over; default: the last run.")
     ] = False,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Show past builds, the steps of one, or the log of a step."""
     from dataclasses import asdict

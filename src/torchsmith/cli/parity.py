@@ -61,12 +61,12 @@ def parity(
         from torchsmith.bench.sides import parse_sides
         from torchsmith.cli.show_bench import progress
 
-        with progress() as told:
+        with progress() as shown:
             found = hold(
                 parse_sides(sides or (), setting or ()),
                 choose(operator or (), dtype or ()),
-                told.step,
-                told.say,
+                shown.step,
+                shown.say,
                 device=device.value,
                 threads=threads,
                 seed=seed,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
-from torchsmith.cli import planning, wishes
+from torchsmith.cli import options, planning
 from torchsmith.cli.output import JSON_VERSION, print_files, print_json, write_tree
 from torchsmith.errors import UsageError
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from torchsmith.recipe.load import LoadedRecipe
 
 
-@wishes.takes_flags
+@options.takes_flags
 def plan(
-    recipe: wishes.RecipeArgument = None,
-    preset: wishes.Preset = None,
-    host: wishes.HostFile = None,
+    recipe: options.RecipeArgument = None,
+    preset: options.Preset = None,
+    host: options.HostFile = None,
     explain: Annotated[bool, Option("--explain", help="The reason for every choice.")] = False,
     json: Annotated[bool, Option("--json", help="The whole plan, for scripts.")] = False,
     render: Annotated[
@@ -31,9 +31,9 @@ def plan(
     output: Annotated[
         Path | None, Option("--output", "-o", help="File (script) or folder to write.")
     ] = None,
-    stay: wishes.Here = False,
-    online: wishes.Online = False,
-    no_lock: wishes.NoLock = False,
+    stay: options.Here = False,
+    online: options.Online = False,
+    no_lock: options.NoLock = False,
     *,
     given: dict[str, object],
 ) -> None:
@@ -41,12 +41,12 @@ def plan(
 
     with ThreadPoolExecutor(1) as pool:
         # Asking programs for their versions is mostly waiting: it goes on while we import.
-        machine = pool.submit(wishes.host_for, host, brief=True)
+        machine = pool.submit(options.host_for, host, brief=True)
 
-        loaded = wishes.loaded(recipe, preset, given)
+        loaded = options.loaded(recipe, preset, given)
         here = machine.result()
     if host is None:
-        here = wishes.with_torches(here, loaded)
+        here = options.with_torches(here, loaded)
     from torchsmith.engine.door import Wanted
 
     elsewhere = host is not None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Option
 
-from torchsmith.cli import publish, wishes
+from torchsmith.cli import options, publish
 from torchsmith.cli.serve import Host, Port, Quiet, log_to_stderr
 
 
@@ -32,7 +32,7 @@ def portal(
         bool, Option("--allow-actions", help="Let readers stop builds and launch jobs.")
     ] = False,
     open_: Annotated[bool, Option("--open", help="Open it in a browser.")] = False,
-    store: wishes.StoreFolder = None,
+    store: options.StoreFolder = None,
     quiet: Quiet = False,
 ) -> None:
     """Show builds, packages, recipes, jobs and this machine in a browser.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import print_json, tell
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ Channel = Annotated[Path | None, Option("--channel", help="Folder of a conda cha
 
 Say = Callable[[str], None]
 
-_SAID = {
+_VERBS = {
     "added": "added",
     "replaced": "replaced",
     "same": "already there",
@@ -42,8 +42,8 @@ def show(changes: Sequence[Change], *, json: bool, dry_run: bool = False) -> Non
         print_json({"dry_run": dry_run, "changes": made})
         return
     for change in changes:
-        said = "would be added" if dry_run and change.action == "added" else _SAID[change.action]
-        print(f"{said:<14} {change.path}")
+        verb = "would be added" if dry_run and change.action == "added" else _VERBS[change.action]
+        print(f"{verb:<14} {change.path}")
     if all(change.action == "same" for change in changes):
         print("nothing changed")
 
@@ -55,7 +55,7 @@ def publish(
             help="Wheels, conda packages, libtorch archives; or a recipe: what was built of it."
         ),
     ] = None,
-    preset: wishes.Preset = None,
+    preset: options.Preset = None,
     index: Index = None,
     channel: Channel = None,
     to: Annotated[
@@ -67,10 +67,10 @@ def publish(
     force: Annotated[
         bool, Option("--force", help="Replace packages that anaconda.org has already.")
     ] = False,
-    store: wishes.StoreFolder = None,
+    store: options.StoreFolder = None,
     work: Annotated[Path | None, Option(help="Where the recipe was built.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Say what would be added.")] = False,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Add files to a pip index and a conda channel, which are plain folders.
 
@@ -85,7 +85,7 @@ def publish(
     only_copy = to == ["s3"] and not given and preset is None and bool(index or channel)
     loaded = None
     if recipe is not None or not (given or only_copy):
-        loaded = wishes.loaded(recipe, preset, {})
+        loaded = options.loaded(recipe, preset, {})
     wish = wished(
         loaded,
         index=index,
@@ -119,7 +119,7 @@ def yank(
     project: Annotated[
         str, Option(help="Mark the project NAME instead: archived, or deprecated.")
     ] = "",
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Take a release back; whoever pinned it still gets it."""
     from torchsmith.ship.publish import Places
@@ -135,7 +135,7 @@ def remove(
     file: Annotated[str, Argument(help="The name of one file.")],
     index: Index = None,
     channel: Channel = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Delete a published file; nobody gets it any more."""
     from torchsmith.ship.publish import Places

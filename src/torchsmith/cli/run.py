@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import answer
 from torchsmith.errors import UsageError
 
@@ -52,19 +52,19 @@ def run(
 
     from torchsmith.images.attached import explained, run_attached
     from torchsmith.images.select import one_image
-    from torchsmith.images.starting import Wish, prepared
+    from torchsmith.images.starting import RunOptions, prepared
     from torchsmith.images.tools import find_tool
 
     if json and not dry_run:
         raise UsageError("--json needs --dry-run", "What runs in the image writes its own output.")
-    recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    recipe = options.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
     if recipe is not None:
-        # What the recipe lacks is said first: no engine on this machine would mend it.
+        # A recipe without an image is refused first: no container tool would help.
         one_image(recipe)
     found = find_tool(engine, runs=True)
     ready = prepared(
         found,
-        Wish(
+        RunOptions(
             what=what,
             command=tuple(command or ()),
             shm_size=shm_size,

@@ -35,7 +35,7 @@ def serve(
     server = Server(make_app(portal, log_to_stderr(quiet=quiet)), host, port)
     if not is_loopback(host):
         print(
-            f"!  anybody who reaches {host} can read what is served; there is no password",
+            f"!  anybody who can reach {host} can read what is served; there is no password",
             file=sys.stderr,
         )
     print(f"serving at {server.address}", flush=True)

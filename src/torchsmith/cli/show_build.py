@@ -36,7 +36,7 @@ def _so_far(done: int, total: int) -> str:
 
 
 class Display(Protocol):
-    """Something that is told what happens."""
+    """Something that shows events."""
 
     def event(self, event: events.Event) -> None:
         """Something happened to a step or to the run."""

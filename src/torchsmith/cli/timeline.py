@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.output import counted, duration, print_json
 from torchsmith.errors import UsageError
 
@@ -27,8 +27,8 @@ def timeline(
         Path | None, Option("--output", "-o", help="Draw it: .html a page, .svg a picture.")
     ] = None,
     slowest: Annotated[int, Option(min=0, help="So many lines for each list.")] = 10,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Show where the time of a build went: cores, slowest files, headers."""
     from dataclasses import asdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import planning, wishes
+from torchsmith.cli import options, planning
 from torchsmith.cli.known import known_of_lines
 from torchsmith.cli.output import print_json, tell
 from torchsmith.errors import VerificationError
@@ -69,8 +69,8 @@ def verify(
 
     asked: list[Expects] = []
     if recipe or preset:
-        loaded = wishes.loaded(recipe, preset, {})
-        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+        loaded = options.loaded(recipe, preset, {})
+        here = options.with_torches(options.host_for(None, brief=True), loaded)
         found = planning.resolutions(loaded, here)
         asked = [expected(item) for item in found]
     made = prove(
@@ -107,8 +107,8 @@ def show_report(made: Report, *, json: bool) -> None:
         print("\n".join(lines(made)))
     if made.rating == "fail":
         names = ", ".join(dict.fromkeys(check.name for check in made.failed))
-        said = (text for check in made.failed for text in (check.found, check.detail))
-        for line in known_of_lines(line for text in said for line in text.splitlines()):
+        texts = (text for check in made.failed for text in (check.found, check.detail))
+        for line in known_of_lines(line for text in texts for line in text.splitlines()):
             print(line, file=sys.stderr)
         raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
 

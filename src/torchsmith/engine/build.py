@@ -57,7 +57,7 @@ def memory_budget(text: str | None) -> int | None:
     return size_bytes(text) if text else None
 
 
-def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str]:
+def pending_steps(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str]:
     """The ids of the steps whose results are not in the store."""
     place = work or default_work(store, plan)
     return frozenset(
@@ -120,17 +120,17 @@ def _understood(plan: Plan) -> Knows:
 def each_of(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
     """One listener in the place of two."""
 
-    def told(event: T) -> None:
+    def both(event: T) -> None:
         first(event)
         second(event)
 
-    return told
+    return both
 
 
 def with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
     """Tell what the compiler cache was worth before a run is over."""
 
-    def told(event: Event) -> None:
+    def report(event: Event) -> None:
         if isinstance(event, RunFinished):
             hits, misses = cache.used()
             if hits or misses:
@@ -145,7 +145,7 @@ def with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
                 )
         on_event(event)
 
-    return told
+    return report
 
 
 @contextmanager
@@ -261,7 +261,7 @@ def build(
             # PATH is the image's own, behind programs of ours: make may be too old there as well.
             inside.pop("PATH", None)
             inside["TORCHSMITH_SHIMS"] += f":{SHIMS}"
-            told_of = boxed if plan.inside else cache
+            cache_used = boxed if plan.inside else cache
             if wheels is not None:
                 environment = offline(environment, wheels)
                 inside = offline(inside, wheels)
@@ -280,7 +280,7 @@ def build(
                 work=place,
                 only=only,
                 on_event=each_of(
-                    each_of(compiles.heed, with_cache_report(told_of, on_event)),
+                    each_of(compiles.heed, with_cache_report(cache_used, on_event)),
                     each_of(
                         JobLog(store.root / "logs").heed,
                         KeptCommand(store.root / "logs", command).heed,

@@ -295,20 +295,20 @@ def from_bundle(plan: Plan, bundle: Path) -> Plan:
     changed: dict[str, str] = {}
     origins: dict[str, Origin] = {}
     for step in plan.steps:
-        told = [changed[need] for need in step.needs if need in changed]
+        marks = [changed[need] for need in step.needs if need in changed]
         given = step.task.arguments if step.task else None
         if isinstance(given, Fetch):
             fetch, known = _bundled(step, given, bundle, manifest)
             step = replace(step, task=Task("fetch", fetch))
-            told += [] if known else [manifest.trees[tree_name(step)]]
+            marks += [] if known else [manifest.trees[tree_name(step)]]
             origins[step.outputs[0]] = _origin(step, given.source, fetch.source, known=known)
         elif isinstance(given, Attest):
             came = tuple(origins.get(item.tree, item) for item in given.origins)
             step = replace(step, task=Task("attest", replace(given, origins=came)))
         elif not any(map(is_lock, step.inputs)) and (step.pip or any(map(reported, step.commands))):
-            told += filter(None, [manifest.trees.get(TREE)])
-        if told:
-            changed[step.id] = digest("\n".join([step.key, *sorted(told)]).encode())
+            marks += filter(None, [manifest.trees.get(TREE)])
+        if marks:
+            changed[step.id] = digest("\n".join([step.key, *sorted(marks)]).encode())
             step = replace(step, key=changed[step.id])
         steps.append(step)
     return replace(plan, steps=tuple(steps))

@@ -69,8 +69,8 @@ def read_proof(step: Step, work: Path) -> Proof | None:
 
 def _failed_check(check: Check) -> str:
     wanted = f", wanted: {check.wanted}" if check.wanted else ""
-    said = check.found or check.detail.strip().rpartition("\n")[2]
-    return f"{check.group}, {check.name}: {said}{wanted}"
+    found = check.found or check.detail.strip().rpartition("\n")[2]
+    return f"{check.group}, {check.name}: {found}{wanted}"
 
 
 def origins(steps: Sequence[Step]) -> dict[str, Step]:
@@ -289,8 +289,8 @@ class Executor:
         if not self._told_of_network:
             self._told_of_network = True
             self._recorder.warn(
-                "this machine lets no program be cut off from the network: what a build downloads "
-                "unasked goes unnoticed (a container, or root, can be)"
+                "this machine cannot cut a program off from the network, so a download that no recipe "
+                "names goes unnoticed; a container, or root, can"
             )
         return "not closed"
 

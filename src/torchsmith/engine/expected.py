@@ -118,7 +118,7 @@ def share_left(same: Sequence[StepRecord]) -> float:
 
 
 def last_count(log: Path) -> tuple[int, int] | None:
-    """How many files of a compilation are done, and of how many, by the end of its log."""
+    """The count of done files and of all files of a compilation, from the end of its log."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)

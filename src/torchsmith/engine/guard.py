@@ -140,9 +140,9 @@ def _governed(
             budget=memory, cores=cores, book=book, roots=[Path.cwd()], listener=listener
         ) as governor,
     ):
-        told = governor.environment()
+        variables = governor.environment()
         own = {
-            "TORCHSMITH_GOVERNOR": told["TORCHSMITH_GOVERNOR"],
+            "TORCHSMITH_GOVERNOR": variables["TORCHSMITH_GOVERNOR"],
             "TORCHSMITH_CORES": str(cores),
             **hook,
             **(cache.environment or {}),
@@ -151,7 +151,7 @@ def _governed(
         }
         if not os.environ.get("MAKEFLAGS"):
             # Ninja shares slots so. Who starts make without -j means one job at a time.
-            own |= dict.fromkeys(["MAKEFLAGS", "TORCHSMITH_NINJA_ONLY"], told["MAKEFLAGS"])
+            own |= dict.fromkeys(["MAKEFLAGS", "TORCHSMITH_NINJA_ONLY"], variables["MAKEFLAGS"])
         if not os.environ.get("MAX_JOBS"):
             # Some projects' setups guess one from the memory, and guess low.
             own["MAX_JOBS"] = str(cores)

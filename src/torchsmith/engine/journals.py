@@ -173,7 +173,7 @@ _DATABASES = (ONE_HOST, "jobs.db")
 
 
 def share(store: Store) -> Store:
-    """Have every torchsmith that opens the store reckon with other hosts."""
+    """Mark a store as one that several hosts build into."""
     if store.shared:
         return store
     with room(store.root):

@@ -109,7 +109,7 @@ def _interpreter() -> Path:
 def _mark() -> str:
     """What the kit is made of, as a short name."""
     interpreter = _interpreter()
-    told = {
+    parts = {
         "form": _FORM,
         "python": [str(interpreter), interpreter.stat().st_mtime_ns, sys.version],
         "packages": sorted(f"{item.name}=={item.version}" for item in _distributions()),
@@ -118,7 +118,7 @@ def _mark() -> str:
             for file in _sources(_package())
         ),
     }
-    return sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _sources(folder: Path) -> Iterator[Path]:
@@ -227,7 +227,7 @@ def _copy_libraries(programs: list[Path], into: Path) -> str:
                 (into / file.name).chmod(0o755)
     if not loader:
         raise HostError(
-            f"{_interpreter()} cannot be taken into a container: it names no loader",
+            f"{_interpreter()} cannot be copied into a container: it names no loader",
             _HINT,
         )
     return loader

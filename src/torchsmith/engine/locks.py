@@ -101,13 +101,13 @@ class Lock:
         stopped: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Wait for the lock; `on_wait` hears once whose it is. False when told to stop."""
-        told = False
+        reported = False
         while not self.try_acquire():
             if stopped():
                 return False
-            if not told and on_wait is not None:
+            if not reported and on_wait is not None:
                 on_wait(self.holder())
-                told = True
+                reported = True
             time.sleep(self.poll)
         return True
 
@@ -197,7 +197,7 @@ class Pulse:
             self._held.pop(lease.path, None)
 
     def start(self) -> None:
-        """Be seen to live, before the first lease names us."""
+        """Start counting, before the first lease names us."""
         with self._turn:
             if self._thread is not None:
                 return
@@ -231,8 +231,8 @@ class Pulse:
             with contextlib.suppress(OSError):
                 self._write()
             with self._turn:
-                held = list(self._held.values())
-            for lease in held:
+                leases = list(self._held.values())
+            for lease in leases:
                 if lease.is_lost():
                     self.let_go(lease)
                     self.on_lost(lease.path)

@@ -68,10 +68,10 @@ def pip_settings(caller: Mapping[str, str]) -> dict[str, str]:
 
 def pip_conf(caller: Mapping[str, str], trusted: str) -> str:
     """A pip.conf for where none of this machine's folders are seen; `trusted` is a file there."""
-    told = {**pip_settings(caller), **caller}
+    settings = {**pip_settings(caller), **caller}
     lines = ["[global]"]
     for option in (*_INDEXES, *_WAYS):
-        words = told.get(f"PIP_{option.upper().replace('-', '_')}", "").split()
+        words = settings.get(f"PIP_{option.upper().replace('-', '_')}", "").split()
         if option in _INDEXES:
             words = [word for word in words if word.startswith(("http://", "https://"))]
         if words:
@@ -138,8 +138,8 @@ class Vessel:
     def used(self) -> tuple[float, int] | None:
         """CPU seconds and the largest process; None if it was ended before it could say."""
         try:
-            told = json.loads((self.folder / "outcome").read_text())
-            return float(told["cpu"]), int(told["peak"])
+            outcome = json.loads((self.folder / "outcome").read_text())
+            return float(outcome["cpu"]), int(outcome["peak"])
         except (OSError, ValueError, KeyError):
             return None
 

@@ -1,4 +1,4 @@
-"""What is looked at before a long run begins: nobody should wait hours for a missing header."""
+"""Checks before a long run, so that nobody waits hours for a missing header."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ensure_formats(resolutions: Iterable[Resolution], install: Install) -> None:
     for resolution, package, item in wanted:
         if lost := _missing(resolution, item):
             raise HostError(
-                f"{package} is to read {item.name.upper()}, but {lost} is missing",
+                f"{package} needs {lost} to read {item.name.upper()}, and it is missing",
                 f"Install what Debian calls {item.apt}, or leave {item.name!r} out of "
                 "companions.vision_formats.",
             )

@@ -81,7 +81,7 @@ done
 
 
 class Stop:
-    """A wish to stop, made once; made twice, it allows no grace."""
+    """A request to stop; a second one allows no grace."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -94,7 +94,7 @@ class Stop:
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Take Ctrl-C and SIGTERM as the wish to stop, for as long as this lasts."""
+        """Take Ctrl-C, SIGTERM and SIGHUP as requests to stop, for as long as this lasts."""
         with hearing(_STOPPING, self.request):
             yield
 
@@ -110,7 +110,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._turn = threading.Lock()
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with self._turn:
             if self._process is None:
                 self._process = subprocess.Popen(
@@ -130,14 +130,14 @@ class Guard:
     def over(self, group: int, vessel: Vessel | None = None) -> Iterator[None]:
         """Watch over a process group, and over the container that it started."""
         about = f"{Path(vessel.tool).name} {vessel.name} {vessel.alive}" if vessel else "- -"
-        self._say(f"+ {group} {about}\n")
+        self._send(f"+ {group} {about}\n")
         try:
             yield
         finally:
-            self._say(f"- {group}\n")
+            self._send(f"- {group}\n")
 
     def close(self) -> None:
-        """Nothing runs any more."""
+        """End the guard: nothing runs any more."""
         if self._process is not None:
             self._process.communicate()
 
@@ -170,7 +170,7 @@ class _Script:
             os.killpg(self.process.pid, number)
 
     def heed(self) -> None:
-        """Pass a wish to stop on, and insist when it is not heard."""
+        """Pass a request to stop on; kill when it is ignored."""
         if self.stop.signal is None:
             return
         if self.deadline is None:
@@ -252,7 +252,7 @@ def _follow(
     keep: Callable[[bytes], int],
     on_line: Callable[[str], None],
 ) -> None:
-    """Bring what a script says to the log, and line by line to whoever listens."""
+    """Write a script's output to the log, and pass it on line by line."""
 
     def hand_on(content: bytes) -> None:
         rest = content

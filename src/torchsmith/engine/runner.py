@@ -152,7 +152,7 @@ class _Run:
 
     def give_way(self, lock: Path) -> None:
         """Stop: another host took us for dead, and two must not write into one tree."""
-        self.recorder.warn(f"another host has taken over {lock}: this run stops")
+        self.recorder.warn(f"another host has taken over {lock}, so this run stops")
         self.executor.stop.request()
 
     def go(self) -> None:
@@ -243,10 +243,10 @@ class _Run:
 
     def _beside(self, step: Step, queue: list[Step], chosen: frozenset[str]) -> list[Step]:
         """The steps that may run at the same time as this one."""
-        waiting = {step.id, *(other.id for other in queue if other.id in chosen)}
+        pending = {step.id, *(other.id for other in queue if other.id in chosen)}
         group = [step]
         for other in queue:
-            ready = other.id in chosen and not self.needs[other.id] & waiting
+            ready = other.id in chosen and not self.needs[other.id] & pending
             if ready and may_share_time(other, group):
                 group.append(other)
         return group[1:]

@@ -17,12 +17,12 @@ _PARALLEL = frozenset({"fetch", "environment"})
 
 
 def keeps_nothing(step: Step) -> bool:
-    """Images live with the container engine, whose own cache is truer than a note of ours."""
+    """Whether the store keeps nothing of a step: images live with the container tool."""
     return step.kind in ("base", "image")
 
 
 def acts_outside(step: Step) -> bool:
-    """Whether what a step does lies outside the work folder: only that it was done is kept."""
+    """Whether a step acts outside the work folder; the store keeps only that it was done."""
     return step.kind == "publish" or not all(map(inside, step.outputs))
 
 

@@ -312,7 +312,7 @@ class Store:
 
     @contextlib.contextmanager
     def _in_use(self, entry: Entry) -> Iterator[None]:
-        """Nobody collects an entry while it is read."""
+        """Keep an entry from being collected while it is read."""
         manifest = entry.folder / MANIFEST
         try:
             with manifest.open("rb") as file:
@@ -347,7 +347,7 @@ class Store:
         return bool(found)
 
     def _drop(self, folder: Path, problem: DamagedEntryError | None) -> None:
-        """Take an entry out of sight in one move, then remove it at leisure."""
+        """Rename an entry away at once, then remove it."""
         if problem is not None:
             self._warn(f"the stored result {folder.name[:12]} is not used: {problem}")
             self._damaged.add(folder)

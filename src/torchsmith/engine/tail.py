@@ -81,7 +81,7 @@ def follow_run(
     A line `== STEP` says which step follows, and how it ended.
     """
     read: dict[str, int] = {}
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     while True:
         # Asked first: what is written before the answer is then read below.
         record = journal.run(run)
@@ -90,14 +90,14 @@ def follow_run(
         if over and step is not None and not steps:
             raise UsageError(f"run {run} has no step {step!r}", f"`torchsmith log {run}` lists it.")
         for item in steps:
-            if step is None and item.step not in told:
+            if step is None and item.step not in shown:
                 yield f"== {item.step}"
-                told[item.step] = "running"
+                shown[item.step] = "running"
             if item.log:
                 lines, read[item.step] = _new_lines(Path(item.log), read.get(item.step, 0))
                 yield from lines
-            if step is None and item.status not in ("waiting", told[item.step]):
-                told[item.step] = item.status
+            if step is None and item.status not in ("waiting", shown[item.step]):
+                shown[item.step] = item.status
                 yield f"== {item.step}: {item.status}"
         if over or (step is not None and steps and steps[0].status not in ("running", "waiting")):
             return

@@ -96,7 +96,7 @@ def _start(
 
 def _wait(client: subprocess.Popen[bytes], stop: Stop, terminal: bool) -> int:
     """Wait for the program, and pass signals on to it; the second one is not a request."""
-    told = False
+    passed_on = False
     deadline = float("inf")
     while True:
         try:
@@ -105,8 +105,8 @@ def _wait(client: subprocess.Popen[bytes], stop: Stop, terminal: bool) -> int:
             return 128 - code if code < 0 else code
         except subprocess.TimeoutExpired:
             pass
-        if stop.signal and not told:
-            told = True
+        if stop.signal and not passed_on:
+            passed_on = True
             client.send_signal(stop.signal)
             deadline = time.monotonic() + _GRACE_S if terminal else deadline
         elif stop.at_once or time.monotonic() > deadline:
@@ -114,8 +114,8 @@ def _wait(client: subprocess.Popen[bytes], stop: Stop, terminal: bool) -> int:
 
 
 def _last_lines(tool: ContainerTool, name: str) -> tuple[str, ...]:
-    said = tool.try_("logs", "--tail", str(_LINES), name)
-    return tuple(f"{said.out}\n{said.err}".splitlines()) if said.code == 0 else ()
+    answer = tool.try_("logs", "--tail", str(_LINES), name)
+    return tuple(f"{answer.out}\n{answer.err}".splitlines()) if answer.code == 0 else ()
 
 
 # 128 and SIGBUS: a program that died of a full /dev/shm without a word.

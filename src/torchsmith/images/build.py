@@ -92,7 +92,7 @@ def _built(
 
 
 def _noted(task: ImageTask, tool: ContainerTool, info: ImageInfo) -> MadeImage:
-    """Leave word of an image for whoever uses it."""
+    """Note an image for the steps that use it."""
     digest = next((text.partition("@")[2] for text in info.digests), "")
     made = MadeImage(task.name, info.id, digest, tool.name, info.layers, info.bytes)
     note(Path(task.record), made)
@@ -165,9 +165,9 @@ def bases(file: Path) -> tuple[str, ...]:
 
 
 def explained(error: ContainerToolError, tool: ContainerTool, wanted: Build) -> TorchsmithError:
-    """The error a person is shown for a build that failed."""
-    said = "\n".join(error.said[-40:])
-    if _NO_ROOM.search(said):
+    """The error to show for a build that failed."""
+    output = "\n".join(error.said[-40:])
+    if _NO_ROOM.search(output):
         # As the C library says it, by which a full disk is known.
         return ContainerToolError(
             f"No space left on device, where {tool.name} keeps its images",
@@ -175,7 +175,7 @@ def explained(error: ContainerToolError, tool: ContainerTool, wanted: Build) -> 
             error.said,
         )
     absent = [name for name in bases(wanted.file) if not _has_image(tool, name)]
-    if absent and _NOT_BROUGHT.search(said):
+    if absent and _NOT_BROUGHT.search(output):
         return ContainerToolError(
             f"the base image {absent[0]} is not here and could not be brought: {error.said[-1]}",
             f"Is the name right? `{tool.name} pull {absent[0]}` tries it alone; "

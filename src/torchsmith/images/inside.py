@@ -30,9 +30,9 @@ def verify_image(
     shm: int = 1 << 30,
 ) -> Report:
     """Use the torch of an image as its own user does, and hold it against what was asked for."""
-    wishes = json.dumps({"imports": [], "timeout": timeout, "only": [], "check": ""})
-    said = _python(tool, image, shm, f"{_THERE}/script.py", wishes)
-    probed = read_document(said[0], said[1], said[2])
+    request = json.dumps({"imports": [], "timeout": timeout, "only": [], "check": ""})
+    answer = _python(tool, image, shm, f"{_THERE}/script.py", request)
+    probed = read_document(answer[0], answer[1], answer[2])
     facts = probed.facts
     python = str(probed.python.get("version", ""))
     checks = list(probed.checks)
@@ -62,10 +62,10 @@ def _versions(tool: ContainerTool, image: str) -> Mapping[str, str]:
 def _python(tool: ContainerTool, image: str, shm: int, *words: str) -> tuple[str, str, int]:
     """Run the image's own Python, whatever else the image would start."""
     folder = Path(script.__file__).parent
-    said = tool.run(
+    answer = tool.run(
         *("--rm", "--pull=never", "--network=none", f"--shm-size={shm}b"),
         # Where SELinux is on, a folder of this machine cannot be read otherwise.
         *("--security-opt", "label=disable", "--volume", f"{folder}:{_THERE}:ro"),
         *("--entrypoint", "python", image, "-I", *words),
     )
-    return said.out, said.err, said.code
+    return answer.out, answer.err, answer.code

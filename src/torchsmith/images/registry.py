@@ -75,8 +75,8 @@ class Registry:
         claimed = headers.get("Docker-Content-Digest", digest)
         if digest != claimed or (name.digest and name.digest != digest):
             raise RegistryError(
-                f"{self.host} answered for {name} with other bytes than it says they are",
-                "Something between here and the registry changes what it says: a proxy, perhaps.",
+                f"the manifest that {self.host} sent for {name} does not match its digest",
+                "Something between here and the registry changes it: a proxy, perhaps.",
             )
         return _manifest(digest, content)
 
@@ -136,8 +136,8 @@ class Registry:
             request.add_unredirected_header("Authorization", basic)
         content, _ = self._open(request)
         try:
-            said: Mapping[str, object] = json.loads(content)
-            token = said.get("token") or said.get("access_token")
+            answer: Mapping[str, object] = json.loads(content)
+            token = answer.get("token") or answer.get("access_token")
         except (ValueError, AttributeError):
             return ""
         return f"Bearer {token}" if token else ""
@@ -152,21 +152,21 @@ class Registry:
         )
 
     def _unreachable(self, reason: object) -> RegistryError:
-        said = getattr(reason, "strerror", None) or getattr(reason, "verify_message", None)
-        said = said or str(reason)
+        why = getattr(reason, "strerror", None) or getattr(reason, "verify_message", None)
+        why = why or str(reason)
         if isinstance(reason, ssl.SSLCertVerificationError):
             return RegistryError(
-                f"the certificate of {self.host} is not one this machine trusts: {said}",
+                f"the certificate of {self.host} is not one this machine trusts: {why}",
                 f"Put the certificate of its authority at {_CERTIFICATES[0]}/{self.host}/ca.crt "
                 f"(docker: {_CERTIFICATES[1]}), or take the risk with --insecure.",
             )
         if isinstance(reason, ssl.SSLError):
             return RegistryError(
-                f"{self.host} does not speak HTTPS: {said}",
+                f"{self.host} does not speak HTTPS: {why}",
                 "If it is a registry without TLS on a network you trust, add --insecure.",
             )
         return UnreachableRegistryError(
-            f"the registry {self.host} cannot be reached: {said}",
+            f"the registry {self.host} cannot be reached: {why}",
             "Is its name right, and is it running? `curl https://HOST/v2/` should answer 200 or "
             "401.",
         )
@@ -307,7 +307,7 @@ def _from_helper(table: Mapping[str, object], key: str) -> Login | None:
         return None
     try:
         helper = [f"docker-credential-{name}", "get"]
-        said = json.loads(call(helper, given=key.encode(), timeout=_HELPER_S).out)
-        return Login(str(said["Username"]), str(said["Secret"]))
+        answer = json.loads(call(helper, given=key.encode(), timeout=_HELPER_S).out)
+        return Login(str(answer["Username"]), str(answer["Secret"]))
     except (HostError, ValueError, KeyError, TypeError):
         return None

@@ -45,9 +45,9 @@ def _names(step: Step) -> set[str]:
     return {step.id, task.name, tag, task.stage, task.stage.removeprefix("train-")} - {""}
 
 
-def ensure_containers(steps: Sequence[Step], waiting: Collection[str], tool: str) -> None:
+def ensure_containers(steps: Sequence[Step], pending: Collection[str], tool: str) -> None:
     """Have what starts containers before anything long is begun that runs in one."""
-    if not any(step.place.inside and step.id in waiting for step in steps):
+    if not any(step.place.inside and step.id in pending for step in steps):
         return
     try:
         find_tool(tool, runs=True)
@@ -108,7 +108,7 @@ def recipe_images(recipe: Recipe) -> tuple[RecipeImage, ...]:
 
 
 def no_image() -> UsageError:
-    """What to say of a recipe whose images are wanted and that makes none."""
+    """The error for a recipe that makes no image."""
     return UsageError(
         "the recipe asks for no image", "Add a table [image] to it; see docs/images.md."
     )

@@ -137,7 +137,7 @@ def _workers(loading: Loading) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RunOptions:
     """What was asked for, as it was written."""
 
     what: str
@@ -167,7 +167,7 @@ class Ready:
 
 def prepared(
     tool: ContainerTool,
-    wish: Wish,
+    options: RunOptions,
     recipe: Recipe | None,
     *,
     terminal: bool,
@@ -175,45 +175,47 @@ def prepared(
     dry_run: bool = False,
 ) -> Ready:
     """Check every option and choose the others; the image must be there unless it is a dry run."""
-    memory = parse_size("--memory", wish.memory) if wish.memory is not None else None
+    memory = parse_size("--memory", options.memory) if options.memory is not None else None
     machine, _ = read_memory()
     room = min((amount for amount in (memory, machine) if amount is not None), default=None)
-    image = one_image(recipe).name if recipe is not None else str(reference(wish.what))
+    image = one_image(recipe).name if recipe is not None else str(reference(options.what))
     labels: Mapping[str, str] = {} if dry_run else tool.inspect(image).labels
     asked = recipe.image.shm_size if recipe is not None and recipe.image else labels.get(SHM_LABEL)
     usual = asked if asked and re.fullmatch(SIZE.pattern, asked) else DEFAULT_SHM
-    shm = _shared(wish, usual, room)
+    shm = _shared(options, usual, room)
     loading = Loading(
-        wish.workers,
-        USUAL_BATCH if wish.batch is None else parse_size("--batch", wish.batch),
+        options.workers,
+        USUAL_BATCH if options.batch is None else parse_size("--batch", options.batch),
     )
     start = Start(
         image=image,
-        command=wish.command,
+        command=options.command,
         shm=shm,
-        gpus=chosen_gpus(tool.name, wish.gpus),
-        user=wish.user,
-        mounts=tuple(map(parse_mount, wish.mounts)),
-        env=(*_zone(wish.timezone), *map(_variable, wish.env)),
+        gpus=chosen_gpus(tool.name, options.gpus),
+        user=options.user,
+        mounts=tuple(map(parse_mount, options.mounts)),
+        env=(*_zone(options.timezone), *map(_variable, options.env)),
         memory=memory,
         ulimits=tuple(ulimit_words(tool.name, tool.environ)),
-        network=wish.network,
+        network=options.network,
         stdin="terminal" if terminal else "pipe" if piped else "nothing",
     )
     words = run_words(tool.name, start)
     seen = read_shm() if shm is None else shm
-    notes = [*_notes(wish, usual, shm), *shortages(loading, Room(seen, room))]
-    if note := withheld(tool.name, wish.gpus):
+    notes = [*_notes(options, usual, shm), *shortages(loading, Room(seen, room))]
+    if note := withheld(tool.name, options.gpus):
         notes.append(note)
     return Ready(tuple(words), tuple(notes), seen, terminal)
 
 
-def _shared(wish: Wish, usual: str, room: int | None) -> int | None:
-    if wish.ipc is None:
-        return shm_bytes(wish.shm_size, usual, room)
-    if wish.ipc != "host":
-        raise UsageError(f"--ipc: {wish.ipc!r} is not known", "Write --ipc host, or leave it out.")
-    if wish.shm_size is not None:
+def _shared(options: RunOptions, usual: str, room: int | None) -> int | None:
+    if options.ipc is None:
+        return shm_bytes(options.shm_size, usual, room)
+    if options.ipc != "host":
+        raise UsageError(
+            f"--ipc: {options.ipc!r} is not known", "Write --ipc host, or leave it out."
+        )
+    if options.shm_size is not None:
         raise UsageError(
             "--ipc host and --shm-size were both given",
             "The machine's own /dev/shm has the size it has: name one of the two.",
@@ -221,8 +223,8 @@ def _shared(wish: Wish, usual: str, room: int | None) -> int | None:
     return None
 
 
-def _notes(wish: Wish, usual: str, shm: int | None) -> Iterator[str]:
-    if wish.shm_size is None and shm is not None and shm < size_bytes(usual):
+def _notes(options: RunOptions, usual: str, shm: int | None) -> Iterator[str]:
+    if options.shm_size is None and shm is not None and shm < size_bytes(usual):
         yield f"/dev/shm has {shown(shm)}, not {usual}: that is half of the memory there is"
 
 
@@ -285,8 +287,8 @@ def _daemon(environ: Mapping[str, str]) -> int:
         there.settimeout(_SECONDS)
         there.connect(address.removeprefix("unix://"))
         size = struct.calcsize("3i")
-        said = there.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        pid, _, _ = struct.unpack("3i", said)
+        credentials = there.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        pid, _, _ = struct.unpack("3i", credentials)
         return int(pid)
     return 0
 
@@ -412,7 +414,7 @@ def chosen_gpus(tool: str, asked: str | None, root: Path = Path("/")) -> tuple[s
     gpus = parse_gpus(asked)
     if gpus and not here:
         raise HostError(
-            "GPUs were asked for, and this machine has no NVIDIA driver that is loaded",
+            "GPUs were requested, but this machine has no NVIDIA driver loaded",
             "nvidia-smi must work here first; or run without, --gpus none.",
         )
     if gpus and not described:
@@ -423,7 +425,7 @@ def chosen_gpus(tool: str, asked: str | None, root: Path = Path("/")) -> tuple[s
 def withheld(tool: str, asked: str | None, root: Path = Path("/")) -> str:
     """What to say of GPUs that are here and that a container does not get unasked."""
     if asked is None and tool != "docker" and (root / _DRIVER).exists() and not _described(root):
-        return f"the GPUs of this machine are not given to it: {tool} does not know them. {_CDI}"
+        return f"the container gets no GPU: {tool} does not know those of this machine. {_CDI}"
     return ""
 
 

@@ -119,15 +119,15 @@ class ContainerTool(ABC):
         self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
     ) -> str:
         """Run the program and return what it said, or raise what it complained of."""
-        said = self.try_(*words, on_line=on_line, ending=ending)
-        if said.code != 0:
-            raise self.refused(words[0], said)
-        return said.out.strip()
+        answer = self.try_(*words, on_line=on_line, ending=ending)
+        if answer.code != 0:
+            raise self.refused(words[0], answer)
+        return answer.out.strip()
 
-    def refused(self, what: str | Path, said: Answer) -> ContainerToolError:
+    def refused(self, what: str | Path, answer: Answer) -> ContainerToolError:
         """The error for a command that failed."""
-        complaint = said.complaint
-        last = complaint[-1] if complaint else f"exit code {said.code}"
+        complaint = answer.complaint
+        last = complaint[-1] if complaint else f"exit code {answer.code}"
         return ContainerToolError(f"{self.name} {what}: {last}", said=complaint)
 
     # Building
@@ -138,9 +138,9 @@ class ContainerTool(ABC):
             note = folder / "id"
             words = ["build", *self.build_options(wanted), "--iidfile", str(note)]
             # Always followed: whoever stops it must find nothing left of it.
-            said = self._build([*words, str(wanted.context)], on_line or (lambda _: None))
-            if said.code != 0:
-                refusal = self.refused("build", said)
+            answer = self._build([*words, str(wanted.context)], on_line or (lambda _: None))
+            if answer.code != 0:
+                refusal = self.refused("build", answer)
                 # Without room it could not write down that they are gone; now there is some again.
                 for container in _LEFT.findall("\n".join(refusal.said)):
                     self.try_(*self._discard, container)
@@ -178,12 +178,12 @@ class ContainerTool(ABC):
 
     def find(self, image: str) -> ImageInfo | None:
         """An image, by name, tag, digest or id; `None` if the engine has no such one."""
-        said = self.try_(*self._inspect_words(image))
-        if said.code == 0:
-            return self._read_inspect(said.out)
-        if any(words in said.err.lower() for words in self._absent):
+        answer = self.try_(*self._inspect_words(image))
+        if answer.code == 0:
+            return self._read_inspect(answer.out)
+        if any(words in answer.err.lower() for words in self._absent):
             return None
-        raise self.refused("inspect", said)
+        raise self.refused("inspect", answer)
 
     def inspect(self, image: str) -> ImageInfo:
         """The same, where it has to be there."""
@@ -504,12 +504,12 @@ def _named(
 
 
 def _not_running(found: Found) -> NoContainerToolError:
-    said = f": {found.detail}" if found.detail else ""
+    detail = f": {found.detail}" if found.detail else ""
     denied = "permission denied" in found.detail.lower()
     return NoContainerToolError(
-        f"{found.name} is installed but not running{said}"
+        f"{found.name} is installed but not running{detail}"
         if not denied
-        else f"this user may not talk to {found.name}{said}",
+        else f"this user may not talk to {found.name}{detail}",
         "Add the user to the group docker and log in again, or use podman."
         if denied
         else f"Start it: systemctl start {found.name}; or use podman, which needs no daemon.",

@@ -141,17 +141,17 @@ def push(
         return Pushed(image, str(to), "would push")
     tool.tag(image, str(to))
     try:
-        told = tool.push(str(to), on_line, insecure=insecure or is_loopback(to.registry))
+        digest = tool.push(str(to), on_line, insecure=insecure or is_loopback(to.registry))
     except ContainerToolError as error:
         raise _explained(error, to, logged_in=login is not None) from None
     found = registry.manifest(to)
-    if found is None or found.digest != told:
+    if found is None or found.digest != digest:
         has = "nothing" if found is None else found.digest
         raise RegistryError(
-            f"{tool.name} says it pushed {told}, and {to.registry} has {has} as {to}",
-            "Somebody else may have pushed the same tag just now: push again, under another one.",
+            f"{tool.name} says it pushed {digest}, and {to.registry} has {has} as {to}",
+            "Somebody else may have pushed the same tag just now: push again under another tag.",
         )
-    return Pushed(image, str(to), "pushed", told)
+    return Pushed(image, str(to), "pushed", digest)
 
 
 def push_all(
@@ -191,16 +191,16 @@ def is_same(info: ImageInfo, there: Manifest) -> bool:
 
 
 def _explained(error: ContainerToolError, to: Reference, *, logged_in: bool) -> TorchsmithError:
-    said = "\n".join((error.message, *error.said)).lower()
-    if any(words in said for words in _DENIED):
+    output = "\n".join((error.message, *error.said)).lower()
+    if any(words in output for words in _DENIED):
         return refused(to.registry, to.repository, logged_in=logged_in)
-    if any(words in said for words in _NO_TLS):
+    if any(words in output for words in _NO_TLS):
         return RegistryError(
             f"{to.registry} does not speak HTTPS, and the engine insists on it",
             "Add --insecure; docker has to be told by its own settings: insecure-registries in "
             "/etc/docker/daemon.json.",
         )
-    if any(words in said for words in _UNTRUSTED):
+    if any(words in output for words in _UNTRUSTED):
         return RegistryError(
             f"the engine does not trust the certificate of {to.registry}",
             f"Put the certificate of its authority at /etc/containers/certs.d/{to.registry}/ca.crt "
@@ -230,7 +230,7 @@ def pull(
     if found is None:
         raise RegistryError(
             f"{name.registry} has no {name}",
-            "Look at the tag again; what is deleted there can only be pushed again.",
+            "Check the tag; an image that was deleted there has to be pushed again.",
         )
     try:
         info = tool.pull(
@@ -260,8 +260,8 @@ def pull_recorded(
 
 
 def _not_brought(error: ContainerToolError, name: Reference) -> TorchsmithError:
-    said = "\n".join((error.message, *error.said)).lower()
-    if "no space left" in said:
+    output = "\n".join((error.message, *error.said)).lower()
+    if "no space left" in output:
         return RegistryError(
             f"there is no room for {name} in the engine's store", "Free some disk space."
         )

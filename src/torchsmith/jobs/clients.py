@@ -32,15 +32,15 @@ _CLIENTS = {
 ENGINES = tuple(_CLIENTS)
 
 
-def engine_for(jobs: Sequence[Job], said: str, usual: str) -> str:
+def engine_for(jobs: Sequence[Job], wanted: str, usual: str) -> str:
     """Where jobs go: where the command says, else their own line, else the usual place."""
     own = {job.to for job in jobs if job.to}
-    if not said and len(own) > 1:
+    if not wanted and len(own) > 1:
         raise UsageError(
             f"the jobs go to different engines: {', '.join(sorted(own))}",
             "Take one after the other with --name, or send them all somewhere with --to.",
         )
-    if engine := said or next(iter(own), usual):
+    if engine := wanted or next(iter(own), usual):
         return engine
     raise UsageError(
         "no target given: use --to",

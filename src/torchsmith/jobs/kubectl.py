@@ -68,8 +68,8 @@ class Kubectl:
         """Where objects go that do not say so themselves."""
         if self.context == _IN_CLUSTER:
             return _ACCOUNT.read_text(encoding="utf-8").strip() if _ACCOUNT.exists() else "default"
-        said = self._config("--context", self.context, "view", "--minify", "--output=json")
-        contexts = json.loads(said).get("contexts") or [{}]
+        answer = self._config("--context", self.context, "view", "--minify", "--output=json")
+        contexts = json.loads(answer).get("contexts") or [{}]
         return str(contexts[0].get("context", {}).get("namespace") or "default")
 
     def get(self, path: str, **query: str) -> Mapping[str, JsonValue]:
@@ -93,9 +93,9 @@ class Kubectl:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
-    def complaint(self, said: IO[bytes] | None) -> ClusterError:
+    def complaint(self, stderr: IO[bytes] | None) -> ClusterError:
         """Why a process of `opened` ended badly."""
-        text = said.read().decode(errors="replace") if said else ""
+        text = stderr.read().decode(errors="replace") if stderr else ""
         return self._error(text)
 
     def _command(self) -> list[str]:
@@ -130,9 +130,9 @@ class Kubectl:
             )
         return value
 
-    def _error(self, said: str) -> ClusterError:
+    def _error(self, output: str) -> ClusterError:
         # Warnings of kubectl itself stand before what counts.
-        text = redacted(said.strip())
+        text = redacted(output.strip())
         found = _ANSWERED.search(text)
         if logged_out := _LOGGED_OUT.search(text):
             return ServerRefusedError(
@@ -156,7 +156,7 @@ class Kubectl:
                 # Turned away at the door.
                 unheard=reason == "TooManyRequests",
             )
-        return ServerRefusedError(reason, message or "kubectl failed and said nothing")
+        return ServerRefusedError(reason, message or "kubectl failed and printed nothing")
 
     def _current(self) -> str:
         try:
@@ -172,8 +172,8 @@ class Kubectl:
     def _config(self, *words: str) -> str:
         ended = call([self.program, "config", *words])
         if ended.code != 0:
-            said = ended.last[:_TOLD] or "it says nothing"
-            raise ClusterError(f"kubectl: {redacted(said)}", "kubectl config view")
+            last = ended.last[:_TOLD] or "it says nothing"
+            raise ClusterError(f"kubectl: {redacted(last)}", "kubectl config view")
         return ended.out
 
 

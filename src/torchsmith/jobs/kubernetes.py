@@ -193,8 +193,8 @@ def _end_notes(job: Job) -> list[str]:
             notes.append(f"role {role.name}: min_… needs Kubernetes 1.33")
         if role.fails_at is not None and role.fails_at > 1:
             notes.append(
-                f"role {role.name}: min_failed: tasks that failed are borne until all have ended; "
-                "then Kubernetes calls the Job failed"
+                f"role {role.name}: min_failed: the other tasks go on when one fails; once all "
+                "have ended, Kubernetes calls the Job failed"
             )
         if role.fails_at is None and role.wins_at is None:
             notes.append(

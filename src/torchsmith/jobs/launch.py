@@ -224,9 +224,9 @@ def left_out(job: Job, engine: str) -> list[str]:
             keys = ", ".join(f"{mine}.{key}" for key in written)
             notes.append(f"left out, as only {named} knows them: {keys}")
     if not job.distributed:
-        notes += ["backend: says nothing without distributed = true"] if job.backend_asked else []
+        notes += ["backend: has no effect without distributed = true"] if job.backend_asked else []
         notes += [
-            f"role {role.name}: processes says nothing without distributed = true"
+            f"role {role.name}: processes has no effect without distributed = true"
             for role in job.roles
             if role.processes_asked
         ]
@@ -274,7 +274,7 @@ def end_of(text: str) -> str:
     return end
 
 
-def held(name: str, text: str) -> list[str]:
+def heredoc(name: str, text: str) -> list[str]:
     """Bash lines that put a text of several lines into a variable, as it is."""
     end = end_of(text)
     return [f"read -r -d '' {name} <<'{end}' || true", *text.splitlines(), end]

@@ -58,10 +58,10 @@ def script(job: Job, record: str = "", container: str = "") -> str:
     known = set() if container else {mount.variable for mount in job.mounts}
     for role in job.roles:
         env = environment(job, role)
-        told = exports({name: value for name, value in env.items() if name not in known})
+        settings = exports({name: value for name, value in env.items() if name not in known})
         commands = started(job, role, commands_for(job, role, "local"), _MEET)
         known_there = openpai_env.lines(job, role, "TASK_INDEX", _here, _PAI_PORT)
-        text = "\n".join(("set -e", *known_there, *told, *commands))
+        text = "\n".join(("set -e", *known_there, *settings, *commands))
         end = end_of(text)
         lines += ["", f"role_{role.name}=$(cat <<'{end}'", text, end, ")"]
     lines += ["", *_RUN, *([*_COUNTED, *_judge(job)] if job.counts else _TOLD), "", *_ALL]

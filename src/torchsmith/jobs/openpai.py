@@ -231,8 +231,8 @@ def _secrets_needed(job: Job) -> str:
     names |= {secret.identifier: f" ({secret.reference})" for secret in job.secrets}
     if not names:
         return ""
-    said = ", ".join(f"{name}{where}" for name, where in names.items())
-    return f"# Submit it with the values of these secrets, which are not kept here: {said}\n"
+    listed = ", ".join(f"{name}{where}" for name, where in names.items())
+    return f"# Submit it with the values of these secrets, which are not kept here: {listed}\n"
 
 
 # ------------------------------------------------------------------------------ protocol 1

@@ -22,8 +22,8 @@ Address = Callable[[TaskRole, int], str]
 
 def wanted(job: Job) -> bool:
     """Whether a job's tasks look for these variables."""
-    said = (text for role in job.roles for text in (*role.commands, *role.env.values()))
-    return job.openpai_env or any("PAI_" in text for text in said)
+    texts = (text for role in job.roles for text in (*role.commands, *role.env.values()))
+    return job.openpai_env or any("PAI_" in text for text in texts)
 
 
 def lines(
@@ -81,8 +81,8 @@ def _mine(here: str, ports: dict[str, str]) -> Iterator[str]:
     yield f'PAI_CURRENT_CONTAINER_PORT="{first}" PAI_CONTAINER_HOST_PORT="{first}"'
     yield f'PAI_CONTAINER_SSH_PORT="{ports["ssh"].partition(",")[0]}"'
     yield from (f'PAI_CONTAINER_HOST_{label}_PORT_LIST="{some}"' for label, some in ports.items())
-    told = "".join(f"{label}:{some};" for label, some in ports.items())
-    yield f'PAI_CONTAINER_HOST_PORT_LIST="{told}"'
+    listed = "".join(f"{label}:{some};" for label, some in ports.items())
+    yield f'PAI_CONTAINER_HOST_PORT_LIST="{listed}"'
 
 
 def _counts(job: Job) -> Iterator[tuple[str, str]]:

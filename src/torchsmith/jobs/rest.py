@@ -118,7 +118,7 @@ class Server:
         where = url.partition("?")[0]
         if not where.startswith(("http://", "https://")):
             # A server does not decide which file of this machine is read.
-            raise ClusterError(f"{self.name} names a log that is on no server: {where}")
+            raise ClusterError(f"{self.name} names a log that is not on a server: {where}")
         request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"})
         try:
             with self._answer(request, where) as answer:
@@ -155,11 +155,11 @@ class Server:
             unheard = isinstance(reason, ConnectionRefusedError | socket.gaierror)
             lasting = isinstance(reason, ssl.SSLCertVerificationError)
             if isinstance(reason, TimeoutError):
-                said = f"there was no answer within {self._timeout_s:g} s"
+                text = f"there was no answer within {self._timeout_s:g} s"
             else:
-                said = str(reason) or type(reason).__name__
+                text = str(reason) or type(reason).__name__
             return NoAnswerError(
-                self._clean(f"{self.name} cannot be reached at {where}: {said}"),
+                self._clean(f"{self.name} cannot be reached at {where}: {text}"),
                 "Check the address, the network, the proxy and SSL_CERT_FILE.",
                 unheard=unheard,
                 lasting=lasting,
@@ -173,16 +173,17 @@ class Server:
         except (OSError, http.client.HTTPException):
             body = b""
         kind = error.headers.get("Content-Type", "")
-        code, said = "", ""
+        code, message = "", ""
         if _is_page(kind, body):
-            said = f"a web page{_title(body)}"
+            message = f"a web page{_title(body)}"
         else:
-            code, said = _explained(body)
-        said = self._clean(said)[:_TOLD]
+            code, message = _explained(body)
+        message = self._clean(message)[:_TOLD]
         status = f"HTTP {error.code} {error.reason}".strip()
         if error.code in _TRY_AGAIN:
             return NoAnswerError(
-                f"{self.name} has no answer at {where}: {status}" + (f": {said}" if said else ""),
+                f"{self.name} has no answer at {where}: {status}"
+                + (f": {message}" if message else ""),
                 "It may be overloaded or starting: try again later.",
                 wait_s=_wait_of(error.headers.get("Retry-After", "")),
                 # Turned away at the door.
@@ -196,7 +197,7 @@ class Server:
                 self._clean(f"{where} sends on to {target}"),
                 f"Name that address as the one of {self.name}, if it is its own.",
             )
-        refusal = RefusedError(error.code, code, said or status)
+        refusal = RefusedError(error.code, code, message or status)
         if size := re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", "")):
             refusal.size = int(size[1])
         return refusal

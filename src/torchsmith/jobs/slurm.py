@@ -13,7 +13,7 @@ from torchsmith.jobs.launch import (
     environment,
     environment_lines,
     exports,
-    held,
+    heredoc,
     left_out,
     only_folders,
     secret_lines,
@@ -133,11 +133,11 @@ def script(job: Job, record: str = "") -> str:
         env = environment(job, role)
         # Without an image the folders are where they are; their alphabet needs no more quoting.
         places = {} if role.image else {mount.variable: _place(mount) for mount in job.mounts}
-        told = [f'export {name}="{place}"' for name, place in places.items()]
-        told += exports({name: value for name, value in env.items() if name not in places})
+        settings = [f'export {name}="{place}"' for name, place in places.items()]
+        settings += exports({name: value for name, value in env.items() if name not in places})
         pai = openpai_env.lines(job, role, "SLURM_PROCID", _host, _PAI_PORT)
-        text = "\n".join(("set -e", *pai, *told, *commands))
-        lines += ["", *held(f"role_{role.name}", text)]
+        text = "\n".join(("set -e", *pai, *settings, *commands))
+        lines += ["", *heredoc(f"role_{role.name}", text)]
     lines += ["", "status=0", *_steps(job, bound, record or watched)]
     if job.retries:
         # The bare number of an array's last task is that of the whole array.
@@ -205,17 +205,17 @@ def _watched(job: Job) -> bool:
     )
 
 
-def _steps(job: Job, bound: list[str], told: str | bool) -> list[str]:
+def _steps(job: Job, bound: list[str], recorded: str | bool) -> list[str]:
     """Start every role; one alone in the foreground, several side by side."""
     if not _watched(job):
         (role,) = job.roles
         forgiven = ["status=0"] if role.min_failed == -1 else []
-        return [f"{_srun(job, role, bound, told)} || status=$?", *forgiven]
+        return [f"{_srun(job, role, bound, recorded)} || status=$?", *forgiven]
     several = len(job.roles) > 1
     lines = ["steps=() codes=()"]
     for index, role in enumerate(job.roles):
         group = f" --het-group={index}" if several else ""
-        lines += [f"{_srun(job, role, bound, told, group)} &", 'steps+=("$!")']
+        lines += [f"{_srun(job, role, bound, recorded, group)} &", 'steps+=("$!")']
     table: dict[str, Sequence[object]] = {
         "roles": [role.name for role in job.roles],
         "tasks": [role.tasks for role in job.roles],
@@ -248,12 +248,12 @@ def _openpai(job: Job) -> list[str]:
     return lines
 
 
-def _srun(job: Job, role: TaskRole, bound: list[str], told: str | bool, group: str = "") -> str:
+def _srun(job: Job, role: TaskRole, bound: list[str], recorded: str | bool, group: str = "") -> str:
     """The step of a role; `told`: its tasks tell their ends, and write into the folder of these."""
     ends = job.distributed or role.min_failed in (None, 1)
     # Since Slurm 22.05 a step no longer inherits the job's CPUs per task.
     command = f"srun{group} --cpus-per-task={role.cpus} --kill-on-bad-exit={int(ends)}"
-    if isinstance(told, str) and told:
+    if isinstance(recorded, str) and recorded:
         command += f' --open-mode=append --output="$record/{role.name}-%t.log"'
     if role.image and job.slurm.container == "pyxis":
         command += f" --container-image={shlex.quote(_enroot(role.image))}"
@@ -263,7 +263,7 @@ def _srun(job: Job, role: TaskRole, bound: list[str], told: str | bool, group: s
         command += " apptainer exec" + (" --nv" if role.gpus else "")
         command += "".join(f' --bind "{item}"' for item in bound)
         command += f" {shlex.quote(f'docker://{role.image}')}"
-    if told:
+    if recorded:
         return f'{command} sh -c "$task" "$record/{role.name}" "$role_{role.name}"'
     return f'{command} sh -c "$role_{role.name}"'
 
@@ -295,7 +295,7 @@ def _notes(job: Job) -> list[str]:
         if role.shm_asked:
             notes.append(f"role {role.name}: shared memory is the node's own /dev/shm under Slurm")
         notes += [
-            f"role {role.name}: Slurm reserves no ports, and nobody opens {port.name}"
+            f"role {role.name}: Slurm reserves no ports, so {port.name} is not opened"
             for port in role.ports
         ]
         if role.retries:

@@ -130,7 +130,7 @@ class Submissions:
         return self.get(job)
 
     def unanswered(self, job: str) -> None:
-        """Leave an intent whose answer did not come to whoever looks it up next."""
+        """Leave an intent without an answer to whoever looks it up next."""
         with self._database.transaction() as database:
             database.execute("UPDATE submissions SET pid = 0, born = '' WHERE id = ?", (job,))
 

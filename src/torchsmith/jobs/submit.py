@@ -124,7 +124,7 @@ def client_of(submission: Submission) -> Client:
 
 
 def look_up(submission: Submission, client: Client, submissions: Submissions) -> Submission:
-    """A job whose answer was lost, with the id its engine has for it, if it has it."""
+    """A job whose answer was lost, with its id if its target has it."""
     if submission.engine_id or submission.under_way:
         return submission
     found = client.find(submission.token, submission.kept)
@@ -145,7 +145,7 @@ def refreshed(submission: Submission, submissions: Submissions) -> Submission:
         status = replace(
             last,
             state=State.LOST,
-            reason=f"{client.engine} knows it no more; it was last seen {last.state}",
+            reason=f"{client.engine} no longer knows it; it was last seen {last.state}",
             ended=time.time(),
             tasks=tuple(
                 task if task.state.over else replace(task, state=State.LOST) for task in last.tasks
@@ -234,8 +234,8 @@ def failures(submission: Submission) -> list[Failure]:
 
 def _said(submission: Submission, task: str) -> list[str]:
     try:
-        said = client_of(submission).logs(submission.submitted, Output(task=task, recent=True))
-        return list(deque(said, _SHOWN_LINES))
+        written = client_of(submission).logs(submission.submitted, Output(task=task, recent=True))
+        return list(deque(written, _SHOWN_LINES))
     except TorchsmithError:
         # That it failed is worth saying where its output cannot be had.
         return []

@@ -98,10 +98,10 @@ class Access:
             return self.accepts(value.strip())
         if kind.lower() == "basic":
             try:
-                said = base64.b64decode(value.strip(), validate=True).decode()
+                login = base64.b64decode(value.strip(), validate=True).decode()
             except ValueError:
                 return False
-            return self.accepts(said.partition(":")[2])
+            return self.accepts(login.partition(":")[2])
         return False
 
     def cookie_name(self, request: HTTPConnection) -> str:
@@ -155,7 +155,7 @@ def check_token(token: str) -> str:
     if len(token) < SHORTEST_TOKEN or not token.isprintable():
         raise UsageError(
             f"the token has fewer than {SHORTEST_TOKEN} characters, or odd ones",
-            "Leave the file out: a good one is made.",
+            "Name no file: a good token is made.",
         )
     return token
 

@@ -331,10 +331,10 @@ def _graph(views: Sequence[StepView]) -> Graph | None:
     if not any(item.needs for item in views) or len(views) > _MOST_BOXES:
         return None
     column: dict[str, int] = {}
-    waiting = list(views)
-    while waiting:
+    pending = list(views)
+    while pending:
         ready = [
-            item for item in waiting if all(need in column for need in item.needs if need in names)
+            item for item in pending if all(need in column for need in item.needs if need in names)
         ]
         if not ready:
             # A circle is no plan: somebody else wrote this.
@@ -343,7 +343,7 @@ def _graph(views: Sequence[StepView]) -> Graph | None:
             column[item.step] = max(
                 (column[need] + 1 for need in item.needs if need in names), default=0
             )
-        waiting = [item for item in waiting if item.step not in column]
+        pending = [item for item in pending if item.step not in column]
     rows: dict[int, int] = {}
     boxes: dict[str, Box] = {}
     arrows: list[tuple[int, int, int, int]] = []

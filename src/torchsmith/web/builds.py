@@ -318,8 +318,8 @@ async def live(request: Request) -> Response:
     given = request.headers.get("last-event-id", "")
     start = int(given) if given.isdigit() and len(given) < 16 else number(request, "start")
     silent = "without" in request.query_params
-    told = _feeds(request).follow(run, name, start, silent=silent)
-    return StreamingResponse(told, media_type="text/event-stream")
+    events = _feeds(request).follow(run, name, start, silent=silent)
+    return StreamingResponse(events, media_type="text/event-stream")
 
 
 async def stop(request: Request) -> Response:

@@ -125,7 +125,7 @@ def _said(job: Submission) -> list[str]:
         written = client_of(job).logs(job.submitted, Output(recent=True))
         return list(deque(redacted_lines(written), _LINES))
     except TorchsmithError as error:
-        return [f"what it said cannot be had: {error.message}"]
+        return [f"its output cannot be read: {error.message}"]
 
 
 def _known(job: Submission, lines: list[str]) -> Diagnosis | None:

@@ -104,7 +104,7 @@ async def posted(request: Request) -> dict[str, str]:
                 if len(body) > MOST_BYTES:
                     raise HTTPException(413, "This is too long.")
     except (ClientDisconnect, TimeoutError):
-        raise HTTPException(400, "The form did not come whole.") from None
+        raise HTTPException(400, "The form arrived incomplete.") from None
     try:
         fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=200))
     except ValueError:
@@ -119,6 +119,6 @@ async def posted(request: Request) -> dict[str, str]:
 async def action(request: Request) -> dict[str, str]:
     """The same for a form that does something."""
     if not portal_of(request).access.actions:
-        raise HTTPException(403, "This portal only shows: start it with --allow-actions.")
+        raise HTTPException(403, "This portal is read-only: start it with --allow-actions.")
     portal_of(request).moments.forget()
     return await posted(request)

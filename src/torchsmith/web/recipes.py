@@ -46,7 +46,7 @@ _BEGIN = {"torch": "2.6.0", "python": "3.11", "cuda": "none"}
 
 
 class Answer(Struct, frozen=True):
-    """What became of a recipe: a plan, refusals, or problems."""
+    """What a recipe leads to: a plan, refusals, or problems."""
 
     toml: str
     plan: Plan | None = None

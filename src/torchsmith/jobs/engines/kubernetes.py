@@ -66,14 +66,14 @@ class Pod:
 def status_of(jobs: Iterable[Table], pods: Iterable[Pod]) -> Status:
     """The status of a job from those of its roles, each a Job or all of them one object."""
     jobs, pods = list(jobs), list(pods)
-    told = [_job_state(job, pods) for job in jobs]
-    state = together(state for state, _, _ in told)
-    said, message = next(((word, more) for one, word, more in told if one is state), ("", ""))
+    states = [_job_state(job, pods) for job in jobs]
+    state = together(state for state, _, _ in states)
+    word, message = next(((own, more) for one, own, more in states if one is state), ("", ""))
     tasks = tuple(pod.task for pod in pods)
     bad = next((task for task in tasks if task.exit_code), None)
     return Status(
         state=state,
-        said=said,
+        said=word,
         reason=_reason(pods) or message if state is not State.SUCCEEDED else "",
         exit_code=0 if state is State.SUCCEEDED else bad.exit_code if bad else None,
         nodes=tuple(dict.fromkeys(task.node for task in tasks if task.node)),
@@ -204,13 +204,13 @@ def _job_state(job: Table, pods: list[Pod]) -> tuple[State, str, str]:
 
 def _reason(pods: list[Pod]) -> str:
     """What is to be said of the tasks: of one, and how many others say the like."""
-    told = [pod for pod in pods if pod.reason and pod.task.state is not State.SUCCEEDED]
+    failed = [pod for pod in pods if pod.reason and pod.task.state is not State.SUCCEEDED]
     # Those that failed of themselves before those that were taken down with them.
-    told.sort(key=lambda pod: pod.task.state not in (State.FAILED, State.TIMEOUT))
-    if not told:
+    failed.sort(key=lambda pod: pod.task.state not in (State.FAILED, State.TIMEOUT))
+    if not failed:
         return ""
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    return f"{told[0].task.name}: {told[0].reason}{more}"
+    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+    return f"{failed[0].task.name}: {failed[0].reason}{more}"
 
 
 def _ended(job: Table) -> float | None:

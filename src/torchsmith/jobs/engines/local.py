@@ -62,16 +62,16 @@ class Local:
         kept.mkdir(parents=True, exist_ok=True)
         script = local.script(request.job, str(kept), self.container)
         write_whole(kept / "job.sh", script.encode())
-        told = {
+        run = {
             "folder": str(request.folder),
             "after": [str(one) for one in request.after],
             "container": self.container,
         }
-        write_whole(kept / "run.json", json.dumps(told).encode())
-        with (kept / record.SCRIPT_LOG).open("ab") as said:
+        write_whole(kept / "run.json", json.dumps(run).encode())
+        with (kept / record.SCRIPT_LOG).open("ab") as log:
             process = detach(
                 [sys.executable, "-P", "-m", "torchsmith.jobs.engines.local_run", str(kept)],
-                said,
+                log,
                 env={**handed_on(request.job, os.environ), local.JOB: token},
             )
         end = time.monotonic() + _START_S

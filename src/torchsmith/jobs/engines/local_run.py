@@ -26,7 +26,7 @@ _GRACE_S = 2.0
 
 def main(kept: Path) -> int:
     """Run the job that is written down in a folder."""
-    told = json.loads((kept / "run.json").read_bytes())
+    run = json.loads((kept / "run.json").read_bytes())
     pid = os.getpid()
     mine = kept / f".process.{pid}"
     write_whole(
@@ -39,19 +39,19 @@ def main(kept: Path) -> int:
         return 0
     finally:
         mine.unlink()
-    if failed := _failed([Path(one) for one in told["after"]]):
+    if failed := _failed([Path(one) for one in run["after"]]):
         _mark(kept, "cancelled", f"{failed}_did_not_succeed")
         return 1
     _mark(kept, "started", str(pid))
     job = subprocess.Popen(
-        ["sh", str(kept / "job.sh")], cwd=told["folder"], stdin=subprocess.DEVNULL
+        ["sh", str(kept / "job.sh")], cwd=run["folder"], stdin=subprocess.DEVNULL
     )
     # A job that is to stop is told so itself; we stay until it has.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda heard, _: job.send_signal(heard))
     code = job.wait()
     # What it left behind, as a task that did not hear that its time is up, ends with it.
-    end_all(os.environ[JOB], _GRACE_S, told["container"])
+    end_all(os.environ[JOB], _GRACE_S, run["container"])
     _mark(kept, "ended", str(code if code >= 0 else 128 - code))
     return 0
 

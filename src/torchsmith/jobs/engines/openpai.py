@@ -57,13 +57,13 @@ class TaskLog:
 def status_of(detail: Table) -> Status:
     """The answer to a question for one job, of either protocol."""
     job = table(detail.get("jobStatus"))
-    said = text(job, "state")
+    word = text(job, "state")
     code = number(job, "appExitCode")
-    state = _state(said, code)
+    state = _state(word, code)
     tasks = tuple(log.task for log in task_logs(detail))
     return Status(
         state=state,
-        said=said,
+        said=word,
         reason=_reason(job, detail) if state in (State.FAILED, State.TIMEOUT) else "",
         exit_code=code,
         nodes=tuple(dict.fromkeys(task.node for task in tasks if task.node)),
@@ -88,8 +88,8 @@ def task_logs(detail: Table) -> Iterator[TaskLog]:
             yield TaskLog(task, text(one, "containerLog"))
 
 
-def _state(said: str, code: int | None) -> State:
-    state = state_of("openpai", said)
+def _state(word: str, code: int | None) -> State:
+    state = state_of("openpai", word)
     # Its time is kept by the task's own `timeout`: OpenPAI sees one that failed.
     return of_exit(code) if state is State.FAILED and code is not None and code > 0 else state
 
@@ -103,12 +103,12 @@ def _reason(job: Table, detail: Table) -> str:
             if (one, number(task, "taskIndex")) == (role, index):
                 spec = table(task.get("containerExitSpec")) or spec
     runtime = table(table(job.get("appExitMessages")).get("runtime"))
-    said = text(runtime, "reason") or text(spec, "reason") or text(spec, "phrase")
-    said = said or text(job, "appExitTriggerMessage") or text(job, "appExitDiagnostics")
+    why = text(runtime, "reason") or text(spec, "reason") or text(spec, "phrase")
+    why = why or text(job, "appExitTriggerMessage") or text(job, "appExitDiagnostics")
     cures = spec.get("solution")
     cure = str(cures[0]) if isinstance(cures, list) and cures else ""
     where = f"{role}-{index}: " if role and index is not None else ""
-    return f"{where}{said}".strip()[:500] + (f" ({cure})" if said and cure else "")
+    return f"{where}{why}".strip()[:500] + (f" ({cure})" if why and cure else "")
 
 
 def _seconds(values: Table, *keys: str) -> float | None:
@@ -330,8 +330,8 @@ class OpenPai:
         except ClusterError as error:
             if isinstance(error, RefusedError) and error.status == 404:
                 return None
-            told = _refused(job_id, error) if isinstance(error, RefusedError) else error
-            raise UnansweredError(told.message, told.hint) from None
+            refusal = _refused(job_id, error) if isinstance(error, RefusedError) else error
+            raise UnansweredError(refusal.message, refusal.hint) from None
         except ValueError:
             return None
 
@@ -398,10 +398,10 @@ def _secrets(job: Job) -> dict[str, str]:
 
 def _refused(what: str, error: RefusedError) -> ClusterError:
     """A refusal with what it means and what to do."""
-    said = _listed(error.message)
+    message = _listed(error.message)
     code = f" ({error.code})" if error.code else f" (HTTP {error.status})"
     hint = error.hint or _HINTS.get(error.code, "")
-    return ClusterError(f"OpenPAI refused {what}: {said}{code}", hint)
+    return ClusterError(f"OpenPAI refused {what}: {message}{code}", hint)
 
 
 def _listed(message: str) -> str:

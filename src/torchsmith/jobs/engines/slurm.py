@@ -74,15 +74,15 @@ def accounted(text: str) -> tuple[Part, ...]:
     """What `sacct --parsable2 --format=JobID,State,ExitCode,Start,End,NodeList` tells."""
     found = []
     for line in text.splitlines():
-        job, said, code, started, ended, nodes = [*line.split("|"), *[""] * 6][:6]
+        job, word, code, started, ended, nodes = [*line.split("|"), *[""] * 6][:6]
         # Steps of a job have a dot in their number; they are no jobs.
-        if "." in job or not said:
+        if "." in job or not word:
             continue
         found.append(
             Part(
                 element=job.partition("_")[2].strip("[]").partition("%")[0],
                 # "CANCELLED by 0"
-                said=said.split()[0].rstrip("+"),
+                said=word.split()[0].rstrip("+"),
                 reason="",
                 exit_code=exit_code(code),
                 nodes=() if nodes in _NOTHING else tuple(node_names(nodes)),
@@ -128,8 +128,8 @@ def marked(text: str) -> Iterator[tuple[str, str, str]]:
     """The id, comment and state in lines of `squeue --format=%A|%T|%k`."""
     for line in text.splitlines():
         job, _, rest = line.partition("|")
-        said, _, comment = rest.partition("|")
-        yield job, said, comment
+        word, _, comment = rest.partition("|")
+        yield job, word, comment
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ class Slurm:
         if done.code == 0:
             found = parts(done.out)
         elif _FORGOTTEN not in done.err + done.out:
-            raise _refusal(done, f"nothing is known of job {job.id}")
+            raise _refusal(done, f"Slurm cannot say where job {job.id} is")
         found = found or self._accounted(job.id)
         return _status(found, job) if found else _remembered(job)
 
@@ -280,8 +280,8 @@ class Slurm:
         if done.code != 0:
             raise _refusal(done, "the jobs of Slurm cannot be listed")
         return tuple(
-            Listed(EngineId(job), comment.removeprefix(_COMMENT), state_of("slurm", said))
-            for job, said, comment in marked(done.out)
+            Listed(EngineId(job), comment.removeprefix(_COMMENT), state_of("slurm", word))
+            for job, word, comment in marked(done.out)
             if comment.startswith(_COMMENT)
         )
 
@@ -334,22 +334,22 @@ def _pattern(folder: Path) -> str:
 
 
 def _refusal(done: Answer, what: str) -> ClusterError:
-    said = done.last or f"it ended with {done.code}"
+    message = done.last or f"it ended with {done.code}"
     for prefix in (
         *("sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "sinfo: ", "srun: "),
         *("fatal: ", "error: "),
     ):
-        said = said.removeprefix(prefix)
+        message = message.removeprefix(prefix)
     if any(text in done.err for text in _UNHEARD):
         return ClusterError(
-            f"{what}: Slurm's controller cannot be reached ({said})",
+            f"{what}: Slurm's controller cannot be reached ({message})",
             "`scontrol ping` tells whether it is up; SLURM_CONF names its cluster.",
         )
-    if "timed out" in said or "Unable to contact" in said or "Zero Bytes" in said:
+    if "timed out" in message or "Unable to contact" in message or "Zero Bytes" in message:
         return UnansweredError(
-            f"{what}, or its answer was lost: {said}", "`torchsmith job list` looks again."
+            f"{what}, or its answer was lost: {message}", "`torchsmith job list` looks again."
         )
-    return ClusterError(f"{what}: {said}", "That is Slurm's answer; nothing was changed.")
+    return ClusterError(f"{what}: {message}", "That is Slurm's answer; nothing was changed.")
 
 
 def _status(found: tuple[Part, ...], job: Submitted) -> Status:
@@ -391,7 +391,7 @@ def _remembered(job: Submitted) -> Status | None:
     starts = [began.at for place in places if (began := record.mark(job.kept / place, "started"))]
     return Status(
         state,
-        reason="Slurm has forgotten it; so it wrote itself",
+        reason="Slurm has forgotten it; this is its own record",
         exit_code=max(codes.values()),
         started=min(starts, default=None),
         ended=max(end.at for end in ends.values() if end),

@@ -30,7 +30,7 @@ _HEAD = 64
 SAID = "said.log"
 NODE = "node"
 ENDED = "ended"
-_TOLD = "told"
+_REPORTED = "told"
 # What a shell reports of a program ended by a signal.
 _SIGNALLED = 128
 
@@ -81,13 +81,13 @@ class Attempt:
         return (self.exit_code or 0) > _SIGNALLED
 
     @property
-    def told(self) -> bool:
+    def reported(self) -> bool:
         """Whether somebody knows that it came to nothing, and may have mended the cause."""
-        return (self.folder / _TOLD).exists()
+        return (self.folder / _REPORTED).exists()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Note that somebody knows."""
-        (self.folder / _TOLD).touch()
+        (self.folder / _REPORTED).touch()
 
     @property
     def node(self) -> str:

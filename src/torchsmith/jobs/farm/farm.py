@@ -151,7 +151,7 @@ class Farm:
 
     def _left(self, stop: Stop) -> InterruptedRunError:
         error = InterruptedRunError(stop.signal or 2)
-        error.message = "stopped watching; the jobs go on"
+        error.message = "stopped watching; the jobs continue"
         error.hint = (
             "Run the same command again to find them, or end them with `torchsmith job cancel`."
         )
@@ -168,7 +168,7 @@ class Farm:
         if attempt.exit_code == 0:
             return self._prove(variant, attempt)
         # One that came to nothing is told of first; whoever asks again has mended something.
-        if not attempt.told:
+        if not attempt.reported:
             variant.submission = self._known.get(attempt.folder)
         return False
 
@@ -285,7 +285,7 @@ class Farm:
     def _fail(self, variant: _Variant, failure: Failure) -> None:
         self._failed[variant.name] = failure
         if variant.attempt:
-            variant.attempt.tell()
+            variant.attempt.report()
         self.on_event(
             events.VariantFailed(
                 variant=variant.name,

@@ -235,5 +235,5 @@ def variant_job(
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"no job can be made of {variant}: {key}: {said}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"no job can be made of {variant}: {key}: {message}") from None
