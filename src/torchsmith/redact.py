@@ -73,8 +73,7 @@ _PLACES = (
     _rule("login", r"login\b[^\n]{0,300}?\s-p[= \t]{0,2}(?P<secret>[^\s-]\S{0,1024})"),
     _rule("twine ", r"twine[ \t][^\n]{0,300}?\s-p[= \t]{0,2}(?P<secret>[^\s-]\S{0,1024})"),
     _rule(
-        "wandb login",
-        r"wandb login[ \t]{1,3}(?:--\S{1,80}[ \t]{1,3}){0,4}(?P<secret>\w{20,200})",
+        "wandb login", r"wandb login[ \t]{1,3}(?:--\S{1,80}[ \t]{1,3}){0,4}(?P<secret>\w{20,200})"
     ),
     _rule("-stdin", r"-stdin\b[ \t]{0,3}<<<[ \t]{0,3}(?P<secret>\S{1,1024})"),
     _rule("echo ", r"echo (?:-n )?(?P<secret>[^\s|$]{4,1024})[ \t]{0,3}\|[^|\n]{0,200}?\blogin\b"),

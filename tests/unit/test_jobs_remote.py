@@ -11,21 +11,21 @@ from tests.openpai_server import token_of
 from torchsmith.errors import ClusterError, TorchsmithError, UsageError
 from torchsmith.jobs import client
 from torchsmith.jobs.client import (
-    EngineId,
     LineCutter,
     NoAnswerError,
     Output,
     Submitted,
+    TargetId,
     TaskStatus,
     chooser,
     handed_over,
     patiently,
 )
 from torchsmith.jobs.clients import client_for
-from torchsmith.jobs.engines import kubernetes, openpai
-from torchsmith.jobs.engines.openpai import address_of, token_for, user_of
 from torchsmith.jobs.kept_secrets import kept_value
 from torchsmith.jobs.states import State
+from torchsmith.jobs.targets import kubernetes, openpai
+from torchsmith.jobs.targets.openpai import address_of, token_for, user_of
 
 pytestmark = pytest.mark.unit
 
@@ -186,7 +186,7 @@ def test_lines_are_whole_wherever_pieces_end() -> None:
 
 
 def test_tasks_are_chosen_by_role_number_or_name(tmp_path: Path) -> None:
-    job = Submitted(EngineId("x"), tmp_path, {"chief": 1, "worker": 2})
+    job = Submitted(TargetId("x"), tmp_path, {"chief": 1, "worker": 2})
     last = TaskStatus("worker", 1, State.RUNNING)
     for role, task in (("", ""), ("worker", ""), ("", "1"), ("", "worker-1"), ("worker", "1")):
         assert chooser(job, Output(role, task))(last)

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.conftest import Run
 
 from torchsmith.jobs import record
-from torchsmith.jobs.client import EngineId, Output, Submitted
+from torchsmith.jobs.client import Output, Submitted, TargetId
 from torchsmith.jobs.states import State
 
 pytestmark = pytest.mark.unit
@@ -125,7 +125,7 @@ def test_a_job_nobody_submitted_is_not_known(run: Run, command: str) -> None:
 
 
 def submitted(folder: Path, **roles: int) -> Submitted:
-    return Submitted(EngineId("1"), folder, roles)
+    return Submitted(TargetId("1"), folder, roles)
 
 
 def test_a_progress_bar_a_last_line_without_an_end_and_stray_bytes_are_shown(

@@ -115,7 +115,7 @@ def test_a_failure_is_shown_once(
     store, journal = Store(tmp_path / "store"), Journal(tmp_path / "journal")
 
     def fail(**_: object) -> None:
-        with display(plan, json=False, quiet=False) as shown:
+        with display(json=False, quiet=False) as shown:
             base = {"PATH": "/usr/bin:/bin"}
             run_plan(plan, store, journal, environment=base, on_event=shown.event)
 

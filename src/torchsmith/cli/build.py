@@ -189,7 +189,7 @@ def build(
     ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
     ensure_formats(here_built, ensure)
     wheels = unpack(bundle, root) if bundle is not None else None
-    with display(plan, json=json, quiet=quiet) as shown:
+    with display(json=json, quiet=quiet) as shown:
         result = run(
             plan,
             root,

@@ -53,7 +53,7 @@ def bundle(
     if dry_run:
         show_dry_run(outlook(fetching(plan), place, project=project), json=json)
         return
-    with display(plan, json=False, quiet=quiet or json) as shown:
+    with display(json=False, quiet=quiet or json) as shown:
         manifest = write(
             plan,
             place,

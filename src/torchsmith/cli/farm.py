@@ -48,7 +48,7 @@ def check_built(plan: Plan, pending: Collection[str]) -> None:
     for step in plan.steps:
         if step.id in pending and step.kind in ("compile", "package"):
             raise HostError(
-                f"the nodes built the variants in another way than this machine would: {step.title}",
+                f"the nodes built the variants otherwise than this machine would: {step.title}",
                 "Compilers or Python differ. Ship from a node: run `torchsmith build` there with "
                 "the same store.",
             )

@@ -97,7 +97,7 @@ def build(
     ensure_containers(plan.steps, pending_steps(plan, root, work), engine)
     ensure_programs(plan, partial(ensure_packages, install=False))
     ensure_platform(plan, here)
-    with display(plan, json=False, quiet=quiet or json) as shown:
+    with display(json=False, quiet=quiet or json) as shown:
         result = run(
             plan,
             root,

@@ -58,14 +58,14 @@ def submit(
     json: options.Json = False,
 ) -> None:
     """Hand a job to the engine that runs it; with --wait or --follow, ends with 12 if it fails."""
-    from torchsmith.jobs.clients import client_for, engine_for, render
+    from torchsmith.jobs.clients import client_for, render, target_for
     from torchsmith.jobs.files import load_jobs
     from torchsmith.jobs.submit import check
     from torchsmith.jobs.submit import submit as submitted
 
     changes = [*(change or ()), *([f"slurm.array={array!r}"] if array else ())]
     jobs = load_jobs(job, changes, name or ())
-    client = client_for(engine_for(jobs, to, usual))
+    client = client_for(target_for(jobs, to, usual))
     folder = Path.cwd()
     with _submissions(store) as kept:
         others = [kept.get(one) for one in after or ()]

@@ -60,7 +60,7 @@ def lock(
         # What an earlier day brought is not what there is today.
         if step.id in names:
             place.remove(step.key)
-    with display(plan, json=False, quiet=quiet or json) as shown:
+    with display(json=False, quiet=quiet or json) as shown:
         done = build(
             plan,
             place,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torchsmith.engine.guard import Guarded
     from torchsmith.engine.runner import Outlook
-    from torchsmith.plan.models import Plan, Step
+    from torchsmith.plan.models import Step
 
 # A log wants a sign of life, not a line for every file.
 _EVERY_SECONDS = 15.0
@@ -231,7 +231,7 @@ def guard_display(*, json: bool, quiet: bool) -> Display:
 
 
 @contextlib.contextmanager
-def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
+def display(*, json: bool, quiet: bool) -> Iterator[Display]:
     """The display that fits: JSON, lines, or live on a terminal."""
     if json:
         yield Json()

@@ -100,6 +100,4 @@ def resume(root: Path, journal: Journal, run: str) -> str:
                 text = log.read(_LONGEST).decode(errors="replace").strip()
                 raise HostError(f"{run} does not go on: {text or f'exit status {ended}'}")
             time.sleep(_POLL_S)
-    raise HostError(
-        f"{run} has started again and runs no step yet", "Look at the list of builds in a while."
-    )
+    raise HostError(f"{run} has started again and runs no step yet", "Look again in a while.")

@@ -203,10 +203,7 @@ class Progress:
     """
 
     def __init__(
-        self,
-        step: str,
-        clock: Callable[[], float] = time.monotonic,
-        expected: float | None = None,
+        self, step: str, clock: Callable[[], float] = time.monotonic, expected: float | None = None
     ) -> None:
         self.step = step
         self._clock = clock

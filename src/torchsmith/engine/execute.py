@@ -25,13 +25,7 @@ from torchsmith.engine.schedule import acts_outside, closures, keeps_nothing
 from torchsmith.engine.shell import OWN_HOME, STRANGERS, step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import (
-    DiskFullError,
-    HostError,
-    InterruptedRunError,
-    ProofFailed,
-    StepFailed,
-)
+from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, ProofFailed, StepFailed
 from torchsmith.package.keys import keys_folder
 from torchsmith.plan.attest import HISTORY, History, Made, is_attestation
 from torchsmith.plan.lock import is_lock
@@ -289,8 +283,8 @@ class Executor:
         if not self._told_of_network:
             self._told_of_network = True
             self._recorder.warn(
-                "this machine cannot cut a program off from the network, so a download that no recipe "
-                "names goes unnoticed; a container, or root, can"
+                "this machine cannot cut a program off from the network, so unexpected downloads "
+                "go unnoticed; a container, or root, can"
             )
         return "not closed"
 

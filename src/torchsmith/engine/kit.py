@@ -227,7 +227,6 @@ def _copy_libraries(programs: list[Path], into: Path) -> str:
                 (into / file.name).chmod(0o755)
     if not loader:
         raise HostError(
-            f"{_interpreter()} cannot be copied into a container: it names no loader",
-            _HINT,
+            f"{_interpreter()} cannot be copied into a container: it names no loader", _HINT
         )
     return loader

@@ -39,9 +39,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def until_end(
-        self,
-        clean: Callable[[str], str],
-        artifacts: Callable[[], tuple[str, ...]] = lambda: (),
+        self, clean: Callable[[str], str], artifacts: Callable[[], tuple[str, ...]] = lambda: ()
     ) -> Iterator[None]:
         """Report how the run ends; `clean` takes secrets out of an error."""
         began = time.monotonic()

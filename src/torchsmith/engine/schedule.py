@@ -84,10 +84,7 @@ def choose(plan: Plan, only: Sequence[str] | None) -> list[Step]:
             one for one in known if name and one.startswith(name)
         ]
         if not found:
-            raise UsageError(
-                f"no step is named {name}",
-                did_you_mean(name, known),
-            )
+            raise UsageError(f"no step is named {name}", did_you_mean(name, known))
         chosen.update(found)
     needs = closures(steps)
     wanted = chosen.union(*(needs[name] for name in chosen))

@@ -28,7 +28,7 @@ _PLATFORMS = {"linux-x86_64": "linux/amd64", "linux-aarch64": "linux/arm64"}
 
 
 def engine_platform(wanted: str, machine: str) -> str:
-    """The platform an engine has to be told; none where it is this machine's own."""
+    """The platform a tool has to be told; none where it is this machine's own."""
     return "" if wanted in ("", f"linux-{machine}") else _PLATFORMS.get(wanted, wanted)
 
 
@@ -129,7 +129,7 @@ def put_project_files(paths: Sequence[str], project: Path, context: Path) -> Non
 
 
 def _link(source: Path, target: Path) -> None:
-    # The same file costs no room; engines keep times in what they hash, and so must we.
+    # The same file costs no room; tools keep times in what they hash, and so must we.
     try:
         os.link(source, target)
     except OSError:
@@ -137,7 +137,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 _FROM = re.compile(r"^FROM\s+(?:--platform=\S+\s+)?(\S+)(?:\s+AS\s+(\S+))?", re.MULTILINE | re.I)
-# What engines say of an image they have not and cannot bring.
+# What tools say of an image they have not and cannot bring.
 _NOT_BROUGHT = re.compile(
     r"short-name .* did not resolve|manifest unknown|pull access denied"
     r"|requested access to the resource is denied|repository does not exist"

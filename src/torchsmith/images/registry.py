@@ -35,7 +35,7 @@ _KINDS = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
-# Where engines look for the certificates of a registry of one's own.
+# Where tools look for the certificates of a registry of one's own.
 _CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
 # Docker Hub answers under another name than the one it is known by.
 _HUB = {"docker.io": "registry-1.docker.io"}
@@ -195,7 +195,7 @@ def _context(host: str, insecure: bool) -> ssl.SSLContext:
     for place in _CERTIFICATES:
         folder = Path(place) / host
         for path in sorted(folder.glob("*.crt")) if folder.is_dir() else ():
-            # One that cannot be read proves nothing; the engine says so too.
+            # One that cannot be read proves nothing; the tool says so too.
             with contextlib.suppress(OSError):
                 context.load_verify_locations(path)
     return context
@@ -238,7 +238,7 @@ class Login:
 
 
 def find_login(tool: str, registry: str, repository: str = "") -> Login | None:
-    """Return what an engine would log in with; None where it would not."""
+    """Return what a tool would log in with; None where it would not."""
     for path in login_files(tool):
         table = _read_logins(path)
         for key in _keys(registry, repository):
@@ -248,7 +248,7 @@ def find_login(tool: str, registry: str, repository: str = "") -> Login | None:
 
 
 def login_files(tool: str) -> Iterator[Path]:
-    """Where an engine keeps its logins, in the order it looks."""
+    """Where a tool keeps its logins, in the order it looks."""
     home = Path.home()
     docker = Path(os.environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
     if tool == "docker":
@@ -280,7 +280,7 @@ def _read_logins(path: Path) -> Mapping[str, object]:
     try:
         table = json.loads(path.read_bytes())
     except (OSError, ValueError):
-        # The engine itself complains of a file it cannot read.
+        # The tool itself complains of a file it cannot read.
         return {}
     return table if isinstance(table, dict) else {}
 

@@ -31,10 +31,7 @@ def image_steps(plan: Plan, variant: str = "", only: Sequence[str] = ()) -> list
     for wanted in only:
         if not any(wanted in _names(step) for step in steps):
             known = [task_of(step).name for step in steps]
-            raise UsageError(
-                f"no image is named {wanted}",
-                did_you_mean(wanted, known),
-            )
+            raise UsageError(f"no image is named {wanted}", did_you_mean(wanted, known))
     return [step for step in steps if _names(step) & set(only)]
 
 
@@ -58,7 +55,7 @@ def ensure_containers(steps: Sequence[Step], pending: Collection[str], tool: str
 
 
 def ensure_images(steps: Sequence[Step]) -> ContainerTool | None:
-    """Have what image steps need before anything long is begun; the engine, if there are any."""
+    """Have what image steps need before anything long is begun; the tool, if there are any."""
     tasks = [task_of(step) for step in steps if step.kind == "image"]
     for task in tasks:
         numbers_here(task.caller)

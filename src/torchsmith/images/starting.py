@@ -157,7 +157,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine's words; `shm` is the size of the /dev/shm the program will see."""
+    """The tool's words; `shm` is the size of the /dev/shm the program will see."""
 
     words: tuple[str, ...]
     notes: tuple[str, ...]
@@ -316,7 +316,7 @@ class Start:
 
 
 def run_words(tool: str, start: Start) -> list[str]:
-    """The engine's `run` and its options; a name for the container is for the caller to add."""
+    """The tool's `run` and its options; a name for the container is for the caller to add."""
     words = ["run", "--pull=never"]
     if tool == "docker" or any(Path(path).exists() for path in _INITS):
         # Workers that nobody waits for are reaped, and signals reach a program that is a shell.
@@ -357,7 +357,7 @@ def user_words(tool: str, user: str) -> list[str]:
 
 
 def parse_mount(text: str) -> str:
-    """A mount as engines take it: the folder of this machine in full, and really there."""
+    """A mount as tools take it: the folder of this machine in full, and really there."""
     here, _, rest = text.partition(":")
     there = rest.partition(":")[0]
     if not here or not there.startswith("/"):
@@ -366,7 +366,7 @@ def parse_mount(text: str) -> str:
             "It is written HERE:/THERE or HERE:/THERE:ro.",
         )
     if not here.startswith(("/", ".", "~")):
-        # A volume the engine keeps, by its name.
+        # A volume the tool keeps, by its name.
         return text
     folder = Path(here).expanduser().absolute()
     if not folder.exists():
@@ -396,7 +396,7 @@ def parse_gpus(text: str) -> tuple[str, ...]:
 
 
 def gpu_words(tool: str, gpus: tuple[str, ...]) -> list[str]:
-    """The engine's options for these GPUs."""
+    """The tool's options for these GPUs."""
     if not gpus:
         return []
     if tool == "docker":

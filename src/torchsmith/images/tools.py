@@ -63,7 +63,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """An image as the engine has it; `layers` are the digests of their contents, lowest first."""
+    """An image as the tool has it; `layers` are the digests of their contents, lowest first."""
 
     id: str
     tags: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ class ContainerTool(ABC):
         return with_own_cache(given, os.geteuid(), CACHE_OF_ALL)
 
     def build_options(self, wanted: Build) -> list[str]:
-        """The options of `build` that every engine has."""
+        """The options of `build` that every tool has."""
         words = ["--file", str(wanted.file), "--tag", wanted.tag]
         if wanted.target:
             words += ["--target", wanted.target]
@@ -177,7 +177,7 @@ class ContainerTool(ABC):
     # What it has
 
     def find(self, image: str) -> ImageInfo | None:
-        """An image, by name, tag, digest or id; `None` if the engine has no such one."""
+        """An image, by name, tag, digest or id; `None` if the tool has no such one."""
         answer = self.try_(*self._inspect_words(image))
         if answer.code == 0:
             return self._read_inspect(answer.out)

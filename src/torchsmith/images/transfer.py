@@ -67,7 +67,7 @@ def recorded(store: Path | None, what: str, recipe: str = "") -> Iterator[Record
 
 
 Action = Literal["pushed", "same", "would push"]
-# What engines say, in lower case.
+# What tools say, in lower case.
 _DENIED = ("unauthorized", "denied", "authentication required", "insufficient_scope", "forbidden")
 _NO_TLS = ("server gave http response to https client",)
 _UNTRUSTED = ("x509:", "certificate")

@@ -15,8 +15,8 @@ from torchsmith.errors import ClusterError, UnansweredError, UsageError
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
 
-# What the engine itself calls a job: a number of Slurm, a name of Kubernetes.
-EngineId = NewType("EngineId", str)
+# What the target itself calls a job: a number of Slurm, a name of Kubernetes.
+TargetId = NewType("TargetId", str)
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Request:
     job: Job
     folder: Path
     kept: Path
-    after: tuple[EngineId, ...] = ()
+    after: tuple[TargetId, ...] = ()
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A job an engine has taken; `roles` are the tasks of each role."""
+    """A job a target has taken; `roles` are the tasks of each role."""
 
-    id: EngineId
+    id: TargetId
     kept: Path
     roles: Mapping[str, int]
 
@@ -62,7 +62,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a job is; `said` is the engine's own word, `reason` its explanation."""
+    """Where a job is; `said` is the target's own word, `reason` its explanation."""
 
     state: State
     said: str = ""
@@ -86,9 +86,9 @@ class Output:
 
 @dataclass(frozen=True)
 class Listed:
-    """A job the engine knows and torchsmith submitted: by its token, or without one."""
+    """A job the target knows and torchsmith submitted: by its token, or without one."""
 
-    id: EngineId
+    id: TargetId
     token: str
     state: State
 
@@ -105,20 +105,20 @@ class Client(Protocol):
     place: str
 
     def check(self, request: Request) -> tuple[str, ...]:
-        """Refuse what this engine would refuse, before anything is written; else notes."""
+        """Refuse what this target would refuse, before anything is written; else notes."""
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         """Hand the job over, at most once for a token.
 
         Raises `ClusterError` where it surely was not taken, `UnansweredError` where it may have
         been.
         """
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
-        """The job of this token, if the engine has it; raises `ClusterError` if it cannot say."""
+    def find(self, token: str, kept: Path) -> TargetId | None:
+        """The job of this token, if the target has it; raises `ClusterError` if it cannot say."""
 
     def status(self, job: Submitted) -> Status | None:
-        """Where a job is; `None` if the engine knows it no more and its end was not seen."""
+        """Where a job is; `None` if the target knows it no more and its end was not seen."""
 
     def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """Its output, line by line; where several tasks are left, each line names its own."""
@@ -127,7 +127,7 @@ class Client(Protocol):
         """Stop a job and everything it started; one that is over is left as it is."""
 
     def list(self) -> tuple[Listed, ...]:
-        """The jobs of torchsmith the engine knows now."""
+        """The jobs of torchsmith the target knows now."""
 
 
 def chooser(job: Submitted, wanted: Output) -> Callable[[TaskStatus], bool]:
@@ -152,7 +152,7 @@ def chooser(job: Submitted, wanted: Output) -> Callable[[TaskStatus], bool]:
 
 
 def nothing_before(request: Request, engine: str) -> None:
-    """Refuse a job that has to wait for another on an engine that starts every job at once."""
+    """Refuse a job that has to wait for another on a target that starts every job at once."""
     if request.after:
         raise ClusterError(
             f"job {request.job.name}: {engine} starts every job at once, and this one comes after "

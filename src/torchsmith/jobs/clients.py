@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from torchsmith.jobs.models import Job
 
 
-# Loaded when asked for: nobody pays for the libraries of an engine they do not use.
+# Loaded when asked for: nobody pays for the libraries of a target they do not use.
 _CLIENTS = {
-    "local": "torchsmith.jobs.engines.local:Local",
-    "podman": "torchsmith.jobs.engines.local:Podman",
-    "docker": "torchsmith.jobs.engines.local:Docker",
-    "slurm": "torchsmith.jobs.engines.slurm:Slurm",
-    "kubernetes": "torchsmith.jobs.engines.kubernetes:Kubernetes",
-    "kubeflow": "torchsmith.jobs.engines.kubernetes:Kubeflow",
-    "kubeflow-trainer": "torchsmith.jobs.engines.kubernetes:KubeflowTrainer",
-    "openpai": "torchsmith.jobs.engines.openpai:OpenPai",
-    "openpai-v1": "torchsmith.jobs.engines.openpai:OpenPaiV1",
+    "local": "torchsmith.jobs.targets.local:Local",
+    "podman": "torchsmith.jobs.targets.local:Podman",
+    "docker": "torchsmith.jobs.targets.local:Docker",
+    "slurm": "torchsmith.jobs.targets.slurm:Slurm",
+    "kubernetes": "torchsmith.jobs.targets.kubernetes:Kubernetes",
+    "kubeflow": "torchsmith.jobs.targets.kubernetes:Kubeflow",
+    "kubeflow-trainer": "torchsmith.jobs.targets.kubernetes:KubeflowTrainer",
+    "openpai": "torchsmith.jobs.targets.openpai:OpenPai",
+    "openpai-v1": "torchsmith.jobs.targets.openpai:OpenPaiV1",
 }
-ENGINES = tuple(_CLIENTS)
+TARGETS = tuple(_CLIENTS)
 
 
-def engine_for(jobs: Sequence[Job], wanted: str, usual: str) -> str:
+def target_for(jobs: Sequence[Job], wanted: str, usual: str) -> str:
     """Where jobs go: where the command says, else their own line, else the usual place."""
     own = {job.to for job in jobs if job.to}
     if not wanted and len(own) > 1:
@@ -50,7 +50,7 @@ def engine_for(jobs: Sequence[Job], wanted: str, usual: str) -> str:
 
 
 def client_for(engine: str, place: str = "") -> Client:
-    """The client of an engine; `place` is which one of its kind, by default the one set up."""
+    """The client of a target; `place` is which one of its kind, by default the one set up."""
     if engine not in _CLIENTS:
         raise UsageError(
             f"jobs cannot be submitted to {engine!r}", f"Known are: {', '.join(_CLIENTS)}."
@@ -74,7 +74,7 @@ RENDERINGS: Mapping[str, Callable[[Job], Rendering]] = {
 
 
 def render(jobs: Sequence[Job], engine: str) -> Rendering:
-    """The native request of each job for one engine."""
+    """The native request of each job for one target."""
     if engine not in RENDERINGS:
         raise UsageError(f"{engine!r} is not an engine", f"Known are: {', '.join(RENDERINGS)}.")
     made = [RENDERINGS[engine](job) for job in jobs]

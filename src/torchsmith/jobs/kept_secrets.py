@@ -14,7 +14,7 @@ _MOST_BYTES = 1 << 20
 
 
 def folder() -> Path:
-    """Where the files are; the scripts of other engines look there too."""
+    """Where the files are; the scripts of other targets look there too."""
     named = os.environ.get("TORCHSMITH_SECRETS")
     return Path(named) if named else Path.home() / ".config/torchsmith/secrets"
 

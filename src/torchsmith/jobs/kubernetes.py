@@ -63,7 +63,7 @@ def _objects(job: Job) -> list[Table]:
     names = _names(job)
     made = {role.name: _job(job, role, names) for role in job.roles}
     if _tied(job):
-        return [_job_set(job, names, made)]
+        return [_job_set(job, made)]
     jobs: list[Table] = [
         {
             "apiVersion": "batch/v1",
@@ -125,7 +125,7 @@ def _job(job: Job, role: TaskRole, names: dict[str, str]) -> Table:
     }
 
 
-def _job_set(job: Job, names: dict[str, str], made: dict[str, Table]) -> Table:
+def _job_set(job: Job, made: dict[str, Table]) -> Table:
     """https://jobset.sigs.k8s.io: it is done when one of the roles that end it is."""
     enough = [_short(role) for role in job.roles if role.wins_at is not None]
     return {

@@ -145,7 +145,7 @@ def gpus_before(job: Job, role: TaskRole, index: int) -> int:
 
 
 def needs_image(job: Job, engine: str) -> None:
-    """Refuse a job without an image on an engine that runs only images."""
+    """Refuse a job without an image on a target that runs only images."""
     for role in job.roles:
         if not role.image:
             raise UsageError(
@@ -155,7 +155,7 @@ def needs_image(job: Job, engine: str) -> None:
 
 
 def unfit_images(job: Job) -> list[str]:
-    """What is wrong with images that no registry and no engine takes by their names."""
+    """What is wrong with images that no registry and no target takes by their names."""
     found: list[str] = []
     for name in dict.fromkeys(role.image for role in job.roles):
         first, slash, rest = name.partition("/")
@@ -171,7 +171,7 @@ def unfit_images(job: Job) -> list[str]:
 
 
 def pullable(job: Job, engine: str) -> None:
-    """Refuse an image of this machine only on an engine whose machines have to fetch it."""
+    """Refuse an image of this machine only on a target whose machines have to fetch it."""
     for role in job.roles:
         # What podman calls images that are in no registry; with a port it is one.
         if role.image.startswith("localhost/"):
@@ -183,7 +183,7 @@ def pullable(job: Job, engine: str) -> None:
 
 
 def only_folders(job: Job, engine: str) -> None:
-    """Refuse a mount that is not a folder on an engine that has only those."""
+    """Refuse a mount that is not a folder on a target that has only those."""
     for mount in job.mounts:
         if ":" in mount.source:
             raise UsageError(
@@ -203,7 +203,7 @@ def unmounted(job: Job) -> list[str]:
 
 
 def left_out(job: Job, engine: str) -> list[str]:
-    """What the job says for other engines only, and what says nothing without something else."""
+    """What the job says for other targets only, and what says nothing without something else."""
     notes: list[str] = []
     kept = {"openpai": job.openpai, "openpai_v1": job.openpai_v1}
     names = [
@@ -211,7 +211,7 @@ def left_out(job: Job, engine: str) -> list[str]:
         for table, keys in kept.items()
         if table != engine
         for key in keys
-        # Other engines run these commands too.
+        # Other targets run these commands too.
         if engine.startswith("openpai") or (table, key) != ("openpai", "deployments")
     ]
     notes += [f"left out, as only OpenPAI knows them: {', '.join(names)}"] if names else []

@@ -46,7 +46,7 @@ class Secret:
 
     @property
     def identifier(self) -> str:
-        """The same as one word, for engines that know only those."""
+        """The same as one word, for targets that know only those."""
         return re.sub(r"\W", "_", self.reference, flags=re.ASCII)
 
 
@@ -130,7 +130,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Rendering:
-    """The files of a request, and what the engine has no word for."""
+    """The files of a request, and what the target has no word for."""
 
     files: Mapping[str, bytes]
     notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from torchsmith.engine.disk import room, write_whole
 from torchsmith.errors import TorchsmithError
 from torchsmith.findings import Finding
 from torchsmith.foreign import decode
-from torchsmith.jobs.engines.slurm import Slurm
+from torchsmith.jobs.targets.slurm import Slurm
 from torchsmith.owners import read_plain
 
 _FOLDER = "machines"

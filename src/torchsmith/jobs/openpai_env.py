@@ -1,4 +1,4 @@
-"""OpenPAI's variables for the tasks of other engines, so that an imported job finds them there.
+"""OpenPAI's variables for the tasks of other targets, so that an imported job finds them there.
 
 Which there are, and what they hold: src/rest-server/src/models/v2/job/runtime-env.js and k8s.js of
 https://github.com/microsoft/pai v1.8.0, src/init.d/framework_parser.py of
@@ -66,12 +66,7 @@ def lines(
             if other is role:
                 cases.append(f"  {number}) {' '.join(_mine(here, found))} ;;")
         made.append(f'PAI_TASK_ROLE_{other.name}_HOST_LIST="{",".join(hosts)}"')
-    return (
-        *(f"export {one}" for one in made),
-        f'case "${index}" in',
-        *cases,
-        "esac",
-    )
+    return (*(f"export {one}" for one in made), f'case "${index}" in', *cases, "esac")
 
 
 def _mine(here: str, ports: dict[str, str]) -> Iterator[str]:

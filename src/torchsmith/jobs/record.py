@@ -1,6 +1,6 @@
-"""What a job keeps of itself in a folder, on engines that have one: output, and how it ended.
+"""What a job keeps of itself in a folder, on targets that have one: output, and how it ended.
 
-    started       the engine's id of it, and when
+    started       the target's id of it, and when
     ended         its exit code, and when
     ROLE-N.log    what a task said
     ROLE-N.exit   the exit code of a task

@@ -207,9 +207,7 @@ class Server:
 
 
 def _pieces(
-    answer: http.client.HTTPResponse,
-    broken: Callable[[Exception], NoAnswerError],
-    most: int | None,
+    answer: http.client.HTTPResponse, broken: Callable[[Exception], NoAnswerError], most: int | None
 ) -> Iterator[bytes]:
     came = 0
     try:

@@ -145,11 +145,7 @@ def script(job: Job, record: str = "") -> str:
         again = (
             f' && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.retries} ]' if job.retries > 0 else ""
         )
-        lines += [
-            f'if [ "$status" -ne 0 ]{again}; then',
-            f'  scontrol requeue "{mine}"',
-            "fi",
-        ]
+        lines += [f'if [ "$status" -ne 0 ]{again}; then', f'  scontrol requeue "{mine}"', "fi"]
     return "\n".join([*lines, 'exit "$status"', ""])
 
 

@@ -1,4 +1,4 @@
-"""What can become of a job: one list for all engines, and each engine's words for it."""
+"""What can become of a job: one list for all targets, and each target's words for it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ TIMED_OUT = 124
 
 
 def state_of(engine: str, word: str) -> State:
-    """What an engine's word stands for; one it was never heard to say means nothing is known."""
+    """What a target's word stands for; one it was never heard to say means nothing is known."""
     return WORDS[engine].get(word, State.LOST)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torchsmith.errors import ClusterError, TorchsmithError, UnansweredError, UsageError
-from torchsmith.jobs.client import Client, EngineId, Output, Request, TaskStatus
+from torchsmith.jobs.client import Client, Output, Request, TargetId, TaskStatus
 from torchsmith.jobs.clients import client_for, render
 from torchsmith.jobs.launch import unfit_images
 from torchsmith.jobs.models import Job
@@ -32,12 +32,12 @@ def submit(
     """Check all jobs, then submit them in the order they wait for each other."""
     ordered = in_order(jobs)
     check(ordered, client, folder, after=after, note=note)
-    earlier = tuple(EngineId(one.engine_id) for one in after)
-    known: dict[str, EngineId] = {}
+    earlier = tuple(TargetId(one.engine_id) for one in after)
+    known: dict[str, TargetId] = {}
     for job in ordered:
         before = (*earlier, *(known[name] for name in job.after))
         made = _submit(replace(job, after=()), client, submissions, folder, before, note)
-        known[job.name] = EngineId(made.engine_id)
+        known[job.name] = TargetId(made.engine_id)
         yield made
 
 
@@ -49,7 +49,7 @@ def check(
     after: Sequence[Submission] = (),
     note: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Refuse what could not be submitted; nothing is written and no engine is asked for it."""
+    """Refuse what could not be submitted; nothing is written and no target is asked for it."""
     for one in after:
         if (one.intent.engine, one.intent.place) != (client.engine, client.place):
             raise UsageError(
@@ -62,7 +62,7 @@ def check(
         if client.engine != "local" and (unfit := unfit_images(job)):
             raise UsageError(f"job {job.name}: {unfit[0]}")
         # Its folder and what those submitted with it will be called are not known yet.
-        before = (*(EngineId(one.engine_id) for one in after), *map(EngineId, job.after))
+        before = (*(TargetId(one.engine_id) for one in after), *map(TargetId, job.after))
         request = Request(replace(job, after=()), folder, folder, before)
         for line in client.check(request):
             note(line)
@@ -73,7 +73,7 @@ def _submit(
     client: Client,
     submissions: Submissions,
     folder: Path,
-    after: tuple[EngineId, ...],
+    after: tuple[TargetId, ...],
     note: Callable[[str], None],
 ) -> Submission:
     intent = Intent(
@@ -104,7 +104,7 @@ def _left_behind(intent: Intent, client: Client, submissions: Submissions) -> Su
     return None
 
 
-def _digest(job: Job, client: Client, folder: Path, after: tuple[EngineId, ...]) -> str:
+def _digest(job: Job, client: Client, folder: Path, after: tuple[TargetId, ...]) -> str:
     engine = hashlib.sha256()
     for name, content in sorted(render([job], client.engine).files.items()):
         engine.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -119,7 +119,7 @@ _SHOWN_LINES = 20
 
 
 def client_of(submission: Submission) -> Client:
-    """The client that reaches the engine a job was submitted to."""
+    """The client that reaches the target a job was submitted to."""
     return client_for(submission.intent.engine, submission.intent.place)
 
 
@@ -132,7 +132,7 @@ def look_up(submission: Submission, client: Client, submissions: Submissions) ->
 
 
 def refreshed(submission: Submission, submissions: Submissions) -> Submission:
-    """A job as its engine knows it now; raises `ClusterError` if the engine cannot be asked."""
+    """A job as its target knows it now; raises `ClusterError` if the target cannot be asked."""
     if submission.status.state.over:
         return submission
     client = client_of(submission)
@@ -157,7 +157,7 @@ def refreshed(submission: Submission, submissions: Submissions) -> Submission:
 def all_refreshed(
     submissions: Submissions, limit: int, warn: Callable[[str], None], *, start: int = 0
 ) -> list[Submission]:
-    """The latest jobs behind `start`; those of a silent engine as they were last known."""
+    """The latest jobs behind `start`; those of a silent target as they were last known."""
     silent: set[tuple[str, str]] = set()
     found = []
     for one in submissions.all(limit, start):

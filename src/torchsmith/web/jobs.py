@@ -18,7 +18,7 @@ from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_lines
 from torchsmith.errors import RecipeError, TorchsmithError, UsageError
 from torchsmith.jobs.client import Client, Output
-from torchsmith.jobs.clients import ENGINES, client_for, engine_for, render
+from torchsmith.jobs.clients import TARGETS, client_for, render, target_for
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
@@ -145,7 +145,7 @@ def _meant(request: Request, fields: dict[str, str]) -> tuple[list[Job], Client]
     changes = [line.strip() for line in fields.get("changes", "").splitlines() if line.strip()]
     chosen = [fields["job"]] if fields.get("job") else []
     jobs = load_jobs(_path(request, fields.get("file", "")), changes, chosen)
-    return jobs, client_for(engine_for(jobs, fields.get("to", ""), "local"))
+    return jobs, client_for(target_for(jobs, fields.get("to", ""), "local"))
 
 
 def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
         "notes": notes,
         "problems": [item for item in problems if item],
         "files": files,
-        "engines": ENGINES,
+        "engines": TARGETS,
     }
 
 

@@ -123,8 +123,4 @@ def _checks(path: Path) -> tuple[Check, ...]:
         return ()
 
 
-ROUTES = [
-    Route("/packages", found),
-    Route("/package", one),
-    Route("/package/fits", fit),
-]
+ROUTES = [Route("/packages", found), Route("/package", one), Route("/package/fits", fit)]

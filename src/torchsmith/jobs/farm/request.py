@@ -172,7 +172,7 @@ def cpus_and_memory(plan: Plan, cpus: int | None, memory: int | None) -> tuple[i
 
 
 def job_name(farm: str, variant: str, number: int) -> str:
-    """A name every engine takes, and Kubernetes only once: each attempt has its own."""
+    """A name every target takes, and Kubernetes only once: each attempt has its own."""
     plain = re.sub(r"[^a-z0-9]+", "-", variant.lower()).strip("-0123456789")[:40].strip("-")
     mark = sha256(f"{farm}/{variant}/{number}".encode()).hexdigest()[:8]
     return f"{plain or 'variant'}-{mark}"

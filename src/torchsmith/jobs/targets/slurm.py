@@ -15,7 +15,7 @@ from pathlib import Path
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, HostError, TookTooLongError, UnansweredError
 from torchsmith.jobs import record, slurm
-from torchsmith.jobs.client import EngineId, Listed, Output, Request, Status, Submitted
+from torchsmith.jobs.client import Listed, Output, Request, Status, Submitted, TargetId
 from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit, state_of, together
 from torchsmith.programs import Answer, call
@@ -192,7 +192,7 @@ class Slurm:
         kept_here(job)
         return slurm.render(job).notes
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         """Hand it to sbatch; its environment is inherited, never written on a command line."""
         kept = request.kept
         kept.mkdir(parents=True, exist_ok=True)
@@ -216,9 +216,9 @@ class Slurm:
         if done.code != 0:
             raise _refusal(done, f"job {request.job.name} was not submitted")
         # 12, or 12;cluster
-        return EngineId(done.out.strip().partition(";")[0])
+        return TargetId(done.out.strip().partition(";")[0])
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
+    def find(self, token: str, kept: Path) -> TargetId | None:
         """By the comment it was given; once Slurm has forgotten it, by what it wrote itself."""
         for job in self.list():
             if job.token == token:
@@ -230,7 +230,7 @@ class Slurm:
             )
         for place in (kept, *(kept / element for element in record.elements(kept))):
             if began := record.mark(place, "started"):
-                return EngineId(began.word)
+                return TargetId(began.word)
         return None
 
     def status(self, job: Submitted) -> Status | None:
@@ -244,7 +244,7 @@ class Slurm:
         found = found or self._accounted(job.id)
         return _status(found, job) if found else _remembered(job)
 
-    def _accounted(self, job: EngineId) -> tuple[Part, ...]:
+    def _accounted(self, job: TargetId) -> tuple[Part, ...]:
         if shutil.which("sacct") is None:
             return ()
         columns = "JobID,State,ExitCode,Start,End,NodeList"
@@ -280,7 +280,7 @@ class Slurm:
         if done.code != 0:
             raise _refusal(done, "the jobs of Slurm cannot be listed")
         return tuple(
-            Listed(EngineId(job), comment.removeprefix(_COMMENT), state_of("slurm", word))
+            Listed(TargetId(job), comment.removeprefix(_COMMENT), state_of("slurm", word))
             for job, word, comment in marked(done.out)
             if comment.startswith(_COMMENT)
         )

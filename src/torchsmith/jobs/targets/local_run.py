@@ -1,4 +1,4 @@
-"""`python -m torchsmith.jobs.engines.local_run FOLDER`: one job of this machine, to its end.
+"""`python -m torchsmith.jobs.targets.local_run FOLDER`: one job of this machine, to its end.
 
 It alone writes that the job began and how it ended, and it begins a job only once, whoever asks.
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
 from torchsmith.engine.journal import born
-from torchsmith.jobs.client import EngineId, Submitted
-from torchsmith.jobs.engines.local import PROCESS, Local, end_all
+from torchsmith.jobs.client import Submitted, TargetId
 from torchsmith.jobs.local import JOB
 from torchsmith.jobs.states import State
+from torchsmith.jobs.targets.local import PROCESS, Local, end_all
 
 _POLL_S = 0.5
 _GRACE_S = 2.0
@@ -63,7 +63,7 @@ def _mark(kept: Path, name: str, word: str) -> None:
 def _failed(before: list[Path]) -> str:
     """Wait for other jobs; the id of the first that did not end well."""
     for kept in before:
-        other = Submitted(EngineId(str(kept)), kept, {})
+        other = Submitted(TargetId(str(kept)), kept, {})
         while (status := Local().status(other)) is not None and not status.state.over:
             time.sleep(_POLL_S)
         if status is None or status.state is not State.SUCCEEDED:

@@ -16,7 +16,7 @@ from torchsmith.engine.disk import write_whole
 from torchsmith.engine.journal import born
 from torchsmith.errors import ClusterError, HostError, UsageError
 from torchsmith.jobs import local, record
-from torchsmith.jobs.client import EngineId, Listed, Output, Request, Status, Submitted
+from torchsmith.jobs.client import Listed, Output, Request, Status, Submitted, TargetId
 from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit
 from torchsmith.programs import call, detach
@@ -33,7 +33,7 @@ class Local:
     """Processes of this machine, each job under a small one that waits for it."""
 
     engine = "local"
-    # The program of a container engine; none: plain processes.
+    # The program of a container tool; none: plain processes.
     container = ""
 
     def __init__(self, place: str = "") -> None:
@@ -56,7 +56,7 @@ class Local:
         kept_here(request.job)
         return local.render(request.job, self.container).notes
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         """Start it; both that it began and that it ended are written by the job itself."""
         kept = request.kept
         kept.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class Local:
         write_whole(kept / "run.json", json.dumps(run).encode())
         with (kept / record.SCRIPT_LOG).open("ab") as log:
             process = detach(
-                [sys.executable, "-P", "-m", "torchsmith.jobs.engines.local_run", str(kept)],
+                [sys.executable, "-P", "-m", "torchsmith.jobs.targets.local_run", str(kept)],
                 log,
                 env={**handed_on(request.job, os.environ), local.JOB: token},
             )
@@ -84,9 +84,9 @@ class Local:
             time.sleep(0.02)
         return found
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
+    def find(self, token: str, kept: Path) -> TargetId | None:
         """The folder of a job that began: its own id, as pids come again."""
-        return EngineId(str(kept)) if (kept / PROCESS).exists() else None
+        return TargetId(str(kept)) if (kept / PROCESS).exists() else None
 
     def status(self, job: Submitted) -> Status | None:
         """Where it is, by what it wrote and by whether its process lives."""

@@ -21,7 +21,6 @@ from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, UnansweredError, UsageError
 from torchsmith.jobs import yaml_text
 from torchsmith.jobs.client import (
-    EngineId,
     LineCutter,
     Listed,
     NoAnswerError,
@@ -29,19 +28,20 @@ from torchsmith.jobs.client import (
     Request,
     Status,
     Submitted,
+    TargetId,
     TaskStatus,
     chooser,
     handed_over,
     nothing_before,
     patiently,
 )
-from torchsmith.jobs.engines.answers import Table, number, table, tables, text
 from torchsmith.jobs.kept_secrets import folder, kept_value, value_of
 from torchsmith.jobs.launch import pullable
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.openpai import render, render_v1
 from torchsmith.jobs.rest import RefusedError, Server, ShrunkError
 from torchsmith.jobs.states import State, of_exit, state_of
+from torchsmith.jobs.targets.answers import Table, number, table, tables, text
 from torchsmith.redact import Redactor
 from torchsmith.ship.client import stored_password
 
@@ -203,7 +203,7 @@ class OpenPai:
         self._id(request.job.name)
         return rendering.notes
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         """Hand the job over; asked again without an answer, it first looks whether it was taken."""
         nothing_before(request, "OpenPAI")
         job = request.job
@@ -237,9 +237,9 @@ class OpenPai:
                     ) from None
 
         handed_over(hand_over)
-        return EngineId(job_id)
+        return TargetId(job_id)
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
+    def find(self, token: str, kept: Path) -> TargetId | None:
         """The job of this token; its name is in the request that was kept."""
         try:
             document = table(self._read((kept / _REQUEST).read_bytes()))
@@ -247,7 +247,7 @@ class OpenPai:
             return None
         job_id = self._id(str(document.get("name") or document.get("jobName")))
         found = patiently(lambda: self._marked(job_id, self._server))
-        return EngineId(job_id) if found == token else None
+        return TargetId(job_id) if found == token else None
 
     def status(self, job: Submitted) -> Status | None:
         """Where a job is."""
@@ -302,7 +302,7 @@ class OpenPai:
             raise _refused("the list of jobs", error) from None
         return tuple(
             Listed(
-                EngineId(self._id(str(item.get("name")).rpartition("~")[2])),
+                TargetId(self._id(str(item.get("name")).rpartition("~")[2])),
                 "",
                 state_of("openpai", str(item.get("state"))),
             )

@@ -19,7 +19,6 @@ from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, UnansweredError
 from torchsmith.jobs import kubernetes, yaml_text
 from torchsmith.jobs.client import (
-    EngineId,
     LineCutter,
     Listed,
     NoAnswerError,
@@ -27,17 +26,18 @@ from torchsmith.jobs.client import (
     Request,
     Status,
     Submitted,
+    TargetId,
     TaskStatus,
     chooser,
     handed_over,
     nothing_before,
     patiently,
 )
-from torchsmith.jobs.engines.answers import Table, number, table, tables, text
 from torchsmith.jobs.kubectl import Kubectl, ServerRefusedError
 from torchsmith.jobs.launch import pullable
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.states import KUBERNETES, State, state_of, together
+from torchsmith.jobs.targets.answers import Table, number, table, tables, text
 
 ROLE = "app.kubernetes.io/component"
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -287,7 +287,7 @@ class Kubernetes:
         nothing_before(request, "Kubernetes")
         return self._rendered(request.job).notes
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         """Create its objects: all of them, or none."""
         nothing_before(request, "Kubernetes")
         job = request.job
@@ -300,9 +300,9 @@ class Kubernetes:
             for one in objects:
                 handed_over(partial(self._create, space, one, token, dryRun="All"))
         self._create_all(space, objects, token)
-        return EngineId(f"{space}/{job.name}")
+        return TargetId(f"{space}/{job.name}")
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
+    def find(self, token: str, kept: Path) -> TargetId | None:
         """The job of this token; which namespace it was for is in the request that was kept."""
         request = _kept(kept)
         space = str(request.get("namespace", ""))
@@ -316,7 +316,7 @@ class Kubernetes:
         if len(found) < sum(one.get("kind") == kind for one in wanted):
             # Some of its roles are no job: what was begun is brought to its end.
             self._create_all(space, wanted, token)
-        return EngineId(f"{space}/{request['name']}")
+        return TargetId(f"{space}/{request['name']}")
 
     def status(self, job: Submitted) -> Status | None:
         """Where a job is, from its objects and its pods."""
@@ -361,7 +361,7 @@ class Kubernetes:
             key = (str(labels.get(_NAME, "")), str(labels.get(_TOKEN, "")))
             jobs.setdefault(key, []).append(one)
         return tuple(
-            Listed(EngineId(f"{space}/{name}"), token, status_of(parts, ()).state)
+            Listed(TargetId(f"{space}/{name}"), token, status_of(parts, ()).state)
             for (name, token), parts in jobs.items()
         )
 
