@@ -56,7 +56,7 @@ def started() -> events.StepStarted:
 def test_a_step_without_a_count_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with display(plan_of(), json=False, quiet=False) as shown:
+    with display(json=False, quiet=False) as shown:
         shown.event(started())
         time.sleep(0.3)
     assert "Fetch" in terminal.getvalue()
@@ -66,7 +66,7 @@ def test_a_step_without_a_count_shows_none(monkeypatch: pytest.MonkeyPatch) -> N
 def test_lines_of_a_log_have_the_time_and_those_of_a_terminal_have_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with display(plan_of(), json=False, quiet=False) as shown:
+    with display(json=False, quiet=False) as shown:
         shown.event(started())
     assert re.fullmatch(r"\d\d:\d\d:\d\d    Fetch\n", capsys.readouterr().err)
 
@@ -74,7 +74,7 @@ def test_lines_of_a_log_have_the_time_and_those_of_a_terminal_have_none(
 def test_a_log_says_what_share_of_the_compiles_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with display(plan_of(), json=False, quiet=False) as shown:
+    with display(json=False, quiet=False) as shown:
         shown.event(
             events.StepProgress(
                 step="a", done=30, total=120, rate=1.0, seconds_left=90.0, what="x.cpp"
