@@ -32,6 +32,7 @@ RANKS = (
         "settings",
         "tasks",
         "temporary",
+        "yaml_text",
     ),
     *(
         (room,)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import openpai_env, yaml_text
+from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,

@@ -16,8 +16,8 @@ from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import yaml_text
 from torchsmith.jobs.files import Jobs
 from torchsmith.jobs.models import Job, resolve
 from torchsmith.jobs.openpai import document_v1, document_v2, merged

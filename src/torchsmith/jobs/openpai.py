@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
+from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import yaml_text
 from torchsmith.jobs.launch import (
     Rendezvous,
     commands_for,

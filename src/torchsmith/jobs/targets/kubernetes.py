@@ -15,9 +15,10 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from torchsmith import yaml_text
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, UnansweredError
-from torchsmith.jobs import kubernetes, yaml_text
+from torchsmith.jobs import kubernetes
 from torchsmith.jobs.client import (
     LineCutter,
     Listed,

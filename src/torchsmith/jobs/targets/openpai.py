@@ -17,9 +17,9 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from torchsmith import yaml_text
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, UnansweredError, UsageError
-from torchsmith.jobs import yaml_text
 from torchsmith.jobs.client import (
     LineCutter,
     Listed,
