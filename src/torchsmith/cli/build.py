@@ -154,10 +154,10 @@ def build(
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
         words += ["--online"] * online + ["--no-lock"] * no_lock
-        cluster = farm.Cluster(on, partition, time_limit, image, claim, detach)
-        size = farm.Size(jobs or recipes.jobs, budget)
+        cores = jobs or recipes.jobs
+        cluster = farm.Cluster(on, partition, time_limit, image, claim, detach, cores, budget)
         built = farm.run(
-            plan, loaded, root, cluster, size, words, given, dry_run=dry_run, json=json, quiet=quiet
+            plan, loaded, root, cluster, words, given, dry_run=dry_run, json=json, quiet=quiet
         )
         step = list(subset.shipping(plan))
         if not built or not step or build_only:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(NamedTuple):
-    """Where the jobs go."""
+    """Where the jobs go, and what each gets; None: as the plan needs it."""
 
     engine: str
     partition: str
@@ -23,11 +23,6 @@ class Cluster(NamedTuple):
     image: str
     claim: str
     detach: bool
-
-
-class Size(NamedTuple):
-    """What each of them gets; None: as the plan needs it."""
-
     cpus: int | None
     memory: int | None
 
@@ -59,7 +54,6 @@ def run(
     loaded: LoadedRecipe,
     store: Store,
     cluster: Cluster,
-    size: Size,
     words: Sequence[str],
     given: dict[str, object],
     *,
@@ -96,7 +90,7 @@ def run(
     text = path.read_text(encoding="utf-8-sig") if path.is_file() else compose(given)
     what = wanted(plan, loaded, text, words)
     resources = Resources(
-        *cpus_and_memory(plan, size.cpus, size.memory),
+        *cpus_and_memory(plan, cluster.cpus, cluster.memory),
         # Of the cluster's image; where there is none, ours: the nodes see the same folders.
         python="python3" if cluster.image else sys.executable,
         queue=cluster.partition,

@@ -17,6 +17,7 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from torchsmith.engine.events import Event, RunStarted
+from torchsmith.engine.tail import new_lines
 from torchsmith.foreign import decode
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.governor_events import (
@@ -154,15 +155,8 @@ class InFlight:
 
     def look(self) -> None:
         """Read what came since the last time."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                new = file.read()
-        except (OSError, ValueError):
-            return
-        whole = new[: new.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
+        lines, self._offset = new_lines(self._path, self._offset)
+        for line in lines:
             with contextlib.suppress(msgspec.MsgspecError):
                 self._heed(decode(line, MemoryRecord))
 

@@ -94,8 +94,8 @@ def follow_run(
                 yield f"== {item.step}"
                 shown[item.step] = "running"
             if item.log:
-                lines, read[item.step] = _new_lines(Path(item.log), read.get(item.step, 0))
-                yield from lines
+                lines, read[item.step] = new_lines(Path(item.log), read.get(item.step, 0))
+                yield from (line.decode("utf-8", "replace") for line in lines)
             if step is None and item.status not in ("waiting", shown[item.step]):
                 shown[item.step] = item.status
                 yield f"== {item.step}: {item.status}"
@@ -104,13 +104,13 @@ def follow_run(
         time.sleep(pause)
 
 
-def _new_lines(log: Path, start: int) -> tuple[list[str], int]:
+def new_lines(log: Path, start: int) -> tuple[list[bytes], int]:
     """The whole lines behind a place of a file, and the place behind them."""
     try:
         with log.open("rb") as file:
             file.seek(start)
             content = file.read()
-    except OSError:
+    except (OSError, ValueError):
         return [], start
     end = content.rfind(b"\n") + 1
-    return content[:end].decode("utf-8", "replace").splitlines(), start + end
+    return content[:end].splitlines(), start + end

@@ -18,6 +18,7 @@ import msgspec
 
 from torchsmith.engine.failure import explain_log
 from torchsmith.engine.store import Store
+from torchsmith.engine.tail import new_lines
 from torchsmith.errors import StepFailed
 from torchsmith.verify.report import beside, from_json
 
@@ -99,16 +100,8 @@ class Attempt:
 
     def look(self) -> None:
         """Read on in its events."""
-        try:
-            with (self.folder / EVENTS).open("rb") as file:
-                file.seek(self._offset)
-                new = file.read()
-        except OSError:
-            return
-        # The last line may not be whole yet.
-        whole = new[: new.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
+        lines, self._offset = new_lines(self.folder / EVENTS, self._offset)
+        for line in lines:
             # A line for every line of a compiler is passed over, and what is no event at all.
             if line.startswith(b"{") and b'"event": "step-line"' not in line[:_HEAD]:
                 with contextlib.suppress(ValueError):
