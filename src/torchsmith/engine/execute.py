@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -145,57 +145,46 @@ def usable_entry(step: Step, store: Store, work: Path, project: str) -> Entry | 
     return entry if all(path.exists() for path in made) else None
 
 
+@dataclass
 class Executor:
     """Runs the steps of one run, each when it is told to."""
 
-    def __init__(
-        self,
-        store: Store,
-        work: WorkFolder,
-        recorder: Recorder,
-        base: Mapping[str, str],
-        secrets: frozenset[str],
-        stop: Stop,
-        *,
-        fresh: bool,
-        fetches: Mapping[str, Step],
-        steps: Mapping[str, Step],
-        containers: Containers | None = None,
-    ) -> None:
-        self.store = store
-        self.containers = containers
-        self.work = work
-        self.guard: Guard | None = None
-        # Seconds, by step.
-        self.expected: dict[str, float] = {}
-        self.redactor = Redactor(base.get(name, "") for name in secrets)
-        self._recorder = recorder
-        self._base = base
-        self._secrets = secrets
-        self.stop = stop
-        self._fresh = fresh
-        self._fetches = fetches
-        self._steps = steps
-        self._logs = store.root / "logs" / recorder.run
-        self._told_of_network = False
+    store: Store
+    work: WorkFolder
+    recorder: Recorder
+    base: Mapping[str, str]
+    secrets: frozenset[str]
+    stop: Stop
+    fresh: bool
+    fetches: Mapping[str, Step]
+    steps: Mapping[str, Step]
+    containers: Containers | None = None
+    guard: Guard | None = None
+    # Seconds, by step.
+    expected: dict[str, float] = field(default_factory=dict)
+    _warned_of_network: bool = False
+
+    def __post_init__(self) -> None:
+        self.redactor = Redactor(self.base.get(name, "") for name in self.secrets)
+        self._logs = self.store.root / "logs" / self.recorder.run
 
     def entry(self, step: Step) -> Entry | None:
         """The result of a step, if it is there and can be used here."""
-        return usable_entry(step, self.store, self.work.path, self._base.get("PROJECT", ""))
+        return usable_entry(step, self.store, self.work.path, self.base.get("PROJECT", ""))
 
     def resumes(self, step: Step) -> bool:
         """Whether a compilation goes on in the tree it was stopped in."""
-        return step.kind == "compile" and not self._fresh and self.work.was_started(step)
+        return step.kind == "compile" and not self.fresh and self.work.was_started(step)
 
     def wait(self, lock: Lock, step: Step | None) -> None:
         """Wait for what another torchsmith holds."""
 
         def tell(holder: Holder) -> None:
             if step is not None:
-                self._recorder.note(step, "waiting")
+                self.recorder.note(step, "waiting")
             message = f"waiting for another torchsmith, {holder}"
             name = step.id if step else ""
-            self._recorder.emit(events.Waiting(step=name, pid=holder.pid, message=message))
+            self.recorder.emit(events.Waiting(step=name, pid=holder.pid, message=message))
 
         if not lock.acquire(tell, lambda: self.stop.signal is not None):
             self.heed_stop()
@@ -225,7 +214,7 @@ class Executor:
             self.wait(lock, step)
         try:
             if self.entry(step) is not None:
-                self._recorder.cached(step)
+                self.recorder.cached(step)
                 return True
             if not where and self.store.is_bound(step.key):
                 return False
@@ -245,7 +234,7 @@ class Executor:
         with room(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
         self.work.mark_started(step)
-        self._recorder.started(step, log, resumed=resume, network=self._network(step))
+        self.recorder.started(step, log, resumed=resume, network=self._network(step))
         outcome = self._run_commands(step, log, resume=resume)
         if outcome.status != 0:
             self._end_badly(step, outcome, log)
@@ -260,7 +249,7 @@ class Executor:
                 self.work.mark_placed(step, entry.outputs)
         self.work.mark_finished(step)
         if (image := made_image(step, self.work.path)) is not None:
-            self._recorder.emit(
+            self.recorder.emit(
                 events.ImageBuilt(
                     step=step.id,
                     name=image.name,
@@ -270,19 +259,19 @@ class Executor:
                 )
             )
         for pushed in pushed_images(step, self.work.path):
-            self._recorder.emit(
+            self.recorder.emit(
                 events.ImagePushed(step=step.id, name=pushed.name, digest=pushed.digest)
             )
-        self._recorder.finished(step, log, outcome, size)
+        self.recorder.finished(step, log, outcome, size)
 
     def _network(self, step: Step) -> str:
         if not step.offline:
             return "open"
         if step.place.inside or can_be_had():
             return "none"
-        if not self._told_of_network:
-            self._told_of_network = True
-            self._recorder.warn(
+        if not self._warned_of_network:
+            self._warned_of_network = True
+            self.recorder.warn(
                 "this machine cannot cut a program off from the network, so unexpected downloads "
                 "go unnoticed; a container, or root, can"
             )
@@ -296,36 +285,36 @@ class Executor:
         progress = events.Progress(step.id, expected=self.expected.get(step.id))
 
         def on_line(text: str) -> None:
-            self._recorder.emit(events.StepLine(step=step.id, text=text))
+            self.recorder.emit(events.StepLine(step=step.id, text=text))
             # An engine counts its stages as ninja counts files.
             if step.kind != "image" and (made := progress.read(text)) is not None:
-                self._recorder.emit(made)
+                self.recorder.emit(made)
             # A source that is not quite what was asked for is no secret of its log.
             if step.kind == "fetch" and text.startswith("warning: "):
                 message = f"{step.title}: {text.removeprefix('warning: ')}"
-                self._recorder.emit(events.Warned(message=message))
+                self.recorder.emit(events.Warned(message=message))
 
         folder = self.work.path / step.folder
         folder.mkdir(parents=True, exist_ok=True)
         (self.work.path / OWN_HOME).mkdir(parents=True, exist_ok=True)
         compiles = step.kind == "compile"
-        date = build_date(step, self._fetches, self.store, self.work) if compiles else None
+        date = build_date(step, self.fetches, self.store, self.work) if compiles else None
         knows: Knows = understands
-        base = {**self._base, DOWNLOADS: str(self.store.root / "downloads")}
+        base = {**self.base, DOWNLOADS: str(self.store.root / "downloads")}
         if step.place.inside:
             assert self.containers is not None
             base = dict(self.containers.environment)
             knows = self.containers.knows
         if is_attestation(step):
-            base = {**base, HISTORY: history(step, self._steps, self._recorder)}
+            base = {**base, HISTORY: history(step, self.steps, self.recorder)}
         script = self.work.write_script(step, step_script(step))
         env = step_environment(
             step,
             self.work.path,
             base,
-            self._secrets,
+            self.secrets,
             resume=resume,
-            fresh=self._fresh,
+            fresh=self.fresh,
             date=date,
             knows=knows,
         )
@@ -357,7 +346,7 @@ class Executor:
             yield None
             return
         assert self.containers is not None
-        image = made_image(self._steps[step.place.base], self.work.path)
+        image = made_image(self.steps[step.place.base], self.work.path)
         if image is None:
             raise HostError(
                 f"the image {step.place.image} is gone", "Run the same command again: it is made."
@@ -380,11 +369,11 @@ class Executor:
 
     def _end_badly(self, step: Step, outcome: Outcome, log: Path) -> None:
         if outcome.stopped:
-            self._recorder.interrupted(step, log, outcome)
+            self.recorder.interrupted(step, log, outcome)
             self.heed_stop()
         if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
             disproved = ProofFailed(step.id, step.title, proof.failed, str(proof.report), str(log))
-            raise self._recorder.failed(step, disproved, outcome)
+            raise self.recorder.failed(step, disproved, outcome)
         reason = describe_exit(outcome.status)
         unstarted = explain_start(outcome.status, log) if outcome.lost else ""
         if outcome.lost:
@@ -411,7 +400,7 @@ class Executor:
 
     def _failure(self, step: Step, reason: str, log: Path, outcome: Outcome) -> StepFailed:
         failure = StepFailed(step.id, step.title, reason, explain_log(log), str(log))
-        return self._recorder.failed(step, failure, outcome)
+        return self.recorder.failed(step, failure, outcome)
 
 
 def history(step: Step, steps: Mapping[str, Step], recorder: Recorder) -> str:

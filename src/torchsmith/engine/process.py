@@ -157,13 +157,13 @@ class Outcome:
     lost: bool = False
 
 
+@dataclass
 class _Script:
-    def __init__(self, process: subprocess.Popen[bytes], stop: Stop, grace: float) -> None:
-        self.process = process
-        self.stop = stop
-        self.grace = grace
-        self.deadline: float | None = None
-        self.insisted = False
+    process: subprocess.Popen[bytes]
+    stop: Stop
+    grace: float
+    deadline: float | None = None
+    insisted: bool = False
 
     def send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

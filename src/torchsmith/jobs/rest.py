@@ -72,22 +72,18 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
+@dataclass
 class Server:
     """One server, and who we are there."""
 
-    def __init__(
-        self,
-        name: str,
-        address: str,
-        headers: Mapping[str, str],
-        redactor: Redactor,
-        timeout_s: float,
-    ) -> None:
-        self.name = name
-        self.address = address.rstrip("/")
-        self._headers = dict(headers)
-        self._redactor = redactor
-        self._timeout_s = timeout_s
+    name: str
+    address: str
+    headers: Mapping[str, str]
+    redactor: Redactor
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        self.address = self.address.rstrip("/")
         self._opener = urllib.request.build_opener(_Stay())
 
     def read(self, path: str) -> Answer:
@@ -96,7 +92,7 @@ class Server:
 
     def ask(self, method: str, path: str, content: bytes | None = None, kind: str = "") -> Answer:
         """One question, asked once."""
-        headers = {**self._headers, "Accept": "application/json, text/*;q=0.5"}
+        headers = {**self.headers, "Accept": "application/json, text/*;q=0.5"}
         if kind:
             headers["Content-Type"] = kind
         request = urllib.request.Request(
@@ -107,7 +103,7 @@ class Server:
             body = b"".join(_pieces(answer, self._broken(where), _MOST_BYTES))
             if _is_page(answer.headers.get("Content-Type", ""), body):
                 raise ClusterError(
-                    self._clean(f"{where} answers with a web page{_title(body)}"),
+                    self.redactor.text(f"{where} answers with a web page{_title(body)}"),
                     f"Check the address of {self.name}: a portal or a proxy answered instead.",
                 )
             return Answer(answer.status, body, where)
@@ -141,7 +137,7 @@ class Server:
     def _answer(self, request: urllib.request.Request, where: str) -> http.client.HTTPResponse:
         request.add_header("User-Agent", f"torchsmith/{torchsmith.__version__}")
         try:
-            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self._timeout_s)
+            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error, where) from None
@@ -155,11 +151,11 @@ class Server:
             unheard = isinstance(reason, ConnectionRefusedError | socket.gaierror)
             lasting = isinstance(reason, ssl.SSLCertVerificationError)
             if isinstance(reason, TimeoutError):
-                text = f"there was no answer within {self._timeout_s:g} s"
+                text = f"there was no answer within {self.timeout_s:g} s"
             else:
                 text = str(reason) or type(reason).__name__
             return NoAnswerError(
-                self._clean(f"{self.name} cannot be reached at {where}: {text}"),
+                self.redactor.text(f"{self.name} cannot be reached at {where}: {text}"),
                 "Check the address, the network, the proxy and SSL_CERT_FILE.",
                 unheard=unheard,
                 lasting=lasting,
@@ -178,7 +174,7 @@ class Server:
             message = f"a web page{_title(body)}"
         else:
             code, message = _explained(body)
-        message = self._clean(message)[:_TOLD]
+        message = self.redactor.text(message)[:_TOLD]
         status = f"HTTP {error.code} {error.reason}".strip()
         if error.code in _TRY_AGAIN:
             return NoAnswerError(
@@ -194,16 +190,13 @@ class Server:
             return RefusedError(
                 error.code,
                 code,
-                self._clean(f"{where} sends on to {target}"),
+                self.redactor.text(f"{where} sends on to {target}"),
                 f"Name that address as the one of {self.name}, if it is its own.",
             )
         refusal = RefusedError(error.code, code, message or status)
         if size := re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", "")):
             refusal.size = int(size[1])
         return refusal
-
-    def _clean(self, text: str) -> str:
-        return self._redactor.text(text)
 
 
 def _pieces(
