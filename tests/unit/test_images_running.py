@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import HostError, TorchsmithError, UsageError
-from torchsmith.images.attached import Ended, explained
-from torchsmith.images.starting import (
+from torchsmith.images.running import (
     USUAL_BATCH,
+    Ended,
     Loading,
     Room,
     RunOptions,
     Start,
     chosen_gpus,
+    explained,
     gpu_words,
     parse_gpus,
     parse_mount,

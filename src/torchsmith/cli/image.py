@@ -210,7 +210,7 @@ def pull(
 
 def _verify(engine: ContainerTool, image: Reference, recipe: Path, *, json: bool) -> None:
     from torchsmith.cli.verify import show_report
-    from torchsmith.images.inside import verify_image
+    from torchsmith.images.proving import verify_image
     from torchsmith.plan.expects import expected
 
     loaded = options.loaded(recipe, None, {})

@@ -50,9 +50,8 @@ def run(
     """
     import shlex
 
-    from torchsmith.images.attached import explained, run_attached
+    from torchsmith.images.running import RunOptions, explained, prepared, run_attached
     from torchsmith.images.select import one_image
-    from torchsmith.images.starting import RunOptions, prepared
     from torchsmith.images.tools import find_tool
 
     if json and not dry_run:
