@@ -39,7 +39,7 @@ def ensure_formats(resolutions: Iterable[Resolution], install: Install) -> None:
     for resolution, package, item in wanted:
         if lost := _missing(resolution, item):
             raise HostError(
-                f"{package} needs {lost} to read {item.name.upper()}, and it is missing",
+                f"{package} is to read {item.name.upper()}, but {lost} is missing",
                 f"Install what Debian calls {item.apt}, or leave {item.name!r} out of "
                 "companions.vision_formats.",
             )

@@ -75,7 +75,7 @@ class Registry:
         claimed = headers.get("Docker-Content-Digest", digest)
         if digest != claimed or (name.digest and name.digest != digest):
             raise RegistryError(
-                f"the manifest that {self.host} sent for {name} does not match its digest",
+                f"{self.host} answered for {name} with other bytes than it says they are",
                 "Something between here and the registry changes it: a proxy, perhaps.",
             )
         return _manifest(digest, content)
