@@ -272,8 +272,8 @@ class Executor:
         if not self._warned_of_network:
             self._warned_of_network = True
             self.recorder.warn(
-                "this machine cannot cut a program off from the network, so unexpected downloads "
-                "go unnoticed; a container, or root, can"
+                "programs cannot be cut off from the network here, so unexpected downloads go "
+                "unnoticed; in a container, or as root, they can"
             )
         return "not closed"
 
