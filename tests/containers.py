@@ -24,8 +24,7 @@ from typing import ClassVar
 import pytest
 from tests.side_by_side import locked
 
-from torchsmith.images.buildah import Buildah
-from torchsmith.images.engine import Docker, Engine, Podman
+from torchsmith.images.tools import Buildah, ContainerTool, Docker, Podman
 
 BASE = "debian:12"
 _BASE_SECONDS = 86_400
@@ -66,7 +65,7 @@ class EngineHere:
     # Those that last as long as all tests, for `look`.
     all: ClassVar[list[EngineHere]] = []
 
-    def __init__(self, engine: Engine, env: Mapping[str, str]) -> None:
+    def __init__(self, engine: ContainerTool, env: Mapping[str, str]) -> None:
         self.engine = engine
         self.env = dict(env)
         self.before: frozenset[str] = frozenset()

@@ -16,7 +16,7 @@ from tests.slurm_cluster import until
 
 from torchsmith.jobs.client import Status
 from torchsmith.jobs.submissions import Submission, Submissions
-from torchsmith.jobs.watch import refreshed
+from torchsmith.jobs.submit import refreshed
 
 # As the installed command does: nothing is imported from the folder it is called in.
 COMMAND = [sys.executable, "-P", "-m", "torchsmith", "job"]

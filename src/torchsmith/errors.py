@@ -27,10 +27,7 @@ class UsageError(TorchsmithError):
 
 
 class RecipeError(TorchsmithError):
-    """The recipe file cannot be read as one; every problem found is listed.
-
-    `unread` says why a file could not be read at all.
-    """
+    """Every problem that is in a recipe file, or why it could not be read at all (`unread`)."""
 
     exit_code = 2
 
@@ -79,6 +76,10 @@ class HostError(TorchsmithError):
     """This machine cannot do it as it is."""
 
     exit_code = 4
+
+
+class TookTooLongError(HostError):
+    """A program did not end in time."""
 
 
 class OutputError(TorchsmithError):
@@ -178,11 +179,7 @@ class SourceError(TorchsmithError):
 
 
 class UnreachableError(SourceError):
-    """Nobody answered, or who answered does not have it: another place may.
-
-    Kept apart from a source that came but is not what was expected, which no other
-    place may paper over.
-    """
+    """Nobody answered, or does not have it; unlike a wrong file, another place may mend that."""
 
 
 class NotServedError(UnreachableError):
@@ -248,11 +245,7 @@ class ClusterError(TorchsmithError):
 
 
 class UnansweredError(ClusterError):
-    """A cluster was asked and no answer came: it may have heard.
-
-    The intent stays in the journal, and is looked up by its token before anything is submitted
-    again.
-    """
+    """A cluster was asked and no answer came; the journal keeps the intent to look it up."""
 
 
 class JobFailed(TorchsmithError):  # noqa: N818 - the event, said as one

@@ -16,11 +16,11 @@ from torchsmith.errors import OutputError
 def whole_file(
     path: Path, *, mode: int | None = None, sync: bool = True, replace: bool = True
 ) -> Iterator[IO[bytes]]:
-    """A file to write to that gets its name once all of it is on the disk.
+    """A file that gets its name once all of it is on the disk.
 
-    Without `mode` it has the rights that new files have here; with one it is its owner's alone
-    until it is complete. Without `replace`, FileExistsError where there is a file of that name.
-    `sync=False` is for files that are as easily made again.
+    By default it has the rights that new files have here; with `mode` it is its owner's alone until
+    it is complete. Without `replace`, a file of that name raises FileExistsError. `sync=False` is
+    for files that are as easily made again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
@@ -68,10 +68,7 @@ def check_result(path: Path) -> None:
 
 
 def write_result(path: Path, content: bytes, *, mode: int = 0o644, replace: bool = True) -> None:
-    """Write a file that a person asked for; an OutputError says why it cannot be.
-
-    Without `replace`, one that is there already stays.
-    """
+    """Write a file that a person asked for; without `replace`, an older one stays."""
     try:
         write_whole(path, content, mode=mode, replace=replace)
     except (OSError, ValueError) as error:

@@ -30,7 +30,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str, is_own_style: Callable[[str], bool] = lambda _: False) -> str:
-    """The same for several lines; tabs and line ends stay, and so does what `is_own_style` names.
+    """The same for several lines; keeps tabs, line ends and what `is_own_style` names.
 
     A lone carriage return, with which progress bars overwrite their line, becomes a line end.
     """

@@ -1,8 +1,8 @@
-"""Taking secrets out of text that is kept or shown: logs, the journal, reports, what a client says.
+"""Taking secrets out of text that is kept or shown: logs, the journal, reports, messages.
 
-Values that are known are taken out by `engine.secrets`. This knows secrets by their form: by the
-word before them (`password=…`), by the command they belong to (`sshpass -p …`), or by how the
-service that issues them begins them (`ghp_…`): `secret_names` has those.
+A `Redactor` takes out values that are known. `cleaned` knows secrets by their form: by the word
+before them (`password=…`), by the command they belong to (`sshpass -p …`), or by how the service
+that issues them begins them (`ghp_…`): `secret_names` has those.
 
 The time it takes grows with the length of the text, whatever the text: a rule is tried only where
 its key stands, and every expression is bounded or stops where the next key could begin.
@@ -10,7 +10,10 @@ its key stands, and every expression is bounded or stops where the next key coul
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+import urllib.parse
 from collections.abc import Iterable, Iterator
 
 from torchsmith.secret_names import issued_secrets
@@ -71,8 +74,7 @@ _PLACES = (
     _rule("login", r"login\b[^\n]{0,300}?\s-p[= \t]{0,2}(?P<secret>[^\s-]\S{0,1024})"),
     _rule("twine ", r"twine[ \t][^\n]{0,300}?\s-p[= \t]{0,2}(?P<secret>[^\s-]\S{0,1024})"),
     _rule(
-        "wandb login",
-        r"wandb login[ \t]{1,3}(?:--\S{1,80}[ \t]{1,3}){0,4}(?P<secret>\w{20,200})",
+        "wandb login", r"wandb login[ \t]{1,3}(?:--\S{1,80}[ \t]{1,3}){0,4}(?P<secret>\w{20,200})"
     ),
     _rule("-stdin", r"-stdin\b[ \t]{0,3}<<<[ \t]{0,3}(?P<secret>\S{1,1024})"),
     _rule(
@@ -224,3 +226,84 @@ def open_key_block(content: bytes) -> int:
         return -1
     found = _KEY_BEGIN.match(content, begin)
     return begin if found is not None and len(content) - begin < LONGEST_KEY_BLOCK else -1
+
+
+_LONGEST_LINE = 1 << 16
+
+
+def _disguises(value: str) -> Iterator[str]:
+    """A value in the forms programs print it in: plain, in a URL, in JSON, in a header."""
+    yield value
+    # A key with several lines is also printed one line at a time.
+    yield from (line for line in value.splitlines() if len(line) >= 8)
+    yield urllib.parse.quote(value, safe="")
+    yield urllib.parse.quote(value)
+    yield urllib.parse.quote_plus(value)
+    yield json.dumps(value)[1:-1]
+    if len(value) >= 4:
+        yield base64.b64encode(value.encode(errors="surrogateescape")).decode()
+
+
+class Redactor:
+    """Takes secret values out of text, wherever in it they stand."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        forms = {form for value in values if value for form in _disguises(value)}
+        # Longest first: a secret that contains another must not leave its own rest behind.
+        self._forms = sorted(
+            (form.encode(errors="surrogateescape") for form in forms), key=len, reverse=True
+        )
+        self.longest = len(self._forms[0]) if self._forms else 0
+        self.several_lines = any(b"\n" in form or b"\r" in form for form in self._forms)
+
+    def clean(self, content: bytes) -> bytes:
+        """The same bytes without any secret."""
+        for form in self._forms:
+            content = content.replace(form, _MASK)
+        return cleaned(content)
+
+    def uncut(self, content: bytes, end: int) -> int:
+        """The last place not after `end` where no secret is cut in two."""
+        moved = True
+        while moved:
+            moved = False
+            for form in self._forms:
+                start = content.find(form, max(end - len(form) + 1, 0), end + len(form) - 1)
+                if start != -1 and start < end:
+                    end, moved = start, True
+        return end
+
+    def text(self, content: str) -> str:
+        """The same text without any secret."""
+        return self.clean(content.encode(errors="surrogateescape")).decode(errors="replace")
+
+
+class LineReader:
+    """Cuts a stream into clean lines; a secret split over two reads is found all the same."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take what was read, return what may be kept: whole lines."""
+        pending = self._rest + chunk
+        # What may be the beginning of a secret that has not come whole stays back.
+        whole = max(len(pending) - self._redactor.longest, 0)
+        if self._redactor.several_lines:
+            end = self._redactor.uncut(pending, pending.rfind(b"\n", 0, whole) + 1)
+        else:
+            end = max(pending.rfind(b"\n"), pending.rfind(b"\r")) + 1
+        if end == 0 and whole > _LONGEST_LINE:
+            # Between two words, so that a secret known by its form is not cut either.
+            end = self._redactor.uncut(pending, pending.rfind(b" ", 0, whole) + 1 or whole)
+        # A private key comes in lines, none of which says what it is.
+        if (key := open_key_block(pending[:end])) != -1:
+            end = key
+        ready, self._rest = pending[:end], pending[end:]
+        return self._redactor.clean(ready)
+
+    def finish(self) -> bytes:
+        """What is left at the end of the stream."""
+        ready, self._rest = self._rest, b""
+        return self._redactor.clean(ready)

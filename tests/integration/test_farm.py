@@ -22,9 +22,8 @@ from tests.slurm_cluster import Cluster, running_cluster, until
 
 from torchsmith.engine.journals import journal_of
 from torchsmith.engine.store import Store
-from torchsmith.jobs.farm.request import Resources, variant_jobs
-from torchsmith.jobs.farm.snapshot import Wanted
-from torchsmith.jobs.render import render
+from torchsmith.jobs.clients import render
+from torchsmith.jobs.farm.request import Resources, Wanted, variant_jobs
 from torchsmith.web.app import make_app
 from torchsmith.web.portal import Portal
 

@@ -15,7 +15,7 @@ from tests.lab import Torchsmith, in_folder
 
 from torchsmith.engine.journals import journal_of
 from torchsmith.engine.store import Store
-from torchsmith.images.engine import Build
+from torchsmith.images.tools import Build
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
 

@@ -16,7 +16,7 @@ from tests.containers import BASE, EngineHere
 from tests.integration.test_render_image import RECIPE
 from tests.registries import RegistryHere
 
-from torchsmith.images.engine import Build
+from torchsmith.images.tools import Build
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.recipe.models import Recipe

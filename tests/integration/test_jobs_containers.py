@@ -13,8 +13,8 @@ from tests.containers import EngineHere
 from tests.slurm_cluster import until
 from tests.torchsmith_jobs import Jobs, command_lines, kept_bytes
 
-from torchsmith.jobs.engines.local import end_all
 from torchsmith.jobs.local import LABEL
+from torchsmith.jobs.targets.local import end_all
 
 pytestmark = pytest.mark.integration
 

@@ -46,8 +46,8 @@ def cluster(tmp_path: Path) -> Iterator[KubernetesServer]:
 
 @pytest.fixture
 def jobs(cluster: KubernetesServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobsHere:
-    monkeypatch.setattr("torchsmith.jobs.patience._FIRST_PAUSE_S", 0.1)
-    monkeypatch.setattr("torchsmith.jobs.engines.kubernetes_logs._LOOK_S", 0.5)
+    monkeypatch.setattr("torchsmith.jobs.client._FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr("torchsmith.jobs.targets.kubernetes._LOOK_S", 0.5)
     config = cluster.kubeconfig(tmp_path / "cluster")
     folder = tmp_path / "jobs"
     folder.mkdir()

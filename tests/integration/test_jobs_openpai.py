@@ -36,7 +36,7 @@ def pai() -> Iterator[OpenPaiServer]:
 
 @pytest.fixture
 def jobs(pai: OpenPaiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobsHere:
-    monkeypatch.setattr("torchsmith.jobs.patience._FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr("torchsmith.jobs.client._FIRST_PAUSE_S", 0.1)
     return JobsHere(
         tmp_path,
         "openpai",

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from tests.kubernetes_objects import RELEASES, check_object
 
+from torchsmith.jobs.clients import render
 from torchsmith.jobs.files import load_jobs
-from torchsmith.jobs.render import render
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
 

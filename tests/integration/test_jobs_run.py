@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from torchsmith.jobs.clients import render
 from torchsmith.jobs.files import load_jobs
-from torchsmith.jobs.render import render
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ import pytest
 from tests.containers import EngineHere
 
 from torchsmith.errors import ContainerToolError
-from torchsmith.images.engine import Build
+from torchsmith.images.tools import Build
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.recipe.models import Recipe

@@ -23,7 +23,7 @@ from torchsmith.ship import addresses
 from torchsmith.ship.addresses import Found
 from torchsmith.ship.index_pages import JSON_TYPE
 from torchsmith.ship.publish import Places, publish, yank
-from torchsmith.web import published
+from torchsmith.web import app
 from torchsmith.web.app import make_app
 from torchsmith.web.portal import Portal
 from torchsmith.web.server import Server
@@ -75,7 +75,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
             shop.asked.append((address, accept))
             return real(places, address, accept)
 
-        monkeypatch.setattr(published, "look_up", seen)
+        monkeypatch.setattr(app, "look_up", seen)
         yield shop
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.containers import EngineHere
 from tests.integration.test_places import project
 
-from torchsmith.images.engine import Build
+from torchsmith.images.tools import Build
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.usefixtures("rendering_tools")]
 

@@ -115,7 +115,7 @@ def test_a_run_says_first_what_it_will_do(
     bench.run(failing)
     done = bench.run(failing)
     assert (done.steps, done.seconds) == ((), 0)
-    with display(Plan("tiny", (), ()), json=False, quiet=False) as shown:
+    with display(json=False, quiet=False) as shown:
         shown.event(again)
         shown.event(done)
     said = capsys.readouterr().err

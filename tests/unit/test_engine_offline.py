@@ -13,7 +13,7 @@ from tests.unit.test_engine_runner import Bench, plan_of, step
 
 from torchsmith.diagnose.diagnose import diagnose
 from torchsmith.engine import events, execute
-from torchsmith.engine.history import history
+from torchsmith.engine.execute import history
 from torchsmith.engine.recorder import Recorder
 from torchsmith.errors import StepFailed
 from torchsmith.plan.models import Step

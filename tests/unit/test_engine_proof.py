@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from torchsmith.engine.proof import read_proof
+from torchsmith.engine.execute import read_proof
 from torchsmith.engine.schedule import final_steps
 from torchsmith.engine.shell import step_script
 from torchsmith.engine.work import WorkFolder

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.engine.reach import passed, pip_conf
+from torchsmith.engine.places import passed, pip_conf
 from torchsmith.images.build import secrets_of
-from torchsmith.images.engine import Build, Podman, Secret
+from torchsmith.images.tools import Build, Podman, Secret
 from torchsmith.plan.images import ImageTask
 
 pytestmark = pytest.mark.unit

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from torchsmith.engine.events import Event
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import run_plan
-from torchsmith.engine.secrets import LineReader, Redactor
 from torchsmith.engine.shell import step_environment
 from torchsmith.engine.store import Store
 from torchsmith.errors import StepFailed, UsageError
 from torchsmith.plan.models import Kind, Plan, Step, step_key
+from torchsmith.redact import LineReader, Redactor
 
 pytestmark = pytest.mark.unit
 

@@ -21,11 +21,9 @@ from pathlib import Path
 import pytest
 
 from torchsmith.engine.journal import Journal
-from torchsmith.engine.journals import journal_of
-from torchsmith.engine.leases import Lease, Pulse
-from torchsmith.engine.locks import Holder
+from torchsmith.engine.journals import journal_of, share
+from torchsmith.engine.locks import Holder, Lease, Pulse
 from torchsmith.engine.runner import run_plan
-from torchsmith.engine.sharing import share
 from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.plan.build import with_keys

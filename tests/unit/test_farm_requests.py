@@ -13,17 +13,20 @@ from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
+from torchsmith.jobs.clients import render
 from torchsmith.jobs.farm.attempt import Attempt
 from torchsmith.jobs.farm.request import (
     Resources,
+    Wanted,
     attempt_folder,
     cpus_and_memory,
+    farm_folder,
     job_name,
+    snapshot,
     variant_job,
     variant_jobs,
+    wanted,
 )
-from torchsmith.jobs.farm.snapshot import Wanted, farm_folder, snapshot, wanted
-from torchsmith.jobs.render import render
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan, build_only, shipping
 from torchsmith.recipe.load import LoadedRecipe, parse_recipe
@@ -211,9 +214,9 @@ def test_a_variant_without_its_results_is_not_built(tmp_path: Path) -> None:
     (folder / "events.jsonl").write_text(json.dumps(end) + "\n")
     (folder / "ended").write_text("0\n")
     assert Attempt(folder).proven() is None
-    assert not Attempt(folder).told
-    Attempt(folder).tell()
-    assert Attempt(folder).told
+    assert not Attempt(folder).reported
+    Attempt(folder).report()
+    assert Attempt(folder).reported
     wheel.touch()
     assert Attempt(folder).proven() == 0
     (tmp_path / "a.whl.verify.json").write_text("{")

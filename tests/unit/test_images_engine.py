@@ -9,11 +9,9 @@ import pytest
 
 from torchsmith.engine.failure import explain, ran_out_of_room
 from torchsmith.errors import ContainerToolError, NoContainerToolError, UsageError
-from torchsmith.images.build import engine_platform, put_project_files, put_wheels
-from torchsmith.images.caller import caller_numbers
-from torchsmith.images.engine import Build, ImageInfo, Podman, with_own_cache
-from torchsmith.images.find import find_engine
-from torchsmith.images.refusal import bases, explained
+from torchsmith.images.build import bases, engine_platform, explained, put_project_files, put_wheels
+from torchsmith.images.select import caller_numbers
+from torchsmith.images.tools import Build, ImageInfo, Podman, find_tool, with_own_cache
 
 pytestmark = pytest.mark.unit
 
@@ -43,7 +41,7 @@ UP = f"{ASKED}\necho 20.10.24"
 
 def test_no_engine_at_all_says_what_to_install(bin_: Path) -> None:
     with pytest.raises(NoContainerToolError, match="no container engine") as caught:
-        find_engine(environ=environ(bin_))
+        find_tool(environ=environ(bin_))
     assert "apt-get install podman" in caught.value.hint
     assert caught.value.exit_code == 4
 
@@ -51,36 +49,36 @@ def test_no_engine_at_all_says_what_to_install(bin_: Path) -> None:
 def test_a_daemon_that_is_down_is_told_from_a_missing_program(bin_: Path) -> None:
     program(bin_, "docker", DOWN)
     with pytest.raises(NoContainerToolError, match="not running: Cannot connect") as caught:
-        find_engine("docker", environ(bin_))
+        find_tool("docker", environ(bin_))
     assert "systemctl start docker" in caught.value.hint
     with pytest.raises(NoContainerToolError, match="podman is not installed") as caught:
-        find_engine("podman", environ(bin_))
+        find_tool("podman", environ(bin_))
     assert "docker, which is here" in caught.value.hint
 
 
 def test_the_first_engine_that_works_is_taken(bin_: Path) -> None:
     program(bin_, "docker", DOWN)
     program(bin_, "buildah", "echo buildah version 1.28.2")
-    assert find_engine(environ=environ(bin_)).name == "buildah"
+    assert find_tool(environ=environ(bin_)).name == "buildah"
     program(bin_, "docker", UP)
-    assert find_engine(environ=environ(bin_)).name == "docker"
+    assert find_tool(environ=environ(bin_)).name == "docker"
     program(bin_, "podman", "echo podman version 4.3.1")
-    assert find_engine(environ=environ(bin_)).name == "podman"
-    assert find_engine(environ=environ(bin_, TORCHSMITH_ENGINE="docker")).name == "docker"
+    assert find_tool(environ=environ(bin_)).name == "podman"
+    assert find_tool(environ=environ(bin_, TORCHSMITH_ENGINE="docker")).name == "docker"
 
 
 def test_an_engine_nobody_knows_is_a_plain_error(bin_: Path) -> None:
     with pytest.raises(UsageError, match="--engine: 'kaniko' is not a container tool") as caught:
-        find_engine("kaniko", environ(bin_))
+        find_tool("kaniko", environ(bin_))
     assert "podman, docker, buildah" in caught.value.hint
 
 
 def test_buildah_is_not_taken_to_start_containers(bin_: Path) -> None:
     program(bin_, "buildah", "echo buildah version 1.28.2")
     with pytest.raises(NoContainerToolError, match="no container engine"):
-        find_engine(environ=environ(bin_), runs=True)
+        find_tool(environ=environ(bin_), runs=True)
     with pytest.raises(NoContainerToolError, match="starts none"):
-        find_engine("buildah", environ(bin_), runs=True)
+        find_tool("buildah", environ(bin_), runs=True)
 
 
 def test_an_image_takes_the_callers_numbers_and_never_roots() -> None:

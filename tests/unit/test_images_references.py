@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import RegistryError, UsageError
-from torchsmith.images.engine import ImageInfo
-from torchsmith.images.logins import Login, find_login
-from torchsmith.images.push import is_same, target
 from torchsmith.images.reference import at_registry, is_loopback, reference
-from torchsmith.images.registry import Manifest, Registry
+from torchsmith.images.registry import Login, Manifest, Registry, find_login
+from torchsmith.images.tools import ImageInfo
+from torchsmith.images.transfer import is_same, target
 
 pytestmark = pytest.mark.unit
 

@@ -9,18 +9,27 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import HostError, TorchsmithError, UsageError
-from torchsmith.images.attached import Ended, explained
-from torchsmith.images.find import ENGINES
-from torchsmith.images.gpus import chosen_gpus, gpu_words, parse_gpus, withheld
-from torchsmith.images.shared_memory import (
+from torchsmith.images.running import (
     USUAL_BATCH,
+    Ended,
     Loading,
     Room,
+    RunOptions,
+    Start,
+    chosen_gpus,
+    explained,
+    gpu_words,
+    parse_gpus,
+    parse_mount,
     parse_size,
+    prepared,
+    run_words,
     shm_bytes,
     shortages,
+    user_words,
+    withheld,
 )
-from torchsmith.images.starting import Start, Wish, parse_mount, prepared, run_words, user_words
+from torchsmith.images.tools import TOOLS
 
 pytestmark = pytest.mark.unit
 
@@ -169,8 +178,8 @@ def test_a_bus_error_is_known_by_its_code_and_by_its_words() -> None:
 
 def test_a_dry_run_needs_no_image() -> None:
     # An engine that knows no image at all.
-    engine = ENGINES["podman"]("/bin/false", "5.0", {})
-    wish = Wish(what="lab/torch:2.6", command=("python",), gpus="none")
+    engine = TOOLS["podman"]("/bin/false", "5.0", {})
+    wish = RunOptions(what="lab/torch:2.6", command=("python",), gpus="none")
     ready = prepared(engine, wish, None, terminal=False, piped=False, dry_run=True)
     assert ready.words[-2:] == ("lab/torch:2.6", "python")
     with pytest.raises(TorchsmithError):
@@ -182,7 +191,7 @@ def test_an_image_says_itself_how_much_shared_memory_it_wants(tmp_path: Path) ->
     answer = json.dumps([{"Id": "1", "Config": {"Labels": {"dev.torchsmith.shm-size": "3M"}}}])
     podman.write_text(f"#!/bin/sh\necho '{answer}'\n", encoding="utf-8")
     podman.chmod(0o755)
-    engine = ENGINES["podman"](str(podman), "5.0", {})
-    wish = Wish(what="lab:alice", command=("python",), gpus="none")
+    engine = TOOLS["podman"](str(podman), "5.0", {})
+    wish = RunOptions(what="lab:alice", command=("python",), gpus="none")
     ready = prepared(engine, wish, None, terminal=False, piped=False)
     assert ready.shm == 3 << 20

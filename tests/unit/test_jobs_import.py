@@ -13,10 +13,10 @@ from tests.openpai_server import Refusal, validate
 from tests.unit.conftest import Run
 
 from torchsmith.errors import UsageError
+from torchsmith.jobs.clients import render
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.importing import import_job
 from torchsmith.jobs.openpai_rules import cautions, passwords_in_clear, problems
-from torchsmith.jobs.render import render
 from torchsmith.recipe.job import job_file
 
 pytestmark = pytest.mark.unit

@@ -9,27 +9,34 @@ import pytest
 from tests.openpai_server import token_of
 
 from torchsmith.errors import ClusterError, TorchsmithError, UsageError
-from torchsmith.jobs import patience
-from torchsmith.jobs.client import EngineId, Submitted, TaskStatus
+from torchsmith.jobs import client
+from torchsmith.jobs.client import (
+    LineCutter,
+    NoAnswerError,
+    Output,
+    Submitted,
+    TargetId,
+    TaskStatus,
+    chooser,
+    handed_over,
+    patiently,
+)
 from torchsmith.jobs.clients import client_for
-from torchsmith.jobs.engines import kubernetes_status, openpai_status
-from torchsmith.jobs.engines.follow import chooser
-from torchsmith.jobs.engines.openpai_account import address_of, token_for, user_of
 from torchsmith.jobs.kept_secrets import kept_value
-from torchsmith.jobs.lines import LineCutter
-from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
 from torchsmith.jobs.states import State
+from torchsmith.jobs.targets import kubernetes, openpai
+from torchsmith.jobs.targets.openpai import address_of, token_for, user_of
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(client, "_FIRST_PAUSE_S", 0.001)
 
 
 def pod(born: str, role: str = "main", index: int = 0, **status: Any) -> dict[str, Any]:
-    labels = {kubernetes_status.ROLE: role, "batch.kubernetes.io/job-completion-index": str(index)}
+    labels = {kubernetes.ROLE: role, "batch.kubernetes.io/job-completion-index": str(index)}
     container = {"name": "c", "image": "x", "resources": {"limits": {"memory": "100Mi"}}}
     return {
         "metadata": {"name": f"{role}-{born}", "creationTimestamp": born, "labels": labels},
@@ -42,39 +49,39 @@ def test_of_a_task_that_was_started_again_the_latest_pod_counts() -> None:
     failed = pod("2026-01-01T00:00:00Z", phase="Failed")
     again = pod("2026-01-01T00:05:00Z", phase="Running")
     for items in ([failed, again], [again, failed]):
-        (found,) = kubernetes_status.pods_of(items, ["main"])
+        (found,) = kubernetes.pods_of(items, ["main"])
         assert found.task.state is State.RUNNING
         assert found.name == "main-2026-01-01T00:05:00Z"
 
 
 def test_pods_are_told_in_the_order_of_their_roles() -> None:
     items = [pod("b", "workers", 1), pod("a", "workers", 0), pod("c", "chief")]
-    found = kubernetes_status.pods_of(items, ["chief", "workers_"])
+    found = kubernetes.pods_of(items, ["chief", "workers_"])
     assert [one.task.name for one in found] == ["chief-0", "workers_-0", "workers_-1"]
 
 
 def test_an_eviction_is_not_the_programs_fault() -> None:
     gone = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
-    (found,) = kubernetes_status.pods_of([pod("a", phase="Failed", conditions=gone)], ["main"])
+    (found,) = kubernetes.pods_of([pod("a", phase="Failed", conditions=gone)], ["main"])
     assert found.task.state is State.LOST
     assert found.reason == "PreemptionByScheduler"
 
 
 def test_a_job_is_waiting_until_one_of_its_pods_runs() -> None:
     job: dict[str, Any] = {"status": {"active": 1}}
-    assert kubernetes_status.status_of([job], []).state is State.WAITING
-    (runs,) = kubernetes_status.pods_of([pod("a", phase="Running")], ["main"])
-    assert kubernetes_status.status_of([job], [runs]).state is State.RUNNING
+    assert kubernetes.status_of([job], []).state is State.WAITING
+    (runs,) = kubernetes.pods_of([pod("a", phase="Running")], ["main"])
+    assert kubernetes.status_of([job], [runs]).state is State.RUNNING
     held = {"type": "Suspended", "status": "True", "message": "queued"}
     job["status"]["conditions"] = [held]
-    found = kubernetes_status.status_of([job], [])
+    found = kubernetes.status_of([job], [])
     assert (found.state, found.reason) == (State.WAITING, "queued")
 
 
 @pytest.mark.parametrize("answer", [{}, {"jobStatus": None}, {"taskRoles": [1]}, {"jobStatus": {}}])
 def test_an_answer_that_says_nothing_breaks_nothing(answer: dict[str, Any]) -> None:
-    assert openpai_status.status_of(answer).tasks == ()
-    assert kubernetes_status.pods_of([answer], ["main"])[0].task.role == ""
+    assert openpai.status_of(answer).tasks == ()
+    assert kubernetes.pods_of([answer], ["main"])[0].task.role == ""
 
 
 def test_the_address_of_a_server_is_its_rest_server() -> None:
@@ -179,14 +186,14 @@ def test_lines_are_whole_wherever_pieces_end() -> None:
 
 
 def test_tasks_are_chosen_by_role_number_or_name(tmp_path: Path) -> None:
-    job = Submitted(EngineId("x"), tmp_path, {"chief": 1, "worker": 2})
+    job = Submitted(TargetId("x"), tmp_path, {"chief": 1, "worker": 2})
     last = TaskStatus("worker", 1, State.RUNNING)
     for role, task in (("", ""), ("worker", ""), ("", "1"), ("", "worker-1"), ("worker", "1")):
-        assert chooser(job, role, task)(last)
-    assert not chooser(job, "chief", "")(last)
+        assert chooser(job, Output(role, task))(last)
+    assert not chooser(job, Output("chief"))(last)
     for role, task in (("nobody", ""), ("chief", "1"), ("", "worker-2")):
         with pytest.raises(UsageError):
-            chooser(job, role, task)
+            chooser(job, Output(role, task))
 
 
 def test_an_engine_that_is_not_set_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchsmith.jobs.engines.slurm_answers import accounted, exit_code, node_names, parts
 from torchsmith.jobs.states import WORDS, State, of_exit, state_of, together
+from torchsmith.jobs.targets.slurm import accounted, exit_code, node_names, parts
 
 pytestmark = pytest.mark.unit
 

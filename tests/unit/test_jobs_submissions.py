@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import ClusterError, OutputError, UnansweredError, UsageError
-from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted, TaskStatus
+from torchsmith.jobs.client import Listed, Output, Request, Status, Submitted, TargetId, TaskStatus
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Intent, Submission, Submissions
-from torchsmith.jobs.submit import submit
-from torchsmith.jobs.watch import look_up
+from torchsmith.jobs.submit import look_up, submit
 
 pytestmark = pytest.mark.unit
 
@@ -26,37 +25,29 @@ class Cluster:
     place = "somewhere"
 
     def __init__(self) -> None:
-        self.taken: dict[str, EngineId] = {}
-        self.after: list[tuple[EngineId, ...]] = []
+        self.taken: dict[str, TargetId] = {}
+        self.after: list[tuple[TargetId, ...]] = []
         self.answer: ClusterError | None = None
         self.hears = True
 
     def check(self, request: Request) -> tuple[str, ...]:
         return ()
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         if self.hears:
-            self.taken[token] = EngineId(str(100 + len(self.taken)))
+            self.taken[token] = TargetId(str(100 + len(self.taken)))
             self.after.append(request.after)
         if self.answer is not None:
             raise self.answer
         return self.taken[token]
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
+    def find(self, token: str, kept: Path) -> TargetId | None:
         return self.taken.get(token)
 
     def status(self, job: Submitted) -> Status | None:
         return Status(State.RUNNING)
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         return iter(())
 
     def cancel(self, job: Submitted) -> None:
@@ -90,7 +81,7 @@ def test_an_intent_is_written_before_the_engine_is_asked(
     seen: list[str] = []
 
     class Watched(Cluster):
-        def submit(self, request: Request, token: str) -> EngineId:
+        def submit(self, request: Request, token: str) -> TargetId:
             other = Submissions(tmp_path / "store")
             seen.extend(one.token for one in other.all() if one.status.state is State.UNSENT)
             other.close()
@@ -140,7 +131,7 @@ def test_an_intent_of_a_command_that_still_runs_is_left_to_it_until_it_died(
     submissions: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Dies(Cluster):
-        def submit(self, request: Request, token: str) -> EngineId:
+        def submit(self, request: Request, token: str) -> TargetId:
             super().submit(request, token)
             raise KeyboardInterrupt
 
@@ -167,14 +158,14 @@ def test_jobs_of_a_file_are_sent_in_order_with_the_ids_of_those_before(
     )
     made = list(submit(jobs(tmp_path, text), cluster, submissions, tmp_path))
     assert [one.intent.name for one in made] == ["make", "use"]
-    assert cluster.after == [(), (EngineId("100"),)]
+    assert cluster.after == [(), (TargetId("100"),)]
 
 
 def test_a_job_waits_only_for_one_of_its_own_engine(
     submissions: Submissions, tmp_path: Path
 ) -> None:
     intent = Intent("other", "kubernetes", "", "", tmp_path, {"main": 1})
-    other = submissions.accepted(submissions.intend(intent).id, EngineId("pod"))
+    other = submissions.accepted(submissions.intend(intent).id, TargetId("pod"))
     with pytest.raises(UsageError, match="is a job of kubernetes"):
         list(submit(jobs(tmp_path), Cluster(), submissions, tmp_path, after=[other]))
     assert len(submissions.all()) == 1

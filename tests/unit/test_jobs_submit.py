@@ -9,7 +9,7 @@ import pytest
 from tests.unit.conftest import Run
 
 from torchsmith.jobs import record
-from torchsmith.jobs.client import EngineId, Submitted
+from torchsmith.jobs.client import Output, Submitted, TargetId
 from torchsmith.jobs.states import State
 
 pytestmark = pytest.mark.unit
@@ -125,28 +125,28 @@ def test_a_job_nobody_submitted_is_not_known(run: Run, command: str) -> None:
 
 
 def submitted(folder: Path, **roles: int) -> Submitted:
-    return Submitted(EngineId("1"), folder, roles)
+    return Submitted(TargetId("1"), folder, roles)
 
 
 def test_a_progress_bar_a_last_line_without_an_end_and_stray_bytes_are_shown(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "main-0.log").write_bytes(b"10%\r50%\r100%\r\n\xff\nno end")
-    assert list(record.lines(submitted(tmp_path, main=1))) == ["100%", "\ufffd", "no end"]
+    assert list(record.lines(submitted(tmp_path, main=1), Output())) == ["100%", "\ufffd", "no end"]
 
 
 def test_lines_of_several_tasks_say_whose_they_are(tmp_path: Path) -> None:
     for name in ("script.log", "worker-10.log", "worker-2.log", "job-0.log", "started"):
         (tmp_path / name).write_text(f"{name}\n")
     job = submitted(tmp_path, job=1, worker=11)
-    assert list(record.lines(job)) == [
+    assert list(record.lines(job, Output())) == [
         "script.log",
         "job-0 | job-0.log",
         "worker-2 | worker-2.log",
         "worker-10 | worker-10.log",
     ]
-    assert list(record.lines(job, role="job")) == ["job-0 | job-0.log"]
-    assert list(record.lines(job, task="worker-2")) == ["worker-2.log"]
+    assert list(record.lines(job, Output(role="job"))) == ["job-0 | job-0.log"]
+    assert list(record.lines(job, Output(task="worker-2"))) == ["worker-2.log"]
 
 
 def test_a_task_without_an_end_was_ended_for_the_one_that_failed(tmp_path: Path) -> None:

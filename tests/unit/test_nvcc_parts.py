@@ -13,7 +13,6 @@ import pytest
 
 from torchsmith.cli.show_build import display
 from torchsmith.engine.events import CompilerCacheUsed
-from torchsmith.plan.models import Plan
 from torchsmith.toolchain import nvcc_parts
 from torchsmith.toolchain.cache import keep_newest
 from torchsmith.toolchain.nvcc_parts import (
@@ -283,7 +282,7 @@ def test_a_signal_reaches_the_step_and_nothing_is_left(
 
 
 def test_a_build_says_how_many_steps_of_nvcc_it_found(capsys: pytest.CaptureFixture[str]) -> None:
-    with display(Plan("tiny", (), ()), json=False, quiet=False) as shown:
+    with display(json=False, quiet=False) as shown:
         shown.event(CompilerCacheUsed(hits=1, misses=2))
         assert "nvcc" not in capsys.readouterr().err
         shown.event(CompilerCacheUsed(hits=1, misses=2, cuda_parts_found=3, cuda_parts_compiled=2))

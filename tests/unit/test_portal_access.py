@@ -13,10 +13,9 @@ from tests.tiny_packages import wheel
 
 from torchsmith.errors import UsageError
 from torchsmith.ship.publish import Places, publish
-from torchsmith.web.access import Access
+from torchsmith.web.access import Access, token_in
 from torchsmith.web.app import make_app
 from torchsmith.web.portal import Portal
-from torchsmith.web.token import token_in
 
 pytestmark = pytest.mark.unit
 

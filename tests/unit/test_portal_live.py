@@ -10,9 +10,9 @@ import pytest
 
 from torchsmith.engine import journal
 from torchsmith.engine.tail import PIECE, last_line_end, piece_between
-from torchsmith.web import live
+from torchsmith.web import builds as live
 from torchsmith.web.build_view import Builds
-from torchsmith.web.live import Feeds
+from torchsmith.web.builds import Feeds
 
 READERS = 20
 

@@ -15,8 +15,8 @@ from tests.unit.conftest import Run
 from torchsmith import __version__
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
+from torchsmith.jobs.clients import render
 from torchsmith.jobs.files import load_jobs
-from torchsmith.jobs.render import render
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.conda import CondaSpec
 from torchsmith.plan.images import ImageTask

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.tiny_packages import conda, wheel
 
-from torchsmith.cli.wishes import host_for
+from torchsmith.cli.options import host_for
 from torchsmith.diagnose.diagnose import explained
 from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_file

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from torchsmith.engine.secrets import LineReader, Redactor
-from torchsmith.redact import redacted, redacted_lines
+from torchsmith.redact import LineReader, Redactor, redacted, redacted_lines
 
 pytestmark = pytest.mark.unit
 

@@ -26,11 +26,13 @@ RANKS = (
         "names",
         "owners",
         "printable",
+        "programs",
         "redact",
         "secret_names",
         "settings",
         "tasks",
         "temporary",
+        "yaml_text",
     ),
     *(
         (room,)

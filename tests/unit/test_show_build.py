@@ -15,11 +15,10 @@ from torchsmith.cli import main
 from torchsmith.cli.output import counted
 from torchsmith.cli.show_build import display
 from torchsmith.engine import events
-from torchsmith.engine.follow import follow_run
 from torchsmith.engine.journal import Journal
-from torchsmith.engine.outlook import outlook
-from torchsmith.engine.runner import run_plan
+from torchsmith.engine.runner import outlook, run_plan
 from torchsmith.engine.store import Store
+from torchsmith.engine.tail import follow_run
 from torchsmith.errors import StepFailed
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Cost, Plan, Step
@@ -57,7 +56,7 @@ def started() -> events.StepStarted:
 def test_a_step_without_a_count_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with display(plan_of(), json=False, quiet=False) as shown:
+    with display(json=False, quiet=False) as shown:
         shown.event(started())
         time.sleep(0.3)
     assert "Fetch" in terminal.getvalue()
@@ -67,7 +66,7 @@ def test_a_step_without_a_count_shows_none(monkeypatch: pytest.MonkeyPatch) -> N
 def test_lines_of_a_log_have_the_time_and_those_of_a_terminal_have_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with display(plan_of(), json=False, quiet=False) as shown:
+    with display(json=False, quiet=False) as shown:
         shown.event(started())
     assert re.fullmatch(r"\d\d:\d\d:\d\d    Fetch\n", capsys.readouterr().err)
 
@@ -75,7 +74,7 @@ def test_lines_of_a_log_have_the_time_and_those_of_a_terminal_have_none(
 def test_a_log_says_what_share_of_the_compiles_is_done(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with display(plan_of(), json=False, quiet=False) as shown:
+    with display(json=False, quiet=False) as shown:
         shown.event(
             events.StepProgress(
                 step="a", done=30, total=120, rate=1.0, seconds_left=90.0, what="x.cpp"
@@ -116,7 +115,7 @@ def test_a_failure_is_shown_once(
     store, journal = Store(tmp_path / "store"), Journal(tmp_path / "journal")
 
     def fail(**_: object) -> None:
-        with display(plan, json=False, quiet=False) as shown:
+        with display(json=False, quiet=False) as shown:
             base = {"PATH": "/usr/bin:/bin"}
             run_plan(plan, store, journal, environment=base, on_event=shown.event)
 

@@ -105,8 +105,8 @@ def _of_the_machine(error: BaseException) -> str:
     if isinstance(error, RecursionError):
         return "what was given is nested too deep"
     named = getattr(error, "filename", None)
-    said = getattr(error, "strerror", None) or str(error)
-    return f"{named}: {said}" if named else said
+    reason = getattr(error, "strerror", None) or str(error)
+    return f"{named}: {reason}" if named else reason
 
 
 def _code_of(error: OSError | MemoryError | RecursionError) -> int:
@@ -123,10 +123,10 @@ def _code_of(error: OSError | MemoryError | RecursionError) -> int:
 
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether an error is what Python makes of too little memory for a thread or a library."""
-    said = str(error)
-    thread = isinstance(error, RuntimeError) and "can't start new thread" in said
+    text = str(error)
+    thread = isinstance(error, RuntimeError) and "can't start new thread" in text
     loading = ("failed to map segment", "annot allocate memory", "cannot create shared object")
-    return thread or (isinstance(error, ImportError) and any(word in said for word in loading))
+    return thread or (isinstance(error, ImportError) and any(word in text for word in loading))
 
 
 def _say_what_is_known(error: BaseException) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from torchsmith import __version__
 from torchsmith.cli.help import App
@@ -57,10 +58,7 @@ _SECTIONS: dict[str, dict[str, str]] = {
 
 
 def command_line(words: Sequence[str] = ()) -> App:
-    """The command line; of the commands only the one that the words name, where they do.
-
-    Reading the options of all of them takes as long as planning a recipe.
-    """
+    """The command line; with words, only the command that they name: reading all takes long."""
     app = App(
         HELP,
         name="torchsmith",
@@ -94,8 +92,7 @@ def _version(wanted: bool) -> None:
 
 def _root(
     version: Annotated[
-        bool,
-        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show the version."),
+        bool, Option("--version", "-V", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Take what goes before a command."""

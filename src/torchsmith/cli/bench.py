@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
+
+from torchsmith.cli.output import print_json
+from torchsmith.errors import UsageError
 
 if TYPE_CHECKING:
     from torchsmith.bench.result import Result
@@ -31,54 +35,39 @@ class Device(StrEnum):
 def bench(
     sides: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="Environments, wheels, image:NAME, or pip (the published torch of your release); "
             "NAME=WHAT,set:KEY=VALUE,env:KEY=VALUE.",
             metavar="YOURS OTHER...",
         ),
     ] = None,
-    suite: Annotated[Suite, typer.Option("--suite", help="How much.")] = Suite.quick,
-    device: Annotated[Device, typer.Option("--device", help="Where.")] = Device.cpu,
-    group: Annotated[
-        list[str] | None, typer.Option("--group", help="Only this group of cases; repeat it.")
-    ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option("--skip", help="Not this group; repeat it.")
-    ] = None,
-    threads: Annotated[
-        int, typer.Option("--threads", min=0, help="Threads, each on a core of its own; 0: all.")
-    ] = 0,
-    repeat: Annotated[
-        int, typer.Option("--repeat", min=0, help="Rounds; 0: as the suite has it.")
-    ] = 0,
+    suite: Annotated[Suite, Option(help="How much.")] = Suite.quick,
+    device: Annotated[Device, Option(help="Where.")] = Device.cpu,
+    group: Annotated[list[str] | None, Option(help="Only this group of cases; repeat it.")] = None,
+    skip: Annotated[list[str] | None, Option(help="Not this group; repeat it.")] = None,
+    threads: Annotated[int, Option(min=0, help="Threads, each on a core of its own; 0: all.")] = 0,
+    repeat: Annotated[int, Option(min=0, help="Rounds; 0: as the suite has it.")] = 0,
     setting: Annotated[
-        list[str] | None,
-        typer.Option("--setting", help="For every side: env:KEY=VALUE or set:KEY=VALUE."),
+        list[str] | None, Option(help="For every side: env:KEY=VALUE or set:KEY=VALUE.")
     ] = None,
     control: Annotated[
-        bool, typer.Option("--control/--no-control", help="Measure the first against itself too.")
+        bool, Option("--control/--no-control", help="Measure the first against itself too.")
     ] = True,
     seconds: Annotated[
-        float, typer.Option("--time", min=0, help="Stop after so many seconds; 0: when done.")
+        float, Option("--time", min=0, help="Stop after so many seconds; 0: when done.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", help="Decides the order of everything.")] = 1,
-    python: Annotated[
-        str, typer.Option("--python", help="Install wheels into this one: 3.11, or a path.")
-    ] = "",
+    seed: Annotated[int, Option(help="Decides the order of everything.")] = 1,
+    python: Annotated[str, Option(help="Install wheels into this one: 3.11, or a path.")] = "",
     read: Annotated[
-        Path | None, typer.Option("--read", help="Show a result kept by --output; measure nothing.")
+        Path | None, Option(help="Show a result kept by --output; measure nothing.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also keep the result, as JSON.")
+        Path | None, Option("--output", "-o", help="Also keep the result, as JSON.")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also draw it: a page, or .svg its groups.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show every case.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The whole result, for scripts.")] = False,
-    cases: Annotated[
-        bool, typer.Option("--cases", help="Only list the cases; measure nothing.")
-    ] = False,
+    html: Annotated[Path | None, Option(help="Also draw it: a page, or .svg its groups.")] = None,
+    everything: Annotated[bool, Option("--all", help="Show every case.")] = False,
+    json: Annotated[bool, Option("--json", help="The whole result, for scripts.")] = False,
+    cases: Annotated[bool, Option("--cases", help="Only list the cases; measure nothing.")] = False,
 ) -> None:
     """Compare the speed of torch installations: which, where, how much.
 
@@ -87,8 +76,6 @@ def bench(
     from json import loads
 
     from torchsmith.bench.result import as_json, read_result
-    from torchsmith.cli.output import print_json
-    from torchsmith.errors import UsageError
     from torchsmith.files import write_result
 
     if html is not None and html.suffix not in (".html", ".svg"):
@@ -118,8 +105,8 @@ def bench(
             seconds=seconds,
             python=python,
         )
-        with progress() as told:
-            result = compare(request, told.step, told.say)
+        with progress() as shown:
+            result = compare(request, shown.step, shown.say)
     if output is not None:
         write_result(output, as_json(result))
     if html is not None:
@@ -149,7 +136,6 @@ def _list(
     suite: str, device: str, groups: Sequence[str], skip: Sequence[str], *, json: bool
 ) -> None:
     from torchsmith.bench.measure import choose
-    from torchsmith.cli.output import print_json
 
     devices = ("cpu", "cuda") if device == "both" else (device,)
     chosen = choose(suite, devices, groups, skip)

@@ -5,92 +5,77 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options, planning
+from torchsmith.errors import UsageError
 
 
 def _cluster(name: str | None) -> str | None:
     """Refuse a cluster that builds no variants before anything else is done."""
     known = ("slurm", "kubernetes", "local")
     if name is not None and name not in known:
-        from torchsmith.errors import UsageError
         from torchsmith.names import did_you_mean
 
-        raise UsageError(
-            f"--on: {name!r} cannot build variants",
-            did_you_mean(name, known),
-        )
+        raise UsageError(f"--on: {name!r} cannot build variants", did_you_mean(name, known))
     return name
 
 
-@wishes.takes_flags
+@options.takes_flags
 def build(
-    recipe: wishes.RecipeArgument = None,
-    preset: wishes.Preset = None,
+    recipe: options.RecipeArgument = None,
+    preset: options.Preset = None,
     step: Annotated[
-        list[str] | None,
-        typer.Option("--step", help="Only these steps: ids, or how they begin; repeatable."),
+        list[str] | None, Option(help="Only these steps: ids, or how they begin; repeatable.")
     ] = None,
-    jobs: wishes.Jobs = None,
-    memory: wishes.Memory = None,
+    jobs: options.Jobs = None,
+    memory: options.Memory = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Compile in new trees, not in those of earlier builds.")
+        bool, Option("--fresh", help="Compile in new trees, not in those of earlier builds.")
     ] = False,
     no_accel: Annotated[
-        bool, typer.Option("--no-accel", help="Compile every file by itself, not in batches.")
+        bool, Option("--no-accel", help="Compile every file by itself, not in batches.")
     ] = False,
     reproducible: Annotated[
-        bool, typer.Option("--reproducible", help="The same bytes on any number of cores.")
+        bool, Option("--reproducible", help="The same bytes on any number of cores.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be run.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be run.")] = False,
     install_deps: Annotated[
-        bool, typer.Option("--install-deps", help="As root, install missing system packages.")
+        bool, Option("--install-deps", help="As root, install missing system packages.")
     ] = False,
-    quiet: wishes.Quiet = False,
-    json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
-    store: wishes.StoreFolder = None,
-    bundle: Annotated[
-        Path | None, typer.Option("--bundle", help="Take everything out of this file.")
-    ] = None,
+    quiet: options.Quiet = False,
+    json: Annotated[bool, Option("--json", help="Events, one JSON document a line.")] = False,
+    store: options.StoreFolder = None,
+    bundle: Annotated[Path | None, Option(help="Take everything out of this file.")] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Where results are put; default: dist."),
+        Path | None, Option("--output", "-o", help="Where results are put; default: dist.")
     ] = None,
-    stay: wishes.Here = False,
-    engine: wishes.EngineName = "",
-    network: wishes.NetworkName = "",
-    online: wishes.Online = False,
-    no_lock: wishes.NoLock = False,
-    work: Annotated[Path | None, typer.Option("--work", help="Where the steps run.")] = None,
-    variant: Annotated[
-        str, typer.Option("--variant", help="Only this one of the recipe's matrix.")
-    ] = "",
+    stay: options.Here = False,
+    engine: options.EngineName = "",
+    network: options.NetworkName = "",
+    online: options.Online = False,
+    no_lock: options.NoLock = False,
+    work: Annotated[Path | None, Option(help="Where the steps run.")] = None,
+    variant: Annotated[str, Option(help="Only this one of the recipe's matrix.")] = "",
     build_only: Annotated[
-        bool, typer.Option("--build-only", help="No images, no publishing, no jobs.")
+        bool, Option("--build-only", help="No images, no publishing, no jobs.")
     ] = False,
     on: Annotated[
         str | None,
-        typer.Option(
-            "--on",
-            callback=_cluster,
-            help="Build each variant as a job of a cluster: slurm, kubernetes.",
+        Option(
+            callback=_cluster, help="Build each variant as a job of a cluster: slurm, kubernetes."
         ),
     ] = None,
-    partition: Annotated[
-        str, typer.Option("--partition", help="With --on: the partition or queue of the jobs.")
-    ] = "",
+    partition: Annotated[str, Option(help="With --on: the partition or queue of the jobs.")] = "",
     time_limit: Annotated[
-        str, typer.Option("--time-limit", help="With --on: the most a variant may take, e.g. 12h.")
+        str, Option(help="With --on: the most a variant may take, e.g. 12h.")
     ] = "",
     image: Annotated[
-        str, typer.Option("--image", help="With --on kubernetes: an image with torchsmith in it.")
+        str, Option(help="With --on kubernetes: an image with torchsmith in it.")
     ] = "",
-    claim: Annotated[
-        str, typer.Option("--claim", help="With --on kubernetes: the volume claim of the store.")
-    ] = "",
+    claim: Annotated[str, Option(help="With --on kubernetes: the volume claim of the store.")] = "",
     detach: Annotated[
-        bool, typer.Option("--detach", help="With --on: do not wait for the jobs.")
+        bool, Option("--detach", help="With --on: do not wait for the jobs.")
     ] = False,
     *,
     given: dict[str, object],
@@ -101,12 +86,10 @@ def build(
     """
     from functools import partial
 
-    from torchsmith.cli import planning
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
-    from torchsmith.engine.build import memory_budget, waiting
+    from torchsmith.engine.build import deliver, memory_budget, pending_steps
     from torchsmith.engine.command import this_command
-    from torchsmith.engine.delivery import deliver
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.preflight import (
         ensure_formats,
@@ -118,7 +101,6 @@ def build(
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
-    from torchsmith.errors import UsageError
     from torchsmith.images.select import ensure_containers, ensure_images
     from torchsmith.plan.models import shipping
     from torchsmith.toolchain.huge_pages import ALLOCATOR
@@ -129,9 +111,9 @@ def build(
             "--partition, --time-limit, --image, --claim and --detach go with --on",
             "Name the cluster: --on slurm.",
         )
-    here = wishes.host_for(None, brief=True)
-    loaded = wishes.loaded(recipe, preset, given)
-    here = wishes.with_torches(here, loaded)
+    here = options.host_for(None, brief=True)
+    loaded = options.loaded(recipe, preset, given)
+    here = options.with_torches(here, loaded)
     project = loaded.project
     root = Store(store or default_root())
     wanted = Wanted(
@@ -160,7 +142,7 @@ def build(
             planning.note("without ccache each of these compiles all of torch")
     if acts and ensure_programs(plan, ensure):
         # With a compiler there now, the plan is another.
-        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+        here = options.with_torches(options.host_for(None, brief=True), loaded)
         plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
     recipes = loaded.recipe.build
     budget = memory_budget(memory or recipes.memory)
@@ -168,33 +150,24 @@ def build(
         from torchsmith.cli import farm
 
         farm.check(variant=variant, step=step, work=work, bundle=bundle, fresh=fresh)
-        words = wishes.as_arguments(given) if Path(loaded.path).is_file() else []
+        words = options.as_arguments(given) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
         words += ["--online"] * online + ["--no-lock"] * no_lock
-        cluster = farm.Cluster(on, partition, time_limit, image, claim, detach)
-        size = farm.Size(jobs or recipes.jobs, budget)
+        cores = jobs or recipes.jobs
+        cluster = farm.Cluster(on, partition, time_limit, image, claim, detach, cores, budget)
         built = farm.run(
-            plan,
-            loaded,
-            root,
-            cluster,
-            size,
-            words,
-            given,
-            dry_run=dry_run,
-            json=json,
-            quiet=quiet,
+            plan, loaded, root, cluster, words, given, dry_run=dry_run, json=json, quiet=quiet
         )
         step = list(shipping(plan))
         if not built or not step or build_only:
             return
         root = Store(root.root)
-        farm.check_built(plan, waiting(plan, root))
+        farm.check_built(plan, pending_steps(plan, root))
     asked = choose(plan, step)
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run
-        from torchsmith.engine.outlook import outlook
+        from torchsmith.engine.runner import outlook
 
         ahead = outlook(
             plan,
@@ -211,12 +184,12 @@ def build(
     if emulated := ensure_platform(plan, here):
         planning.note(emulated)
     ensure_images(asked)
-    ensure_containers(asked, waiting(plan, root, work), engine)
+    ensure_containers(asked, pending_steps(plan, root, work), engine)
     here_built = [item for item in plan.variants if item.variant not in plan.inside]
     ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
     ensure_formats(here_built, ensure)
     wheels = unpack(bundle, root) if bundle is not None else None
-    with display(plan, json=json, quiet=quiet) as shown:
+    with display(json=json, quiet=quiet) as shown:
         result = run(
             plan,
             root,

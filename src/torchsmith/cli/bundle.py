@@ -5,27 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options, planning
+from torchsmith.cli.output import answer, counted
 
 
-@wishes.takes_flags
+@options.takes_flags
 def bundle(
-    recipe: wishes.RecipeArgument = None,
-    preset: wishes.Preset = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+    recipe: options.RecipeArgument = None,
+    preset: options.Preset = None,
+    output: Annotated[Path, Option("--output", "-o", help="The file to write.")] = Path(
         "sources.bundle"
     ),
     host: Annotated[
-        Path | None,
-        typer.Option("--host", help="For the machine this file describes (doctor --json)."),
+        Path | None, Option(help="For the machine this file describes (doctor --json).")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be fetched.")] = False,
-    no_lock: wishes.NoLock = False,
-    quiet: wishes.Quiet = False,
-    json: wishes.Json = False,
-    store: wishes.StoreFolder = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be fetched.")] = False,
+    no_lock: options.NoLock = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+    store: options.StoreFolder = None,
     *,
     given: dict[str, object],
 ) -> None:
@@ -35,22 +35,20 @@ def bundle(
 
     There: torchsmith build RECIPE --bundle FILE.
     """
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import answer, counted
     from torchsmith.cli.show_build import display, show_dry_run
     from torchsmith.engine.build import bundle as write
     from torchsmith.engine.build import fetching
     from torchsmith.engine.door import Wanted
-    from torchsmith.engine.outlook import outlook
+    from torchsmith.engine.runner import outlook
     from torchsmith.engine.store import Store
     from torchsmith.files import check_result
 
     if not dry_run:
         check_result(output)
-    loaded = wishes.loaded(recipe, preset, given)
-    here = wishes.host_for(host, brief=True)
+    loaded = options.loaded(recipe, preset, given)
+    here = options.host_for(host, brief=True)
     if host is None:
-        here = wishes.with_torches(here, loaded)
+        here = options.with_torches(here, loaded)
     project = loaded.project
     place = Store(store)
     wanted = Wanted(elsewhere=host is not None, must=False, lock=not no_lock)
@@ -58,8 +56,8 @@ def bundle(
     if dry_run:
         show_dry_run(outlook(fetching(plan), place, project=project), json=json)
         return
-    with display(plan, json=False, quiet=quiet or json) as shown:
-        held = write(
+    with display(json=False, quiet=quiet or json) as shown:
+        manifest = write(
             plan,
             place,
             output,
@@ -67,8 +65,8 @@ def bundle(
             elsewhere=here if host is not None else None,
             on_event=shown.event,
         )
-    size, trees = output.stat().st_size, sorted(held.trees)
-    files = counted(len(held.files), "file")
+    size, trees = output.stat().st_size, sorted(manifest.trees)
+    files = counted(len(manifest.files), "file")
     text = f"{output}: {', '.join(trees)} and {files}, {size / (1 << 20):.1f} MiB"
-    what = {"trees": trees, "files": len(held.files), "bytes": size}
+    what = {"trees": trees, "files": len(manifest.files), "bytes": size}
     answer({"bundle": str(output), **what}, text, json=json)

@@ -6,48 +6,39 @@ import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import print_json
+from torchsmith.errors import UsageError
 
 
 def conda(
-    wheel: Annotated[list[Path] | None, typer.Argument(help="Wheels to pack.")] = None,
+    wheel: Annotated[list[Path] | None, Argument(help="Wheels to pack.")] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The channel's folder; packages go to SUBDIR/.")
+        Path, Option("--output", "-o", help="The channel's folder; packages go to SUBDIR/.")
     ] = Path(),
     archive: Annotated[
         Literal["conda", "tar.bz2", "both"],
-        typer.Option("--format", help="How they are written; old clients read tar.bz2 only."),
+        Option("--format", help="How they are written; old clients read tar.bz2 only."),
     ] = "conda",
-    build_string: Annotated[
-        str, typer.Option("--build-string", help="Default: cpu_py311_0, py3.11_cuda12.6_0.")
-    ] = "",
-    number: Annotated[int, typer.Option("--number", help="Build number.", min=0)] = 0,
-    python: Annotated[
-        str, typer.Option("--python", help="For wheels that do not say it: 3.11.")
-    ] = "",
-    prefix: Annotated[
-        str, typer.Option("--prefix", help="The environment's path its files were built for.")
-    ] = "",
+    build_string: Annotated[str, Option(help="Default: cpu_py311_0, py3.11_cuda12.6_0.")] = "",
+    number: Annotated[int, Option(help="Build number.", min=0)] = 0,
+    python: Annotated[str, Option(help="For wheels that do not say it: 3.11.")] = "",
+    prefix: Annotated[str, Option(help="The environment's path its files were built for.")] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be packed; write nothing.")
+        bool, Option("--dry-run", help="Say what would be packed; write nothing.")
     ] = False,
-    json: wishes.Json = False,
+    json: options.Json = False,
     explain: Annotated[
-        Path | None,
-        typer.Option("--explain", help="A solver's error, in a file or '-': what it lacks."),
+        Path | None, Option(help="A solver's error, in a file or '-': what it lacks.")
     ] = None,
     channel: Annotated[
-        list[Path] | None,
-        typer.Option("--channel", help="With --explain: a channel's folder that was asked."),
+        list[Path] | None, Option(help="With --explain: a channel's folder that was asked.")
     ] = None,
 ) -> None:
     """Pack wheels as conda packages; or say why a solver found none."""
     from dataclasses import asdict
-
-    from torchsmith.cli.output import print_json
-    from torchsmith.errors import UsageError
 
     if channel and explain is None:
         raise UsageError(
@@ -105,7 +96,6 @@ def conda(
 def _explain(source: Path, channels: list[Path], *, json: bool) -> None:
     from dataclasses import asdict
 
-    from torchsmith.cli.output import print_json
     from torchsmith.inputs import check_file
     from torchsmith.package.conda.explain import explain, read_channels
 
@@ -120,4 +110,4 @@ def _explain(source: Path, channels: list[Path], *, json: bool) -> None:
         wanted = f", which {item.wanted_by} needs" if item.wanted_by else ""
         print(f"{item.spec}{wanted}: {item.meaning}\n  {item.cure}")
     if not found:
-        print("nothing in it names a missing package")
+        print("it names no missing package")

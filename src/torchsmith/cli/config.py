@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import print_json
 
 
-def config(json: wishes.Json = False) -> None:
+def config(json: options.Json = False) -> None:
     """Show your own defaults, and whether a variable or the file sets them."""
     import os
 
-    from torchsmith.cli.output import print_json
     from torchsmith.settings import SETTINGS, read_settings, settings_file
 
     path, in_file = settings_file(), read_settings()

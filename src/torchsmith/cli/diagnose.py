@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import print_json
+from torchsmith.errors import TorchsmithError, UnknownFailureError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +37,6 @@ class Mended:
 def mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: bool) -> None:
     """Show what cures the failures found, and make the changes if that is wanted."""
     from torchsmith.diagnose.recipe_change import difference
-    from torchsmith.errors import UsageError
     from torchsmith.files import write_result
 
     if not any(_curable(found)):
@@ -46,7 +48,7 @@ def mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: b
         before = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    mended = _mended(found, before, path, wishes.host_for(host), named_host=host is not None)
+    mended = _mended(found, before, path, options.host_for(host), named_host=host is not None)
     for reason in mended.refused:
         print(f"note: not offered: {reason}", file=sys.stderr)
     if not mended.keys:
@@ -66,7 +68,6 @@ def mend(found: Diagnosis, path: Path, *, yes: bool, host: Path | None, quiet: b
 def _mended(found: Diagnosis, text: str, path: Path, host: Host, *, named_host: bool) -> Mended:
     """Every cure in its turn, each on top of those before it."""
     from torchsmith.diagnose.recipe_change import change_for
-    from torchsmith.errors import TorchsmithError
     from torchsmith.recipe.load import parse_recipe
 
     keys: dict[str, None] = {}
@@ -102,7 +103,7 @@ def _refusal(loaded: LoadedRecipe, host: Host, *, named_host: bool) -> str:
     from torchsmith.resolve.models import Refusal
     from torchsmith.resolve.resolve import resolve
 
-    here = host if named_host else wishes.with_torches(host, loaded)
+    here = host if named_host else options.with_torches(host, loaded)
     facts = shipped()
     resolved = []
     for variant in expand(loaded.recipe):
@@ -115,7 +116,7 @@ def _refusal(loaded: LoadedRecipe, host: Host, *, named_host: bool) -> str:
 
 
 def _agreed(changes: int) -> bool:
-    """Whether somebody is there, and says yes."""
+    """Whether a person at the terminal agrees."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     asked = "Make this change?" if changes == 1 else "Make these changes?"
@@ -123,26 +124,23 @@ def _agreed(changes: int) -> bool:
 
 
 def diagnose(
-    log: Annotated[str | None, typer.Argument(help="A log; - reads standard input.")] = None,
+    log: Annotated[str | None, Argument(help="A log; - reads standard input.")] = None,
     fix: Annotated[
-        Path | None,
-        typer.Option("--fix", metavar="RECIPE", help="Show the changes of this recipe that cure."),
+        Path | None, Option(metavar="RECIPE", help="Show the changes of this recipe that cure.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make those changes.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="Every failure that is known.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="Make those changes.")] = False,
+    list_: Annotated[bool, Option("--list", help="Every failure that is known.")] = False,
     host: Annotated[
-        Path | None, typer.Option("--host", help="The machine of the log, from `doctor --json`.")
+        Path | None, Option(help="The machine of the log, from `doctor --json`.")
     ] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Name the failure in a log: its meaning, its cause, its cure.
 
     Ends with 0 if it is known or the log tells of none, with 10 if it is not known.
     """
     from torchsmith.cli import show_diagnosis
-    from torchsmith.cli.output import print_json
     from torchsmith.diagnose.diagnose import explained, wants_host
-    from torchsmith.errors import UnknownFailureError, UsageError
 
     if list_:
         show_diagnosis.show_list(json=json)
@@ -153,7 +151,7 @@ def diagnose(
         raise UsageError("no log was named", "Name a file, or - for standard input.")
     versions = _versions(fix) if fix is not None else {}
     seen = _scanned(log)
-    machine = wishes.host_for(host, brief=True) if host or wants_host(seen) else None
+    machine = options.host_for(host, brief=True) if host or wants_host(seen) else None
     found = explained(seen, machine, versions=versions)
     if json:
         print_json(found.as_json())
@@ -174,7 +172,6 @@ def diagnose(
 def _scanned(log: str) -> Seen:
     from torchsmith.diagnose.knowledge import shipped
     from torchsmith.diagnose.scan import scan_file
-    from torchsmith.errors import UsageError
     from torchsmith.inputs import check_file
 
     name = "standard input" if log == "-" else log

@@ -5,29 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options, planning
+from torchsmith.cli.output import print_json
+from torchsmith.errors import HostError, UsageError
 
 
 def doctor(
     recipe: Annotated[
-        Path | None,
-        typer.Argument(help="A recipe; with --env an environment's folder, or its python."),
+        Path | None, Argument(help="A recipe; with --env an environment's folder, or its python.")
     ] = None,
-    preset: wishes.Preset = None,
-    host: wishes.HostFile = None,
+    preset: options.Preset = None,
+    host: options.HostFile = None,
     env: Annotated[
-        bool, typer.Option("--env", help="Look at an installed torch, by default the active one.")
+        bool, Option("--env", help="Look at an installed torch, by default the active one.")
     ] = False,
     workers: Annotated[
-        int | None,
-        typer.Option("--workers", min=0, help="With --env: DataLoader workers; default: cores."),
+        int | None, Option(min=0, help="With --env: DataLoader workers; default: cores.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1, help="With --env: seconds one import may take.")
+        float, Option(min=1, help="With --env: seconds one import may take.")
     ] = 60.0,
-    json: Annotated[bool, typer.Option("--json", help="For scripts, and for --host.")] = False,
+    json: Annotated[bool, Option("--json", help="For scripts, and for --host.")] = False,
 ) -> None:
     """Say what a recipe lacks on this machine, or check an installed torch.
 
@@ -36,23 +36,20 @@ def doctor(
     if env:
         _environment(recipe, preset, host, workers=workers, timeout=timeout, json=json)
         return
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import print_json
     from torchsmith.engine.door import Wanted
-    from torchsmith.errors import HostError
     from torchsmith.facts.files import shipped
     from torchsmith.findings import worst
     from torchsmith.plan.models import as_json
     from torchsmith.resolve.verdicts import Needs, examine
 
-    here = wishes.host_for(host)
+    here = options.host_for(host)
     facts = shipped()
     resolution = None
     needs = Needs()
     if recipe is not None or preset is not None:
-        loaded = wishes.loaded(recipe, preset, {})
+        loaded = options.loaded(recipe, preset, {})
         if host is None:
-            here = wishes.with_torches(here, loaded)
+            here = options.with_torches(here, loaded)
         made = planning.make(
             loaded,
             here,
@@ -94,20 +91,17 @@ def _environment(
 ) -> None:
     from torchsmith.diagnose.environment.examine import examine
     from torchsmith.diagnose.environment.read import read
-    from torchsmith.errors import HostError, UsageError
     from torchsmith.facts.files import shipped
     from torchsmith.findings import worst
 
     if preset is not None:
         raise UsageError("--env and --preset do not go together", "Leave one of them out.")
-    machine = wishes.host_for(host) if host is not None else None
+    machine = options.host_for(host) if host is not None else None
     seen = read(place, host=machine, workers=workers, timeout=timeout)
     findings = examine(seen, shipped())
     rating = worst(findings)
     if json:
         import msgspec
-
-        from torchsmith.cli.output import print_json
 
         print_json(
             {

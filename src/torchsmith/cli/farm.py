@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from torchsmith.cli.output import print_requests
+from torchsmith.errors import HostError, UsageError
+
 if TYPE_CHECKING:
     from torchsmith.engine.store import Store
     from torchsmith.plan.models import Plan
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Cluster(NamedTuple):
-    """Where the jobs go."""
+    """Where the jobs go, and what each gets; None: as the plan needs it."""
 
     engine: str
     partition: str
@@ -20,18 +23,12 @@ class Cluster(NamedTuple):
     image: str
     claim: str
     detach: bool
-
-
-class Size(NamedTuple):
-    """What each of them gets; None: as the plan needs it."""
-
     cpus: int | None
     memory: int | None
 
 
 def check(**given: object) -> None:
     """Refuse what only makes sense on this machine."""
-    from torchsmith.errors import UsageError
 
     for name, value in given.items():
         if value:
@@ -40,14 +37,13 @@ def check(**given: object) -> None:
             )
 
 
-def check_built(plan: Plan, waiting: Collection[str]) -> None:
+def check_built(plan: Plan, pending: Collection[str]) -> None:
     """Refuse to ship from here what the nodes built in another way."""
-    from torchsmith.errors import HostError
 
     for step in plan.steps:
-        if step.id in waiting and step.kind in ("compile", "package"):
+        if step.id in pending and step.kind in ("compile", "package"):
             raise HostError(
-                f"the nodes have built the variants, but not as this machine would: {step.title}",
+                f"the nodes built the variants otherwise than this machine would: {step.title}",
                 "Compilers or Python differ. Ship from a node: run `torchsmith build` there with "
                 "the same store.",
             )
@@ -58,7 +54,6 @@ def run(
     loaded: LoadedRecipe,
     store: Store,
     cluster: Cluster,
-    size: Size,
     words: Sequence[str],
     given: dict[str, object],
     *,
@@ -70,15 +65,18 @@ def run(
     import sys
     from pathlib import Path
 
-    from torchsmith.cli.output import print_requests
     from torchsmith.cli.show_farm import display
-    from torchsmith.engine.sharing import share
-    from torchsmith.errors import UsageError
-    from torchsmith.jobs.clients import client_for
+    from torchsmith.engine.journals import share
+    from torchsmith.jobs.clients import client_for, render
     from torchsmith.jobs.farm.farm import Farm
-    from torchsmith.jobs.farm.request import Resources, cpus_and_memory, variant_jobs
-    from torchsmith.jobs.farm.snapshot import farm_folder, snapshot, wanted
-    from torchsmith.jobs.render import render
+    from torchsmith.jobs.farm.request import (
+        Resources,
+        cpus_and_memory,
+        farm_folder,
+        snapshot,
+        variant_jobs,
+        wanted,
+    )
     from torchsmith.jobs.submissions import Submissions
     from torchsmith.recipe.compose import compose
 
@@ -92,7 +90,7 @@ def run(
     text = path.read_text(encoding="utf-8-sig") if path.is_file() else compose(given)
     what = wanted(plan, loaded, text, words)
     resources = Resources(
-        *cpus_and_memory(plan, size.cpus, size.memory),
+        *cpus_and_memory(plan, cluster.cpus, cluster.memory),
         # Of the cluster's image; where there is none, ours: the nodes see the same folders.
         python="python3" if cluster.image else sys.executable,
         queue=cluster.partition,

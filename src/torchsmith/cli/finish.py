@@ -5,41 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import print_json, tell
 
 
 def finish(
-    wheel: Annotated[list[Path], typer.Argument(help="Wheels to finish.")],
+    wheel: Annotated[list[Path], Argument(help="Wheels to finish.")],
     libraries: Annotated[
         Literal["vendor", "system", "wheels"],
-        typer.Option(
-            "--libraries",
+        Option(
             help="Put those it needs into it; leave them to the system; or, for CUDA, require "
-            "NVIDIA's wheels.",
+            "NVIDIA's wheels."
         ),
     ] = "vendor",
-    label: Annotated[
-        str, typer.Option("--label", help="Local version label it gets: cu126.sm86, or none.")
-    ] = "",
+    label: Annotated[str, Option(help="Local version label it gets: cu126.sm86, or none.")] = "",
     no_strip: Annotated[
-        bool, typer.Option("--no-strip", help="Keep symbols and debug information.")
+        bool, Option("--no-strip", help="Keep symbols and debug information.")
     ] = False,
-    torch: Annotated[
-        str, typer.Option("--torch", help="Hold what was built against torch to this version.")
-    ] = "",
+    torch: Annotated[str, Option(help="Hold what was built against torch to this version.")] = "",
     pins: Annotated[
-        Path | None,
-        typer.Option("--pins", help="Versions of NVIDIA's wheels, as `pip freeze` prints them."),
+        Path | None, Option(help="Versions of NVIDIA's wheels, as `pip freeze` prints them.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", help="Folder. Default: finished/ beside each wheel.")
+        Path | None, Option(help="Folder. Default: finished/ beside each wheel.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
+        bool, Option("--dry-run", help="Say what would be done; write nothing.")
     ] = False,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Make wheels that run on other machines: libraries, paths, tag, label.
 
@@ -47,7 +42,6 @@ def finish(
     """
     from msgspec import to_builtins
 
-    from torchsmith.cli.output import print_json, tell
     from torchsmith.package.finish.design import Options
     from torchsmith.package.finish.finish import finish_wheels, lines, pins_in
 

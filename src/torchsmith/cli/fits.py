@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
+
+from torchsmith.cli.output import print_json
+from torchsmith.errors import UsageError, VerificationError
 
 
 def fits(
-    wheel: Annotated[Path, typer.Argument(help="A wheel that was built against torch.")],
+    wheel: Annotated[Path, Argument(help="A wheel that was built against torch.")],
     torch: Annotated[
-        str, typer.Option("--torch", help="Only these releases: 2.8, or 2.6:2.9. All have to fit.")
+        str, Option(help="Only these releases: 2.8, or 2.6:2.9. All have to fit.")
     ] = "",
-    env: Annotated[
-        Path | None, typer.Option("--env", help="Hold it against the torch installed there.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="All of it, for scripts.")] = False,
+    env: Annotated[Path | None, Option(help="Hold it against the torch installed there.")] = None,
+    json: Annotated[bool, Option("--json", help="All of it, for scripts.")] = False,
 ) -> None:
     """Say which torch releases a compiled wheel loads with, and why not with others.
 
@@ -24,9 +25,7 @@ def fits(
     """
     import os
 
-    from torchsmith.cli.output import print_json
     from torchsmith.cli.show_fits import as_data, lines
-    from torchsmith.errors import UsageError, VerificationError
     from torchsmith.facts.files import Facts
     from torchsmith.facts.ranges import version_range
     from torchsmith.host.probe import Programs

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.errors import UsageError
 
 
 def guard(
-    command: Annotated[
-        list[str], typer.Argument(help="Behind `--`: the command, with its own options.")
-    ],
-    jobs: wishes.Jobs = None,
-    memory: wishes.Memory = None,
+    command: Annotated[list[str], Argument(help="Behind `--`: the command, with its own options.")],
+    jobs: options.Jobs = None,
+    memory: options.Memory = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be set; run nothing.")
+        bool, Option("--dry-run", help="Show what would be set; run nothing.")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only the command's output, and errors.")
+        bool, Option("--quiet", "-q", help="Only the command's output, and errors.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Events, one JSON document a line.")] = False,
-    store: wishes.StoreFolder = None,
+    json: Annotated[bool, Option("--json", help="Events, one JSON document a line.")] = False,
+    store: options.StoreFolder = None,
 ) -> None:
     """Run any build within the memory there is: pip, CMake, make.
 
@@ -35,7 +34,6 @@ def guard(
     from torchsmith.engine.guard import guard as run
     from torchsmith.engine.guard import preview
     from torchsmith.engine.store import Store, default_root
-    from torchsmith.errors import UsageError
 
     if "--" not in sys.argv:
         # Options of the command would be taken for ours, and silently.

@@ -7,28 +7,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import answer, print_content, print_json
+from torchsmith.errors import ConflictError, RecipeError, RecipeProblem, TorchsmithError, UsageError
 
 if TYPE_CHECKING:
     from torchsmith.host.models import Host
 
 
-@wishes.takes_flags
+@options.takes_flags
 def init(
-    path: Annotated[Path, typer.Argument(help="The file to write; - for standard output.")] = Path(
+    path: Annotated[Path, Argument(help="The file to write; - for standard output.")] = Path(
         "recipe.toml"
     ),
-    preset: wishes.Preset = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
-    list_presets: Annotated[bool, typer.Option("--list", help="Name the presets.")] = False,
-    json: wishes.Json = False,
+    preset: options.Preset = None,
+    force: Annotated[bool, Option("--force", help="Replace a file that is there.")] = False,
+    list_presets: Annotated[bool, Option("--list", help="Name the presets.")] = False,
+    json: options.Json = False,
     *,
     given: dict[str, object],
 ) -> None:
     """Write a commented recipe: from answers, flags or a preset."""
-    from torchsmith.cli.output import answer, print_content, print_json
-    from torchsmith.errors import ConflictError, UsageError
     from torchsmith.files import write_result
     from torchsmith.recipe.compose import COMMAND_LINE, commented_recipe
     from torchsmith.recipe.load import parse_recipe
@@ -54,9 +55,9 @@ def init(
             given = _ask()
         text = commented_recipe(given)
         # What was typed is checked, and tried, before anything is written.
-        with wishes.flags_named():
+        with options.flags_named():
             parse_recipe(text, COMMAND_LINE, None)
-        if given and (problem := _problem(given, wishes.host_for(None, brief=True))):
+        if given and (problem := _problem(given, options.host_for(None, brief=True))):
             raise ConflictError(problem, "Change the flags; nothing was written.")
     if not to_stdout:
         write_result(path, text.encode())
@@ -69,12 +70,12 @@ def init(
 
 
 def _ask() -> dict[str, object]:
-    """Ask for a recipe; an answer that cannot work is explained and asked for again."""
+    """Ask for a recipe; explain an answer that cannot work, and ask again."""
     from torchsmith.facts.files import shipped
     from torchsmith.facts.torch import releases
 
     newest = releases(shipped())[-1].version
-    host = wishes.host_for(None, brief=True)
+    host = options.host_for(None, brief=True)
     answers: dict[str, object] = {}
 
     def ask(key: str, question: str, default: str, *, several: bool = False) -> None:
@@ -99,7 +100,6 @@ def _ask() -> dict[str, object]:
 
 def _problem(answers: dict[str, object], host: Host) -> str:
     """Why these answers cannot be a recipe, and what would work; empty if they can."""
-    from torchsmith.errors import RecipeError, RecipeProblem, TorchsmithError
     from torchsmith.facts.files import shipped
     from torchsmith.recipe.compose import compose
     from torchsmith.recipe.load import parse_recipe

@@ -6,10 +6,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.help import App
+from torchsmith.cli.known import known_of_lines
+from torchsmith.cli.output import (
+    duration,
+    moment,
+    print_content,
+    print_json,
+    print_json_line,
+    print_requests,
+    show_files,
+    write_tree,
+)
+from torchsmith.errors import JobFailed, OutputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,51 +31,41 @@ if TYPE_CHECKING:
 
 app = App("Run jobs here or on a cluster: submit, watch, stop, translate.")
 
-Id = Annotated[str, typer.Argument(help="The id of a job, or the beginning of it.")]
+Id = Annotated[str, Argument(help="The id of a job, or the beginning of it.")]
 
 
 @app.command()
 def submit(
-    job: Annotated[Path, typer.Argument(help="A job file, or a recipe with jobs in it.")],
-    to: Annotated[
-        str, typer.Option("--to", help="Where: local, slurm, ...; default: the job's own line.")
-    ] = "",
-    usual: Annotated[str, typer.Option(envvar="TORCHSMITH_JOBS_TO", hidden=True)] = "",
-    name: Annotated[
-        list[str] | None, typer.Option("--name", help="Only this job of several; repeatable.")
-    ] = None,
+    job: Annotated[Path, Argument(help="A job file, or a recipe with jobs in it.")],
+    to: Annotated[str, Option(help="Where: local, slurm, ...; default: the job's own line.")] = "",
+    usual: Annotated[str, Option(envvar="TORCHSMITH_JOBS_TO", hidden=True)] = "",
+    name: Annotated[list[str] | None, Option(help="Only this job of several; repeatable.")] = None,
     change: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a key: role.main.gpus=2; repeatable."),
+        list[str] | None, Option("--set", help="Change a key: role.main.gpus=2; repeatable.")
     ] = None,
     after: Annotated[
-        list[str] | None,
-        typer.Option("--after", help="Begin when this job has succeeded; repeatable."),
+        list[str] | None, Option(help="Begin when this job has succeeded; repeatable.")
     ] = None,
-    array: Annotated[
-        str, typer.Option("--array", help="Once for each index, such as 0-3 (Slurm).")
-    ] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Return when it is over.")] = False,
+    array: Annotated[str, Option(help="Once for each index, such as 0-3 (Slurm).")] = "",
+    wait: Annotated[bool, Option("--wait", help="Return when it is over.")] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show its output until it is over.")
+        bool, Option("--follow", "-f", help="Show its output until it is over.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check it and show the request; submit nothing.")
+        bool, Option("--dry-run", help="Check it and show the request; submit nothing.")
     ] = False,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Hand a job to the engine that runs it; with --wait or --follow, ends with 12 if it fails."""
-    from torchsmith.cli.output import print_json, print_requests
-    from torchsmith.jobs.clients import client_for, engine_for
+    from torchsmith.jobs.clients import client_for, render, target_for
     from torchsmith.jobs.files import load_jobs
-    from torchsmith.jobs.render import render
     from torchsmith.jobs.submit import check
     from torchsmith.jobs.submit import submit as submitted
 
     changes = [*(change or ()), *([f"slurm.array={array!r}"] if array else ())]
     jobs = load_jobs(job, changes, name or ())
-    client = client_for(engine_for(jobs, to, usual))
+    client = client_for(target_for(jobs, to, usual))
     folder = Path.cwd()
     with _submissions(store) as kept:
         others = [kept.get(one) for one in after or ()]
@@ -87,15 +89,12 @@ def submit(
 
 @app.command("list")
 def list_(
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1 << 31, help="At most so many.")
-    ] = 20,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    limit: Annotated[int, Option(min=1, max=1 << 31, help="At most so many.")] = 20,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """List the jobs that were submitted from here, newest first."""
-    from torchsmith.cli.output import print_json
-    from torchsmith.jobs.watch import all_refreshed
+    from torchsmith.jobs.submit import all_refreshed
 
     with _submissions(store) as kept:
         found = all_refreshed(kept, limit, lambda text: print(f"warning: {text}", file=sys.stderr))
@@ -109,10 +108,9 @@ def list_(
 
 
 @app.command()
-def status(job: Id, store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
+def status(job: Id, store: options.StoreFolder = None, json: options.Json = False) -> None:
     """Show where a job and each of its tasks is, and why it failed if it did."""
-    from torchsmith.cli.output import print_json
-    from torchsmith.jobs.watch import refreshed
+    from torchsmith.jobs.submit import refreshed
 
     with _submissions(store) as kept:
         found = refreshed(kept.get(job), kept)
@@ -126,25 +124,22 @@ def status(job: Id, store: wishes.StoreFolder = None, json: wishes.Json = False)
 @app.command()
 def logs(
     job: Id,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
-    ] = False,
-    role: Annotated[str, typer.Option("--role", help="Only the tasks of this role.")] = "",
-    task: Annotated[str, typer.Option("--task", help="Only this task, such as main-0.")] = "",
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    role: Annotated[str, Option(help="Only the tasks of this role.")] = "",
+    task: Annotated[str, Option(help="Only this task, such as main-0.")] = "",
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Show the output of a job."""
-    from torchsmith.cli.output import print_json_line
-    from torchsmith.errors import UsageError
-    from torchsmith.jobs.watch import client_of, refreshed
+    from torchsmith.jobs.client import Output
+    from torchsmith.jobs.submit import client_of, refreshed
     from torchsmith.redact import redacted_lines
 
     with _submissions(store) as kept:
         found = refreshed(kept.get(job), kept)
         if not found.engine_id:
             raise UsageError(f"{found.id} never reached {found.intent.engine}: it has no output")
-        written = client_of(found).logs(found.submitted, role=role, task=task, follow=follow)
+        written = client_of(found).logs(found.submitted, Output(role, task, follow))
         for line in redacted_lines(written):
             if json:
                 print_json_line({"job": found.id, "text": line})
@@ -154,13 +149,12 @@ def logs(
 
 @app.command()
 def cancel(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB", help="Ids of jobs.")],
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    jobs: Annotated[list[str], Argument(metavar="JOB", help="Ids of jobs.")],
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Stop jobs and everything they started."""
-    from torchsmith.cli.output import print_json
-    from torchsmith.jobs.watch import stopped
+    from torchsmith.jobs.submit import stopped
 
     with _submissions(store) as kept:
         over = []
@@ -174,30 +168,21 @@ def cancel(
 
 @app.command()
 def render(
-    job: Annotated[Path, typer.Argument(help="A job file, or a recipe with jobs in it.")],
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            help="Any engine of `job submit`, or compose.",
-        ),
-    ],
-    name: Annotated[
-        list[str] | None, typer.Option("--name", help="Only this job of several; repeatable.")
-    ] = None,
+    job: Annotated[Path, Argument(help="A job file, or a recipe with jobs in it.")],
+    to: Annotated[str, Option(help="Any engine of `job submit`, or compose.")],
+    name: Annotated[list[str] | None, Option(help="Only this job of several; repeatable.")] = None,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a key: image=lab/torch, role.main.gpus=2; repeatable."),
+        Option("--set", help="Change a key: image=lab/torch, role.main.gpus=2; repeatable."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the files into this folder.")
+        Path | None, Option("--output", "-o", help="Write the files into this folder.")
     ] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Write a job as the native request of an engine; nothing is submitted."""
-    from torchsmith.cli.output import print_json, show_files, write_tree
+    from torchsmith.jobs.clients import render as rendered
     from torchsmith.jobs.files import load_jobs
-    from torchsmith.jobs.render import render as rendered
 
     made = rendered(load_jobs(job, change or (), name or ()), to)
     if json:
@@ -213,16 +198,13 @@ def render(
 
 @app.command("import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="A job of OpenPAI: JSON (v1) or YAML (v2).")],
+    file: Annotated[Path, Argument(help="A job of OpenPAI: JSON (v1) or YAML (v2).")],
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Write the job file here; default: print it."),
+        Path | None, Option("--output", "-o", help="Write the job file here; default: print it.")
     ] = None,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Turn a job of OpenPAI into a job file, from which it can be rendered for any engine."""
-    from torchsmith.cli.output import print_content, print_json
-    from torchsmith.errors import OutputError
     from torchsmith.files import write_result
     from torchsmith.jobs.importing import import_job
     from torchsmith.recipe.job import job_file
@@ -256,16 +238,17 @@ def _note(text: str) -> None:
 
 
 def _follow(made: list[Submission], *, json: bool) -> None:
-    from torchsmith.jobs.watch import client_of
+    from torchsmith.jobs.client import Output
+    from torchsmith.jobs.submit import client_of
     from torchsmith.redact import redacted_lines
 
     for one in made:
-        for line in redacted_lines(client_of(one).logs(one.submitted, follow=True)):
+        for line in redacted_lines(client_of(one).logs(one.submitted, Output(follow=True))):
             print(line, file=sys.stderr if json or sys.stdout.isatty() else sys.stdout, flush=True)
 
 
 def _ends(made: list[Submission], kept: Submissions, *, json: bool) -> list[Submission]:
-    from torchsmith.jobs.watch import waited
+    from torchsmith.jobs.submit import waited
 
     over = [waited(one, kept) for one in made]
     for one in () if json else over:
@@ -275,7 +258,6 @@ def _ends(made: list[Submission], kept: Submissions, *, json: bool) -> list[Subm
 
 
 def _all_well(made: list[Submission]) -> None:
-    from torchsmith.errors import JobFailed
     from torchsmith.jobs.states import State
 
     bad = [one for one in made if one.status.state is not State.SUCCEEDED]
@@ -287,7 +269,6 @@ def _all_well(made: list[Submission]) -> None:
 
 
 def _line(one: Submission) -> str:
-    from torchsmith.cli.output import moment
 
     where = f"{one.intent.engine} {_short(one)}".strip()
     return f"{one.id}  {moment(one.at)}  {one.status.state:<9}  {one.intent.name}  ({where})"
@@ -299,16 +280,14 @@ def _short(one: Submission) -> str:
 
 
 def _report(one: Submission) -> Iterator[str]:
-    from torchsmith.cli.known import known_of_lines
-    from torchsmith.cli.output import duration
     from torchsmith.jobs.states import State
-    from torchsmith.jobs.watch import failures
+    from torchsmith.jobs.submit import failures
 
     status = one.status
     yield _line(one)
-    said = " ".join(item for item in (status.said, status.reason) if item)
-    if said:
-        yield f"  {said}"
+    words = " ".join(item for item in (status.said, status.reason) if item)
+    if words:
+        yield f"  {words}"
     if status.started:
         for_how_long = f"ran {duration(status.ended - status.started)}" if status.ended else "runs"
         yield f"  {for_how_long} on {', '.join(status.nodes)}" if status.nodes else for_how_long

@@ -6,19 +6,19 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.help import App
+from torchsmith.cli.output import answer, print_json
+from torchsmith.errors import UsageError
 
 app = App("Keys that sign artifacts, and keys that are trusted.")
 
 
 @app.command()
-def show(json: wishes.Json = False) -> None:
+def show(json: options.Json = False) -> None:
     """Show this machine's own key by its id, never its private half."""
-    from torchsmith.cli.output import print_json
-    from torchsmith.errors import UsageError
     from torchsmith.package.keys import own_key
 
     key = own_key()
@@ -36,13 +36,10 @@ def show(json: wishes.Json = False) -> None:
 
 @app.command()
 def export(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write it to this file.")
-    ] = None,
-    json: wishes.Json = False,
+    output: Annotated[Path | None, Option("--output", "-o", help="Write it to this file.")] = None,
+    json: options.Json = False,
 ) -> None:
     """Write the public half of this machine's key, for those who are to trust it."""
-    from torchsmith.cli.output import print_json
     from torchsmith.files import write_result
     from torchsmith.package.keys import own_key
 
@@ -60,14 +57,11 @@ def export(
 
 @app.command()
 def trust(
-    file: Annotated[Path, typer.Argument(help="A public key.")],
-    until: Annotated[
-        str, typer.Option("--until", metavar="DAY", help="The last day, such as 2027-12-31.")
-    ] = "",
-    json: wishes.Json = False,
+    file: Annotated[Path, Argument(help="A public key.")],
+    until: Annotated[str, Option(metavar="DAY", help="The last day, such as 2027-12-31.")] = "",
+    json: options.Json = False,
 ) -> None:
     """Trust what this key signs."""
-    from torchsmith.cli.output import answer
     from torchsmith.package.keys import trust as trusted
 
     key = trusted(file, until)
@@ -78,12 +72,11 @@ def trust(
 @app.command()
 def revoke(
     keys: Annotated[
-        list[str], typer.Argument(metavar="KEY", help="An id, a public key, or a list of ids.")
+        list[str], Argument(metavar="KEY", help="An id, a public key, or a list of ids.")
     ],
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Trust keys no longer, whenever they signed."""
-    from torchsmith.cli.output import answer
     from torchsmith.package.keys import revoke as revoked
 
     gone = revoked(keys)
@@ -91,9 +84,8 @@ def revoke(
 
 
 @app.command()
-def rotate(json: wishes.Json = False) -> None:
+def rotate(json: options.Json = False) -> None:
     """Sign with a new key from now on; signatures of the old one stay trusted here."""
-    from torchsmith.cli.output import answer
     from torchsmith.package.keys import rotate as renewed
 
     old, new = renewed()
@@ -105,9 +97,8 @@ def rotate(json: wishes.Json = False) -> None:
 
 
 @app.command("list")
-def list_(json: wishes.Json = False) -> None:
+def list_(json: options.Json = False) -> None:
     """List the keys whose signatures are trusted here."""
-    from torchsmith.cli.output import print_json
     from torchsmith.package.keys import trusted_keys
 
     keys = trusted_keys()

@@ -1,4 +1,4 @@
-"""Saying, where a build, a check, an image or a job fails, what is known of that failure."""
+"""What is known of a failure: of a build, a check, an image or a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def known_of_step(error: StepFailed) -> list[str]:
     return known_of_log(Path(error.log), error.excerpt)
 
 
-def known_of_log(log: Path, said: Iterable[str] = ()) -> list[str]:
+def known_of_log(log: Path, excerpt: Iterable[str] = ()) -> list[str]:
     """Lines for whatever wrote a log; from what it said at its end, where there is no log."""
     from torchsmith.diagnose.knowledge import shipped
     from torchsmith.diagnose.scan import scan_file
@@ -25,7 +25,7 @@ def known_of_log(log: Path, said: Iterable[str] = ()) -> list[str]:
         with log.open("rb") as file:
             return _lines(scan_file(file, shipped()))
     except (OSError, ValueError):
-        return known_of_lines(said)
+        return known_of_lines(excerpt)
 
 
 def known_of_lines(lines: Iterable[str]) -> list[str]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import print_json
 
 
 def libtorch(
-    wheel: Annotated[Path, typer.Argument(help="A torch wheel.")],
+    wheel: Annotated[Path, Argument(help="A torch wheel.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder to write the archive into.")
+        Path, Option("--output", "-o", help="The folder to write the archive into.")
     ] = Path(),
-    json: wishes.Json = False,
+    json: options.Json = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would hold; write nothing.")
+        bool, Option("--dry-run", help="Say what it would hold; write nothing.")
     ] = False,
 ) -> None:
     """Make a libtorch archive, for C++ programs, of a torch wheel.
@@ -26,7 +27,6 @@ def libtorch(
     """
     from msgspec import to_builtins
 
-    from torchsmith.cli.output import print_json
     from torchsmith.package.libtorch import pack_libtorch, read_contents, readme
 
     if dry_run:

@@ -5,22 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options, planning
+from torchsmith.cli.output import answer, counted
+from torchsmith.errors import UsageError
 
 
-@wishes.takes_flags
+@options.takes_flags
 def lock(
-    recipe: wishes.RecipeArgument = None,
+    recipe: options.RecipeArgument = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The file to write; default: beside the recipe."),
+        Path | None, Option("--output", "-o", help="The file to write; default: beside the recipe.")
     ] = None,
-    stay: wishes.Here = False,
-    quiet: wishes.Quiet = False,
-    json: wishes.Json = False,
-    store: wishes.StoreFolder = None,
+    stay: options.Here = False,
+    quiet: options.Quiet = False,
+    json: options.Json = False,
+    store: options.StoreFolder = None,
     *,
     given: dict[str, object],
 ) -> None:
@@ -28,20 +29,17 @@ def lock(
 
     Sources and build environments are fetched now; `build` then takes these very files.
     """
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import answer, counted
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.lockfile import lock_file, what_was_taken
     from torchsmith.engine.store import Store
-    from torchsmith.errors import UsageError
     from torchsmith.files import check_result, write_result
     from torchsmith.images.registry import digests
     from torchsmith.plan.lock import base_images
     from torchsmith.recipe.presets import is_shipped
 
-    loaded = wishes.loaded(recipe, None, given)
+    loaded = options.loaded(recipe, None, given)
     path = Path(loaded.path)
     if output is None and (is_shipped(path) or not path.is_file()):
         raise UsageError(
@@ -49,7 +47,7 @@ def lock(
         )
     target = output or lock_file(path)
     check_result(target)
-    here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+    here = options.with_torches(options.host_for(None, brief=True), loaded)
     place = Store(store)
     wanted = Wanted(here=stay, lock=False)
     plan = planning.make(loaded, here, json=json, store=place, wanted=wanted)
@@ -64,7 +62,7 @@ def lock(
         # What an earlier day brought is not what there is today.
         if step.id in names:
             place.remove(step.key)
-    with display(plan, json=False, quiet=quiet or json) as shown:
+    with display(json=False, quiet=quiet or json) as shown:
         done = build(
             plan,
             place,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import duration, moment, print_json
+from torchsmith.errors import UsageError
 
 if TYPE_CHECKING:
     from torchsmith.engine.journal import StepRecord
@@ -14,24 +16,21 @@ if TYPE_CHECKING:
 
 def log(
     run: Annotated[
-        str | None,
-        typer.Argument(help="A run: its id, the beginning of it, or last; all if left out."),
+        str | None, Argument(help="A run: its id, the beginning of it, or last; all if left out.")
     ] = None,
-    step: Annotated[str | None, typer.Argument(help="A step of it: its whole log.")] = None,
+    step: Annotated[str | None, Argument(help="A step of it: its whole log.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until it is over; default: the last run.")
+        bool, Option("--follow", "-f", help="Go on until it is over; default: the last run.")
     ] = False,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Show past builds, the steps of one, or the log of a step."""
     from dataclasses import asdict
 
-    from torchsmith.cli.output import duration, moment, print_json
-    from torchsmith.engine.follow import follow_run
     from torchsmith.engine.journals import find_run, past_journal
     from torchsmith.engine.store import Store
-    from torchsmith.errors import UsageError
+    from torchsmith.engine.tail import follow_run
     from torchsmith.printable import printable
 
     if follow and json:
@@ -77,9 +76,6 @@ def _print_log(step: StepRecord, *, json: bool) -> None:
     import sys
     from dataclasses import asdict
     from pathlib import Path
-
-    from torchsmith.cli.output import print_json
-    from torchsmith.errors import UsageError
 
     try:
         with Path(step.log).open(encoding="utf-8", errors="replace") as file:

@@ -5,43 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from torchsmith.cli.bench import Device
+from torchsmith.cli.output import print_json
+from torchsmith.errors import ParityError
 
 
 def parity(
     sides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Two installations, as for `bench`.", metavar="YOURS OTHER"),
+        list[str] | None, Argument(help="Two installations, as for `bench`.", metavar="YOURS OTHER")
     ] = None,
-    operator: Annotated[
-        list[str] | None, typer.Option("--operator", help="Only this operator; repeat it.")
-    ] = None,
-    dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", help="Only this type; repeat it.")
-    ] = None,
-    device: Annotated[Device, typer.Option("--device", help="cpu or cuda.")] = Device.cpu,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads of each side.")] = 1,
+    operator: Annotated[list[str] | None, Option(help="Only this operator; repeat it.")] = None,
+    dtype: Annotated[list[str] | None, Option(help="Only this type; repeat it.")] = None,
+    device: Annotated[Device, Option(help="cpu or cuda.")] = Device.cpu,
+    threads: Annotated[int, Option(min=1, help="Threads of each side.")] = 1,
     setting: Annotated[
-        list[str] | None,
-        typer.Option("--setting", help="For both sides: env:KEY=VALUE or set:KEY=VALUE."),
+        list[str] | None, Option(help="For both sides: env:KEY=VALUE or set:KEY=VALUE.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Decides the inputs.")] = 1,
-    python: Annotated[
-        str, typer.Option("--python", help="Install wheels into this one: 3.11, or a path.")
-    ] = "",
+    seed: Annotated[int, Option(help="Decides the inputs.")] = 1,
+    python: Annotated[str, Option(help="Install wheels into this one: 3.11, or a path.")] = "",
     read: Annotated[
-        Path | None, typer.Option("--read", help="Show a result kept by --output; run nothing.")
+        Path | None, Option(help="Show a result kept by --output; run nothing.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also keep the result, as JSON.")
+        Path | None, Option("--output", "-o", help="Also keep the result, as JSON.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="List every operator.")] = False,
+    everything: Annotated[bool, Option("--all", help="List every operator.")] = False,
     operators: Annotated[
-        bool, typer.Option("--operators", help="Only list the operators; run nothing.")
+        bool, Option("--operators", help="Only list the operators; run nothing.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="The whole result, for scripts.")] = False,
+    json: Annotated[bool, Option("--json", help="The whole result, for scripts.")] = False,
 ) -> None:
     """List the operators in which two torch installations disagree.
 
@@ -50,8 +44,6 @@ def parity(
     from json import loads
 
     from torchsmith.bench.parity import as_json, choose, read_parity
-    from torchsmith.cli.output import print_json
-    from torchsmith.errors import ParityError
     from torchsmith.files import write_result
 
     if operators:
@@ -69,12 +61,12 @@ def parity(
         from torchsmith.bench.launch import parse_sides
         from torchsmith.cli.show_bench import progress
 
-        with progress() as told:
+        with progress() as shown:
             found = hold(
                 parse_sides(sides or (), setting or ()),
                 choose(operator or (), dtype or ()),
-                told.step,
-                told.say,
+                shown.step,
+                shown.say,
                 device=device.value,
                 threads=threads,
                 seed=seed,

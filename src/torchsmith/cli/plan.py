@@ -6,39 +6,44 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options, planning
+from torchsmith.cli.output import (
+    JSON_VERSION,
+    print_content,
+    print_json,
+    show_files,
+    write_tree,
+)
+from torchsmith.errors import UsageError
 
 if TYPE_CHECKING:
     from torchsmith.plan.models import Plan
     from torchsmith.recipe.load import LoadedRecipe
 
 
-@wishes.takes_flags
+@options.takes_flags
 def plan(
-    recipe: wishes.RecipeArgument = None,
-    preset: wishes.Preset = None,
-    host: wishes.HostFile = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="The reason for every choice.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="The whole plan, for scripts.")] = False,
+    recipe: options.RecipeArgument = None,
+    preset: options.Preset = None,
+    host: options.HostFile = None,
+    explain: Annotated[bool, Option("--explain", help="The reason for every choice.")] = False,
+    json: Annotated[bool, Option("--json", help="The whole plan, for scripts.")] = False,
     render: Annotated[
         Literal["script", "dockerfile", "conda"] | None,
-        typer.Option("--as", help="Write the plan as something that needs no torchsmith."),
+        Option("--as", help="Write the plan as something that needs no torchsmith."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File (script) or folder to write.")
+        Path | None, Option("--output", "-o", help="File (script) or folder to write.")
     ] = None,
-    stay: wishes.Here = False,
-    online: wishes.Online = False,
-    no_lock: wishes.NoLock = False,
+    stay: options.Here = False,
+    online: options.Online = False,
+    no_lock: options.NoLock = False,
     *,
     given: dict[str, object],
 ) -> None:
     """Check that a recipe can exist and show what would be done."""
-    from torchsmith.errors import UsageError
 
     if json and render is not None:
         raise UsageError("--as and --json do not go together", "Leave one of them out.")
@@ -52,13 +57,12 @@ def plan(
         )
     with ThreadPoolExecutor(1) as pool:
         # Asking programs for their versions is mostly waiting: it goes on while we import.
-        machine = pool.submit(wishes.host_for, host, brief=True)
-        from torchsmith.cli import planning
+        machine = pool.submit(options.host_for, host, brief=True)
 
-        loaded = wishes.loaded(recipe, preset, given)
+        loaded = options.loaded(recipe, preset, given)
         here = machine.result()
     if host is None:
-        here = wishes.with_torches(here, loaded)
+        here = options.with_torches(here, loaded)
     from torchsmith.engine.door import Wanted
 
     elsewhere = host is not None
@@ -77,7 +81,6 @@ def plan(
 def _print_json(made: Plan, output: Path | None) -> None:
     import json
 
-    from torchsmith.cli.output import JSON_VERSION, print_json
     from torchsmith.files import write_result
     from torchsmith.plan.models import as_json
 
@@ -92,7 +95,6 @@ def _print_json(made: Plan, output: Path | None) -> None:
 
 def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) -> None:
     from torchsmith import __version__
-    from torchsmith.cli.output import print_content, show_files, write_tree
     from torchsmith.files import write_result
     from torchsmith.plan.render.conda import render_conda
     from torchsmith.plan.render.dockerfile import dockerfile_context

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from torchsmith.cli.output import print_json
+
 if TYPE_CHECKING:
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.store import Store
@@ -52,7 +54,6 @@ def _refusals_shown(*, json: bool) -> Iterator[None]:
     try:
         yield
     except RefusedError as refused:
-        from torchsmith.cli.output import print_json
         from torchsmith.cli.show_plan import show_refusals
         from torchsmith.plan.models import as_json
 

@@ -6,36 +6,33 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from torchsmith.cli import places, wishes
+from torchsmith.cli import options, publish
 from torchsmith.cli.serve import Host, Port, Quiet, log_to_stderr
 
 
 def portal(
-    index: places.Index = None,
-    channel: places.Channel = None,
+    index: publish.Index = None,
+    channel: publish.Channel = None,
     recipes: Annotated[
-        Path | None, typer.Option("--recipes", help="Folder whose jobs can be launched; default: .")
+        Path | None, Option(help="Folder whose jobs can be launched; default: .")
     ] = None,
     port: Port = 8080,
     host: Host = "127.0.0.1",
     name: Annotated[
         list[str] | None,
-        typer.Option(
-            "--name", help="Another name of this server, as readers write it; repeatable."
-        ),
+        Option(help="Another name of this server, as readers write it; repeatable."),
     ] = None,
     token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="Readers need the token in it; made if it is missing."),
+        Path | None, Option(help="Readers need the token in it; made if it is missing.")
     ] = None,
-    token: Annotated[str, typer.Option(envvar="TORCHSMITH_PORTAL_TOKEN", hidden=True)] = "",
+    token: Annotated[str, Option(envvar="TORCHSMITH_PORTAL_TOKEN", hidden=True)] = "",
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="Let readers stop builds and launch jobs.")
+        bool, Option("--allow-actions", help="Let readers stop builds and launch jobs.")
     ] = False,
-    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
-    store: wishes.StoreFolder = None,
+    open_: Annotated[bool, Option("--open", help="Open it in a browser.")] = False,
+    store: options.StoreFolder = None,
     quiet: Quiet = False,
 ) -> None:
     """Show builds, packages, recipes, jobs and this machine in a browser.
@@ -48,11 +45,10 @@ def portal(
     from torchsmith.engine.store import default_root
     from torchsmith.ship.addresses import is_loopback, usage
     from torchsmith.ship.publish import Places
-    from torchsmith.web.access import Access
+    from torchsmith.web.access import Access, check_token, token_in
     from torchsmith.web.app import make_app
     from torchsmith.web.portal import Portal
     from torchsmith.web.server import Server
-    from torchsmith.web.token import check_token, token_in
 
     root = (store or default_root()).absolute()
     where = Places(index, channel) if index is not None or channel is not None else None

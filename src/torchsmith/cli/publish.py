@@ -2,48 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import places, wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import print_json, tell
+
+if TYPE_CHECKING:
+    from torchsmith.ship.folder import Change
+
+
+Index = Annotated[Path | None, Option("--index", help="Folder of a pip index.")]
+Channel = Annotated[Path | None, Option("--channel", help="Folder of a conda channel.")]
+
+Say = Callable[[str], None]
+
+_VERBS = {
+    "added": "added",
+    "replaced": "replaced",
+    "same": "already there",
+    "yanked": "yanked",
+    "marked": "marked",
+    "restored": "given again",
+    "removed": "removed",
+}
+
+
+def show(changes: Sequence[Change], *, json: bool, dry_run: bool = False) -> None:
+    """Say what became of each file."""
+
+    if json:
+        made = [
+            {"action": change.action, "path": change.path, "sha256": change.sha256}
+            for change in changes
+        ]
+        print_json({"dry_run": dry_run, "changes": made})
+        return
+    for change in changes:
+        verb = "would be added" if dry_run and change.action == "added" else _VERBS[change.action]
+        print(f"{verb:<14} {change.path}")
+    if all(change.action == "same" for change in changes):
+        print("nothing changed")
 
 
 def publish(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(
+        Argument(
             help="Wheels, conda packages, libtorch archives; or a recipe: what was built of it."
         ),
     ] = None,
-    preset: wishes.Preset = None,
-    index: places.Index = None,
-    channel: places.Channel = None,
+    preset: options.Preset = None,
+    index: Index = None,
+    channel: Channel = None,
     to: Annotated[
-        list[str] | None, typer.Option("--to", help="Also upload: pypi, anaconda, s3; repeatable.")
+        list[str] | None, Option(help="Also upload: pypi, anaconda, s3; repeatable.")
     ] = None,
-    repository: Annotated[
-        str | None, typer.Option("--repository", help="Where pypi is; default: PyPI itself.")
-    ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="Of anaconda.org.")] = None,
-    bucket: Annotated[
-        str | None, typer.Option("--bucket", help="s3://BUCKET/FOLDER, a copy of the folders.")
-    ] = None,
+    repository: Annotated[str | None, Option(help="Where pypi is; default: PyPI itself.")] = None,
+    user: Annotated[str | None, Option(help="Of anaconda.org.")] = None,
+    bucket: Annotated[str | None, Option(help="s3://BUCKET/FOLDER, a copy of the folders.")] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace packages that anaconda.org has already.")
+        bool, Option("--force", help="Replace packages that anaconda.org has already.")
     ] = False,
-    store: wishes.StoreFolder = None,
-    work: Annotated[Path | None, typer.Option("--work", help="Where the recipe was built.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be added.")] = False,
-    json: wishes.Json = False,
+    store: options.StoreFolder = None,
+    work: Annotated[Path | None, Option(help="Where the recipe was built.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be added.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Add files to a pip index and a conda channel, which are plain folders.
 
     Any web server can serve them. The same file again changes nothing; other bytes under a name
     that is taken are refused.
     """
-    from torchsmith.cli.output import tell
     from torchsmith.ship.deliver import deliver, order
 
     given = files or []
@@ -51,7 +84,7 @@ def publish(
     only_copy = to == ["s3"] and not given and preset is None and bool(index or channel)
     loaded = None
     if recipe is not None or not (given or only_copy):
-        loaded = wishes.loaded(recipe, preset, {})
+        loaded = options.loaded(recipe, preset, {})
     ordered = order(
         loaded,
         index=index,
@@ -73,39 +106,38 @@ def publish(
         dry_run=dry_run,
         say=tell,
     )
-    places.show(made, json=json, dry_run=dry_run)
+    show(made, json=json, dry_run=dry_run)
 
 
 def yank(
-    what: Annotated[str, typer.Argument(help="NAME==VERSION, or the name of one file.")],
-    index: places.Index = None,
-    channel: places.Channel = None,
-    reason: Annotated[str, typer.Option("--reason", help="Told to those who pinned it.")] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Give it again.")] = False,
+    what: Annotated[str, Argument(help="NAME==VERSION, or the name of one file.")],
+    index: Index = None,
+    channel: Channel = None,
+    reason: Annotated[str, Option(help="Told to those who pinned it.")] = "",
+    undo: Annotated[bool, Option("--undo", help="Give it again.")] = False,
     project: Annotated[
-        str,
-        typer.Option("--project", help="Mark the project NAME instead: archived, or deprecated."),
+        str, Option(help="Mark the project NAME instead: archived, or deprecated.")
     ] = "",
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Take a release back; whoever pinned it still gets it."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import yank as take_back
 
-    places.show(
+    show(
         take_back(what, Places(index, channel), reason=reason, undo=undo, project=project),
         json=json,
     )
 
 
 def remove(
-    file: Annotated[str, typer.Argument(help="The name of one file.")],
-    index: places.Index = None,
-    channel: places.Channel = None,
-    json: wishes.Json = False,
+    file: Annotated[str, Argument(help="The name of one file.")],
+    index: Index = None,
+    channel: Channel = None,
+    json: options.Json = False,
 ) -> None:
     """Delete a published file; nobody gets it any more."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import remove as take_away
 
-    places.show(take_away(file, Places(index, channel)), json=json)
+    show(take_away(file, Places(index, channel)), json=json)

@@ -7,49 +7,41 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import answer
+from torchsmith.errors import UsageError
 
 
 def run(
-    what: Annotated[str, typer.Argument(help="An image; or a recipe that makes one.")],
+    what: Annotated[str, Argument(help="An image; or a recipe that makes one.")],
     command: Annotated[
-        list[str] | None, typer.Argument(help="After --: what to run in it.", show_default=False)
+        list[str] | None, Argument(help="After --: what to run in it.", show_default=False)
     ] = None,
     shm_size: Annotated[
-        str | None, typer.Option("--shm-size", help="Of /dev/shm; default: the recipe's, or 8G.")
+        str | None, Option(help="Of /dev/shm; default: the recipe's, or 8G.")
     ] = None,
-    ipc: Annotated[
-        str | None, typer.Option("--ipc", help="host: use the machine's own /dev/shm.")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", help="all, none, or 0,1; default: all there are.")
-    ] = None,
-    user: Annotated[
-        str, typer.Option("--user", help="caller, a name, or UID:GID; default: the image's own.")
-    ] = "",
+    ipc: Annotated[str | None, Option(help="host: use the machine's own /dev/shm.")] = None,
+    gpus: Annotated[str | None, Option(help="all, none, or 0,1; default: all there are.")] = None,
+    user: Annotated[str, Option(help="caller, a name, or UID:GID; default: the image's own.")] = "",
     mount: Annotated[
-        list[str] | None,
-        typer.Option("--mount", "-v", help="HERE:/THERE[:ro]; may be repeated."),
+        list[str] | None, Option("--mount", "-v", help="HERE:/THERE[:ro]; may be repeated.")
     ] = None,
     env: Annotated[
-        list[str] | None, typer.Option("--env", "-e", help="NAME=VALUE; may be repeated.")
+        list[str] | None, Option("--env", "-e", help="NAME=VALUE; may be repeated.")
     ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="DataLoader workers: say if it is too little.")
-    ] = 0,
+    workers: Annotated[int, Option(min=0, help="DataLoader workers: say if it is too little.")] = 0,
     batch: Annotated[
-        str | None, typer.Option("--batch", help="Bytes of one batch, such as 150M, for --workers.")
+        str | None, Option(help="Bytes of one batch, such as 150M, for --workers.")
     ] = None,
-    memory: Annotated[str | None, typer.Option("--memory", help="At most so much.")] = None,
-    timezone: Annotated[str, typer.Option("--timezone", help="Such as Asia/Seoul.")] = "",
-    network: Annotated[
-        str, typer.Option("--network", help="host, none, or the engine's; default: its own.")
-    ] = "",
-    engine: Annotated[str, typer.Option("--engine", help="podman or docker.")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command only.")] = False,
+    memory: Annotated[str | None, Option(help="At most so much.")] = None,
+    timezone: Annotated[str, Option(help="Such as Asia/Seoul.")] = "",
+    network: Annotated[str, Option(help="host, none, or the engine's; default: its own.")] = "",
+    engine: Annotated[str, Option(help="podman or docker.")] = "",
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the command only.")] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: the command, for scripts.")
+        bool, Option("--json", help="With --dry-run: the command, for scripts.")
     ] = False,
 ) -> None:
     """Run an image with what PyTorch needs: shared memory, GPUs, folders.
@@ -58,23 +50,20 @@ def run(
     """
     import shlex
 
-    from torchsmith.cli.output import answer
-    from torchsmith.errors import UsageError
-    from torchsmith.images.attached import explained, run_attached
-    from torchsmith.images.find import find_engine
-    from torchsmith.images.names import one_image
-    from torchsmith.images.starting import Wish, prepared
+    from torchsmith.images.running import RunOptions, explained, prepared, run_attached
+    from torchsmith.images.select import one_image
+    from torchsmith.images.tools import find_tool
 
     if json and not dry_run:
         raise UsageError("--json needs --dry-run", "What runs in the image writes its own output.")
-    recipe = wishes.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    recipe = options.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
     if recipe is not None:
-        # What the recipe lacks is said first: no engine on this machine would mend it.
+        # A recipe without an image is refused first: no container tool would help.
         one_image(recipe)
-    found = find_engine(engine, runs=True)
+    found = find_tool(engine, runs=True)
     ready = prepared(
         found,
-        Wish(
+        RunOptions(
             what=what,
             command=tuple(command or ()),
             shm_size=shm_size,

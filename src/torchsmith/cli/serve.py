@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from torchsmith.cli import places
+from torchsmith.cli import publish
 
-Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes one that is free.")]
-Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per request.")]
+Port = Annotated[int, Option("--port", min=0, max=65535, help="0 takes one that is free.")]
+Host = Annotated[str, Option("--host", help="Address to listen on.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="No line per request.")]
 
 
 def serve(
-    index: places.Index = None,
-    channel: places.Channel = None,
+    index: publish.Index = None,
+    channel: publish.Channel = None,
     port: Port = 8080,
     host: Host = "127.0.0.1",
     quiet: Quiet = False,
@@ -35,7 +35,7 @@ def serve(
     server = Server(make_app(portal, log_to_stderr(quiet=quiet)), host, port)
     if not is_loopback(host):
         print(
-            f"!  anybody who reaches {host} can read what is served; there is no password",
+            f"!  anybody who can reach {host} can read what is served; there is no password",
             file=sys.stderr,
         )
     print(f"serving at {server.address}", flush=True)
@@ -45,7 +45,7 @@ def serve(
     print("stopped", file=sys.stderr)
 
 
-def log_to_stderr(*, quiet: bool) -> places.Say:
+def log_to_stderr(*, quiet: bool) -> publish.Say:
     """Where the lines about requests go."""
 
     def say(text: str) -> None:

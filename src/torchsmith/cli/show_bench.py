@@ -139,8 +139,8 @@ def _verdict(item: Compared) -> tuple[Text, Text, Text]:
 
 def _rest(result: Result, out: Console) -> None:
     for case in result.cases:
-        for kind, told in (("missing", case.missing), ("failed", case.failed)):
-            for name, text in told.items():
+        for kind, texts in (("missing", case.missing), ("failed", case.failed)):
+            for name, text in texts.items():
                 out.print(f"{case.name}: {kind} in {name}: {text}", markup=False, soft_wrap=True)
     for noise in result.noise:
         out.print(

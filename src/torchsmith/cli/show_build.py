@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from torchsmith.engine.guard import Guarded
-    from torchsmith.engine.outlook import Outlook
-    from torchsmith.plan.models import Plan, Step
+    from torchsmith.engine.runner import Outlook
+    from torchsmith.plan.models import Step
 
 # A log wants a sign of life, not a line for every file.
 _EVERY_SECONDS = 15.0
@@ -36,7 +36,7 @@ def _so_far(done: int, total: int) -> str:
 
 
 class Display(Protocol):
-    """Something that is told what happens."""
+    """Something that shows events."""
 
     def event(self, event: events.Event) -> None:
         """Something happened to a step or to the run."""
@@ -231,7 +231,7 @@ def guard_display(*, json: bool, quiet: bool) -> Display:
 
 
 @contextlib.contextmanager
-def display(plan: Plan, *, json: bool, quiet: bool) -> Iterator[Display]:
+def display(*, json: bool, quiet: bool) -> Iterator[Display]:
     """The display that fits: JSON, lines, or live on a terminal."""
     if json:
         yield Json()

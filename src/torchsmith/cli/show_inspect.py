@@ -97,11 +97,11 @@ def _made(made: Provenance, *, proven: bool) -> Iterator[str]:
 
 
 def _source(source: Source) -> str:
-    said = source.annotations
-    folder = said.get("folder", "")
+    notes = source.annotations
+    folder = notes.get("folder", "")
     where = f"the folder {folder}" if folder else source.uri
-    ref = f" ({said['ref']})" if said.get("ref") else ""
-    return f"{source.name}: {where}{ref}, tree {said.get('tree-sha256', '')[:12]}"
+    ref = f" ({notes['ref']})" if notes.get("ref") else ""
+    return f"{source.name}: {where}{ref}, tree {notes.get('tree-sha256', '')[:12]}"
 
 
 def _signature(found: Inspection) -> str:

@@ -61,7 +61,7 @@ def _step_line(step: Step) -> str:
 
 
 def _add_steps(branch: Branch, steps: Sequence[Step], *, explain: bool) -> None:
-    told: set[tuple[tuple[str, str], ...]] = set()
+    printed: set[tuple[tuple[str, str], ...]] = set()
     for step in steps:
         node = branch.add(_step_line(step), "bold")
         if step.why:
@@ -73,8 +73,8 @@ def _add_steps(branch: Branch, steps: Sequence[Step], *, explain: bool) -> None:
         for name, value in step.details:
             node.add(f"{name}: {value}")
         # Compiling happens in the environment of configuring: said once.
-        if step.kind in ("configure", "compile") and step.env not in told:
-            told.add(step.env)
+        if step.kind in ("configure", "compile") and step.env not in printed:
+            printed.add(step.env)
             for name, value in step.env:
                 node.add(f"{name}={value}", "cyan")
         if explain:
@@ -123,11 +123,11 @@ def show_plan(plan: Plan, cores: int, *, explain: bool) -> None:
     print("\n".join(_tree(plan, shown, explain=explain).lines()))
     for item in shown if explain else ():
         _explain(item)
-    said: set[str] = set()
+    printed: set[str] = set()
     for item in shown:
         for caution in item.cautions:
-            if caution.message not in said:
-                said.add(caution.message)
+            if caution.message not in printed:
+                printed.add(caution.message)
                 cure = f" -> {caution.cure}" if caution.cure else ""
                 say(f"{style('yellow', '!')} {caution.message}{cure}")
                 for address in caution.source.split() if explain else ():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from typer import Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
 from torchsmith.cli.help import App
 from torchsmith.cli.output import answer, counted, moment, print_json
+from torchsmith.errors import OutputError
 
 app = App("Look at what was built, check it, and free its disk space.")
 
@@ -18,7 +19,7 @@ def _size(count: int) -> str:
 
 
 @app.command("list")
-def list_(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
+def list_(store: options.StoreFolder = None, json: options.Json = False) -> None:
     """Every result in the store, newest last."""
     from torchsmith.engine.store import Store
 
@@ -46,10 +47,9 @@ def list_(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
 
 
 @app.command()
-def verify(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
+def verify(store: options.StoreFolder = None, json: options.Json = False) -> None:
     """Hash every stored file again and name those that are damaged."""
     from torchsmith.engine.store import Store
-    from torchsmith.errors import OutputError
 
     place = Store(store)
     damaged = [
@@ -71,9 +71,9 @@ def verify(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
 
 
 @app.command()
-def share(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
+def share(store: options.StoreFolder = None, json: options.Json = False) -> None:
     """Let several hosts build into the store, which lies in a folder that all of them see."""
-    from torchsmith.engine.sharing import share as shared
+    from torchsmith.engine.journals import share as shared
     from torchsmith.engine.store import Store
 
     root = str(shared(Store(store)).root)
@@ -82,15 +82,14 @@ def share(store: wishes.StoreFolder = None, json: wishes.Json = False) -> None:
 
 @app.command()
 def gc(
-    store: wishes.StoreFolder = None,
+    store: options.StoreFolder = None,
     days: Annotated[
-        float,
-        typer.Option("--days", min=0, max=100_000, help="Keep what was used within so many days."),
+        float, Option(min=0, max=100_000, help="Keep what was used within so many days.")
     ] = 30.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Name what would be removed; remove nothing.")
+        bool, Option("--dry-run", help="Name what would be removed; remove nothing.")
     ] = False,
-    json: wishes.Json = False,
+    json: options.Json = False,
 ) -> None:
     """Remove results that were not used for a while, and what crashes left behind."""
     from datetime import timedelta

@@ -86,10 +86,7 @@ def unfiltered(stream: TextIO) -> TextIO:
 
 
 def rich_console(stream: TextIO, **options: Any) -> Console:
-    """A rich console on a standard stream: its own control sequences pass, those in a text do not.
-
-    rich leaves escape sequences in the texts it is given.
-    """
+    """A rich console whose own control sequences pass, and none of those in a text."""
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 

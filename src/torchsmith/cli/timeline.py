@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options
+from torchsmith.cli.output import counted, duration, print_json
+from torchsmith.errors import UsageError
 
 if TYPE_CHECKING:
     from torchsmith.engine.journal import StepRecord
@@ -17,30 +19,26 @@ if TYPE_CHECKING:
 def timeline(
     run: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             help="A run: its id, the beginning of it, or last; default: the last that compiled."
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Draw it: .html a page, .svg a picture.")
+        Path | None, Option("--output", "-o", help="Draw it: .html a page, .svg a picture.")
     ] = None,
-    slowest: Annotated[
-        int, typer.Option("--slowest", min=0, help="So many lines for each list.")
-    ] = 10,
-    store: wishes.StoreFolder = None,
-    json: wishes.Json = False,
+    slowest: Annotated[int, Option(min=0, help="So many lines for each list.")] = 10,
+    store: options.StoreFolder = None,
+    json: options.Json = False,
 ) -> None:
     """Show where the time of a build went: cores, slowest files, headers."""
     from dataclasses import asdict
 
     from torchsmith.bench.timeline import lay_out
     from torchsmith.bench.timeline_page import clock, job_name, page, picture, short
-    from torchsmith.cli.output import counted, print_json
     from torchsmith.engine.compile_log import read_compiles
     from torchsmith.engine.job_log import read_jobs
     from torchsmith.engine.journals import find_run, past_journal
     from torchsmith.engine.store import Store
-    from torchsmith.errors import UsageError
     from torchsmith.files import write_result
 
     if output is not None and output.suffix not in (".html", ".svg"):
@@ -105,7 +103,6 @@ def timeline(
 
 def _show_steps(run: str, steps: Sequence[StepRecord], *, json: bool) -> None:
     """Say what the steps of a run took whose compiles were not recorded."""
-    from torchsmith.cli.output import duration, print_json
 
     took = {item.step: (item.ended or 0.0) - item.started for item in steps if item.started}
     if json:

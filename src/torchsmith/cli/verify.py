@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
-from torchsmith.cli import wishes
+from torchsmith.cli import options, planning
+from torchsmith.cli.known import known_of_lines
+from torchsmith.cli.output import print_json, tell
+from torchsmith.errors import VerificationError
 
 if TYPE_CHECKING:
     from torchsmith.plan.expects import Expects
@@ -16,50 +19,38 @@ if TYPE_CHECKING:
 
 
 def verify(
-    target: Annotated[
-        list[Path], typer.Argument(help="Wheels to install together, or one environment.")
-    ],
+    target: Annotated[list[Path], Argument(help="Wheels to install together, or one environment.")],
     recipe: Annotated[
-        Path | None, typer.Option("--recipe", help="Hold it against what this recipe asks for.")
+        Path | None, Option(help="Hold it against what this recipe asks for.")
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option("--preset", help="Hold it against a shipped recipe.")
-    ] = None,
-    python: Annotated[
-        str, typer.Option("--python", help="Install wheels into this one: 3.11, or a path.")
-    ] = "",
+    preset: Annotated[str | None, Option(help="Hold it against a shipped recipe.")] = None,
+    python: Annotated[str, Option(help="Install wheels into this one: 3.11, or a path.")] = "",
     no_deps: Annotated[
-        bool, typer.Option("--no-deps", help="Install no dependencies: needs no index.")
+        bool, Option("--no-deps", help="Install no dependencies: needs no index.")
     ] = False,
-    find_links: Annotated[
-        str, typer.Option("--find-links", help="Take dependencies from this folder only.")
-    ] = "",
+    find_links: Annotated[str, Option(help="Take dependencies from this folder only.")] = "",
     no_run: Annotated[
-        bool, typer.Option("--no-run", help="Look at the files; install and run nothing.")
+        bool, Option("--no-run", help="Look at the files; install and run nothing.")
     ] = False,
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds one check may take.", min=1)
-    ] = 120.0,
+    timeout: Annotated[float, Option(help="Seconds one check may take.", min=1)] = 120.0,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the environment of the wheels in place.")
+        bool, Option("--keep", help="Leave the environment of the wheels in place.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="The whole report, for scripts.")] = False,
+    json: Annotated[bool, Option("--json", help="The whole report, for scripts.")] = False,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Also write the report as JSON to this file.")
+        Path | None, Option(help="Also write the report as JSON to this file.")
     ] = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Also keep it beside each wheel, as JSON and as text.")
+        bool, Option("--save", help="Also keep it beside each wheel, as JSON and as text.")
     ] = False,
     signature: Annotated[
-        bool,
-        typer.Option("--signature", help="Only check that a trusted key signed these very files."),
+        bool, Option("--signature", help="Only check that a trusted key signed these very files.")
     ] = False,
     key: Annotated[
-        Path | None, typer.Option("--key", help="With --signature: trust this public key alone.")
+        Path | None, Option(help="With --signature: trust this public key alone.")
     ] = None,
     policy: Annotated[
-        Path | None,
-        typer.Option("--policy", help="Only check signatures: this file says who may sign what."),
+        Path | None, Option(help="Only check signatures: this file says who may sign what.")
     ] = None,
 ) -> None:
     """Prove that a wheel or an environment holds the torch asked for.
@@ -69,8 +60,6 @@ def verify(
     if signature or key is not None or policy is not None:
         _signatures(target, key, policy, json=json)
         return
-    from torchsmith.cli import planning
-    from torchsmith.cli.output import tell
     from torchsmith.package.envelope import sign_report
     from torchsmith.plan.expects import expected
     from torchsmith.verify.report import keep as keep_report
@@ -80,8 +69,8 @@ def verify(
 
     asked: list[Expects] = []
     if recipe or preset:
-        loaded = wishes.loaded(recipe, preset, {})
-        here = wishes.with_torches(wishes.host_for(None, brief=True), loaded)
+        loaded = options.loaded(recipe, preset, {})
+        here = options.with_torches(options.host_for(None, brief=True), loaded)
         found = planning.resolutions(loaded, here)
         asked = [expected(item) for item in found]
     made = prove(
@@ -110,9 +99,6 @@ def show_report(made: Report, *, json: bool) -> None:
     """Print what was found; end the command with what is known of it where a check failed."""
     from json import loads
 
-    from torchsmith.cli.known import known_of_lines
-    from torchsmith.cli.output import print_json
-    from torchsmith.errors import VerificationError
     from torchsmith.verify.report import as_json, lines
 
     if json:
@@ -121,14 +107,13 @@ def show_report(made: Report, *, json: bool) -> None:
         print("\n".join(lines(made)))
     if made.rating == "fail":
         names = ", ".join(dict.fromkeys(check.name for check in made.failed))
-        said = (text for check in made.failed for text in (check.found, check.detail))
-        for line in known_of_lines(line for text in said for line in text.splitlines()):
+        texts = (text for check in made.failed for text in (check.found, check.detail))
+        for line in known_of_lines(line for text in texts for line in text.splitlines()):
             print(line, file=sys.stderr)
         raise VerificationError(f"not what it should be: {names}", "The lines marked x say why.")
 
 
 def _signatures(files: list[Path], key: Path | None, policy: Path | None, *, json: bool) -> None:
-    from torchsmith.cli.output import print_json
     from torchsmith.package.envelope import check
     from torchsmith.package.keys import read_public, trusted_keys
     from torchsmith.package.policy import check_policy, read_policy

@@ -1,5 +1,5 @@
-"""Running a plan: which steps, where their results live, what is told and remembered.
+"""Running a plan: which steps, where their results live, what is reported and kept.
 
-``runner`` is the door. ``store`` keeps results by key, ``journal`` what was run, ``events``
-what happens while it is; ``schedule`` decides and is pure, ``process`` alone starts programs.
+`build` is the door, `runner` the order of steps. `store` keeps results by key, `journal` what was
+run, `events` what happens meanwhile; `schedule` decides and is pure, `process` runs a script.
 """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -29,8 +32,10 @@ from torchsmith.errors import UsageError
 from torchsmith.facts.ranges import release
 from torchsmith.host.limits import read_cores
 from torchsmith.host.models import Host
+from torchsmith.plan.attest import attestations
 from torchsmith.plan.lock import RECORD
 from torchsmith.plan.models import Plan
+from torchsmith.plan.torch import reports
 from torchsmith.recipe.values import size_bytes
 from torchsmith.sources.bundle import Manifest, archive_name, write_bundle
 from torchsmith.sources.fetch import archive_of
@@ -52,7 +57,7 @@ def memory_budget(text: str | None) -> int | None:
     return size_bytes(text) if text else None
 
 
-def waiting(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str]:
+def pending_steps(plan: Plan, store: Store, work: Path | None = None) -> frozenset[str]:
     """The ids of the steps whose results are not in the store."""
     place = work or default_work(store, plan)
     return frozenset(
@@ -74,9 +79,9 @@ def bundle(
     elsewhere: Host | None = None,
     on_event: OnEvent = lambda _: None,
 ) -> Manifest:
-    """Bring every source and Python package of a plan; write them, with patches, into one file.
+    """Fetch what a plan takes from elsewhere, and write it into one file.
 
-    `elsewhere` is the machine the packages are for, if it is not this one.
+    `elsewhere` is the machine it is for, if not this one.
     """
     sources = fetching(plan)
     fetches = sources.steps
@@ -115,17 +120,17 @@ def _understood(plan: Plan) -> Knows:
 def each_of(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
     """One listener in the place of two."""
 
-    def told(event: T) -> None:
+    def both(event: T) -> None:
         first(event)
         second(event)
 
-    return told
+    return both
 
 
 def with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
     """Tell what the compiler cache was worth before a run is over."""
 
-    def told(event: Event) -> None:
+    def report(event: Event) -> None:
         if isinstance(event, RunFinished):
             hits, misses = cache.used()
             if hits or misses:
@@ -140,7 +145,7 @@ def with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
                 )
         on_event(event)
 
-    return told
+    return report
 
 
 @contextmanager
@@ -192,11 +197,11 @@ def build(
     on_event: OnEvent = lambda _: None,
     on_memory: Callable[[MemoryEvent], None] = lambda _: None,
 ) -> RunResult:
-    """Do what is left to do of a plan, its compilers held to a memory budget.
+    """Run what is left of a plan, its compilers held to a memory budget.
 
-    `project` is the recipe's folder, which some steps read; `wheels` is a folder that is all
-    pip may take packages from; `jobs` and `memory` bound the compilers, by default every core
-    and the memory there is. With its `command` kept, a stopped run can go on from the portal.
+    `project` is the recipe's folder; from the folder `wheels`, if named, pip takes all its
+    packages. `jobs` and `memory` bound the compilers. With its `command` kept, a stopped run can go
+    on from the portal.
     """
     store.ensure_ours()
     place = work or default_work(store, plan)
@@ -256,7 +261,7 @@ def build(
             # PATH is the image's own, behind programs of ours: make may be too old there as well.
             inside.pop("PATH", None)
             inside["TORCHSMITH_SHIMS"] += f":{SHIMS}"
-            told_of = boxed if plan.inside else cache
+            cache_used = boxed if plan.inside else cache
             if wheels is not None:
                 environment = offline(environment, wheels)
                 inside = offline(inside, wheels)
@@ -275,7 +280,7 @@ def build(
                 work=place,
                 only=only,
                 on_event=each_of(
-                    each_of(compiles.heed, with_cache_report(told_of, on_event)),
+                    each_of(compiles.heed, with_cache_report(cache_used, on_event)),
                     each_of(
                         JobLog(store.root / "logs").heed,
                         KeptCommand(store.root / "logs", command).heed,
@@ -292,3 +297,44 @@ def build(
             return result
     finally:
         journal.close()
+
+
+def deliver(files: Iterable[Path], folder: Path) -> list[Path]:
+    """Link or copy files, each with its documents, into a folder; return where they lie.
+
+    A file replaces its older self whole. What is no file (the folder of a library) stays where it
+    was made.
+    """
+    there: list[Path] = []
+    for file in files:
+        if not file.is_file():
+            there.append(file)
+            continue
+        beside = [Path(name) for name in (*reports(str(file)), *attestations(str(file)))]
+        for item in (file, *(name for name in beside if name.is_file())):
+            _put(item, folder / item.name)
+        there.append(folder / file.name)
+    return there
+
+
+def _put(file: Path, target: Path) -> None:
+    if target.exists() and target.samefile(file):
+        return
+    with room(target.parent, file.stat().st_size):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}")
+        try:
+            _link_or_copy(file, part)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _link_or_copy(file: Path, part: Path) -> None:
+    # Nothing is read-only for root, who would write through a link into the store.
+    if os.geteuid() != 0:
+        with contextlib.suppress(OSError):
+            part.hardlink_to(file)
+            return
+    shutil.copyfile(file, part)
+    shutil.copymode(file, part)

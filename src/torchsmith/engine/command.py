@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from torchsmith.engine.journal import Journal
 from torchsmith.errors import HostError, UsageError
 from torchsmith.foreign import decode
 from torchsmith.owners import read_plain, who_else_writes
+from torchsmith.programs import detach
 
 _FILE = "command.json"
 _SAID = "resumed.log"
@@ -51,7 +51,7 @@ class KeptCommand:
         self._words = tuple(words)
 
     def heed(self, event: Event) -> None:
-        """Listen for the run that begins."""
+        """Write the command down when a run begins."""
         if not isinstance(event, RunStarted) or not self._words:
             return
         command = Command(self._words, str(Path.cwd()), platform.node())
@@ -82,21 +82,13 @@ def resume(root: Path, journal: Journal, run: str) -> str:
     command = kept_command(root / "logs" / run) if before is not None else None
     if before is None or before.status in (*_UNDER_WAY, "done") or command is None:
         raise UsageError(
-            f"{run} cannot go on from here",
+            f"{run} cannot be resumed from here",
             "Run its command again where it was run: it goes on by itself.",
         )
     known = {item.id for item in journal.runs(_MANY)}
-    with (root / "logs" / run / _SAID).open("w+b") as said:
-        began = subprocess.Popen(
-            command.words,
-            cwd=command.folder,
-            env={**os.environ, "TORCHSMITH_STORE": str(root)},
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            # It outlives whoever asked for it.
-            start_new_session=True,
-        )
+    with (root / "logs" / run / _SAID).open("w+b") as log:
+        environment = {**os.environ, "TORCHSMITH_STORE": str(root)}
+        began = detach(command.words, log, env=environment, folder=command.folder)
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
             ended = began.poll()
@@ -104,8 +96,8 @@ def resume(root: Path, journal: Journal, run: str) -> str:
                 if item.id not in known and item.plan == before.plan:
                     return item.id
             if ended is not None:
-                said.seek(0)
-                text = said.read(_LONGEST).decode(errors="replace").strip()
+                log.seek(0)
+                text = log.read(_LONGEST).decode(errors="replace").strip()
                 raise HostError(f"{run} does not go on: {text or f'exit status {ended}'}")
             time.sleep(_POLL_S)
-    raise HostError(f"{run} has begun again and runs no step yet", "The list will have it.")
+    raise HostError(f"{run} has started again and runs no step yet", "Look again in a while.")

@@ -1,4 +1,4 @@
-"""What every compile of a run took, kept beside the run's logs: for its timeline.
+"""What every compile of a run took, kept beside the run's logs: for its timeline and the portal.
 
 compiles.jsonl   a line for each compile that ended
 memory.jsonl     a line for each that waits for memory, begins or ends: what runs at this moment
@@ -7,13 +7,17 @@ memory.jsonl     a line for each that waits for memory, begins or ends: what run
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 import msgspec
 
 from torchsmith.engine.events import Event, RunStarted
+from torchsmith.engine.tail import new_lines
 from torchsmith.foreign import decode
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.governor_events import (
@@ -29,11 +33,7 @@ MEMORY = "memory.jsonl"
 
 
 class CompileRecord(msgspec.Struct, frozen=True):
-    """One compile or link, of a run on so many `cores`.
-
-    `began` and `ended` are seconds since 1970, `peak` is bytes; `output` is the path of what it
-    makes.
-    """
+    """A compile or link on so many `cores`; times are seconds since 1970, `peak` is bytes."""
 
     file: str
     began: float
@@ -46,10 +46,7 @@ class CompileRecord(msgspec.Struct, frozen=True):
 
 
 class MemoryRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What happened to a compile, and when (seconds since 1970); sizes in bytes.
-
-    The first line of a run, "limits", says what all of them together may use.
-    """
+    """What happened to a compile, and when; "limits" says what all of them may use."""
 
     kind: Literal["limits", "waits", "runs", "ended"]
     at: float
@@ -133,3 +130,73 @@ def read_compiles(logs: Path, run: str) -> list[CompileRecord]:
         except msgspec.DecodeError:
             continue
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """So many compiles run from `at` on, expected to take `memory` bytes together."""
+
+    at: float
+    running: int
+    memory: int
+
+
+class InFlight:
+    """Reads on in what a run writes about its compiles."""
+
+    def __init__(self, logs: Path, run: str) -> None:
+        self._path = logs / run / MEMORY
+        self._offset = 0
+        self.cores = 0
+        self.budget = 0
+        self.running: dict[int, MemoryRecord] = {}
+        self.waiting: dict[int, MemoryRecord] = {}
+        self.moments: list[Moment] = []
+
+    def look(self) -> None:
+        """Read what came since the last time."""
+        lines, self._offset = new_lines(self._path, self._offset)
+        for line in lines:
+            with contextlib.suppress(msgspec.MsgspecError):
+                self._heed(decode(line, MemoryRecord))
+
+    def _heed(self, record: MemoryRecord) -> None:
+        if record.kind == "limits":
+            # A run that goes on begins anew.
+            self.cores, self.budget = record.cores, record.budget
+            self.running.clear()
+            self.waiting.clear()
+        elif record.kind == "waits":
+            self.waiting[record.job] = record
+            return
+        elif record.kind == "runs":
+            self.waiting.pop(record.job, None)
+            self.running[record.job] = record
+        else:
+            self.waiting.pop(record.job, None)
+            self.running.pop(record.job, None)
+        memory = sum(item.estimate for item in self.running.values())
+        self.moments.append(Moment(record.at, len(self.running), memory))
+
+    def now(self) -> InFlight:
+        """The same at this moment, which reading on leaves as it is."""
+        made = copy.copy(self)
+        made.running, made.waiting = dict(self.running), dict(self.waiting)
+        made.moments = list(self.moments)
+        return made
+
+    def over_time(self, most: int = 240) -> Iterator[Moment]:
+        """The moments, of many the highest of each stretch."""
+        if len(self.moments) <= most:
+            yield from self.moments
+            return
+        first, last = self.moments[0].at, self.moments[-1].at
+        stretch = (last - first) / most or 1.0
+        highest: dict[int, Moment] = {}
+        for item in self.moments:
+            place = int((item.at - first) / stretch)
+            known = highest.get(place, item)
+            highest[place] = Moment(
+                known.at, max(known.running, item.running), max(known.memory, item.memory)
+            )
+        yield from highest.values()

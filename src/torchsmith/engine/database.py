@@ -68,9 +68,9 @@ class Database:
                 )
 
     def _log_as(self, mode: str) -> None:
-        """Set how writing is made safe.
+        """Set the journal mode.
 
-        With WAL readers do not wait for writers, and a killed writer leaves nothing to mend.
+        With WAL, readers wait for no writer, and a killed one is no harm.
         """
         until = time.monotonic() + _PATIENCE
         while True:

@@ -52,7 +52,7 @@ def disk_full(where: Path, needed: int | None = None) -> DiskFullError:
 
 @contextlib.contextmanager
 def room(where: Path, needed: int | Callable[[], int] | None = None) -> Iterator[None]:
-    """Turn "no space left" into an error that says where, and how much was wanted."""
+    """Turn "no space left" into an error that names the place and the bytes needed."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:
@@ -63,7 +63,7 @@ def room(where: Path, needed: int | Callable[[], int] | None = None) -> Iterator
 
 
 def check_room(where: Path, needed: int) -> None:
-    """Refuse before the first byte what cannot fit."""
+    """Refuse what cannot fit before its first byte is written."""
     free = free_bytes(where)
     if free is not None and free < needed:
         raise DiskFullError(str(where), needed, free)

@@ -53,14 +53,13 @@ _FRESH_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How a recipe is to be planned; every field is a choice of the person who asks.
+    """How a person wants a recipe planned.
 
-    `here` builds on this machine itself whatever distribution the recipe names. With `some`, the
-    variants that can exist are enough. `elsewhere` says that another machine will run it: its
-    network and files cannot be looked at from here. Unless it `must` run, files that the recipe
-    names may be missing. With `online`, steps may use the network that would have none. With
-    `lock`, they take what a lock beside the recipe names and nothing else. `tool`, `network` and
-    `layers` are for the program that makes images.
+    `here`: build on this machine, whatever distribution the recipe names. `some`: the variants that
+    can exist are enough. `elsewhere`: another machine will run it, whose network and files cannot
+    be seen from here. Unless it `must` run, files that the recipe names may be missing. `online`:
+    steps that need no network may use it. `lock`: steps take what the lock beside the recipe names
+    and nothing else. `tool`, `network` and `layers` are for building images.
     """
 
     variant: str = ""
@@ -101,10 +100,7 @@ def resolutions(
     some: bool = False,
     reachable: Callable[[Recipe], Recipe] = lambda recipe: recipe,
 ) -> list[Resolution]:
-    """Every variant of a recipe with all choices made, or the one that is named.
-
-    `reachable` gives the recipe of a variant a source that can be fetched from here.
-    """
+    """Every variant with all choices made, or the one named; `reachable` changes sources."""
     facts = shipped()
     variants = [named(loaded.recipe, variant)] if variant else expand(loaded.recipe)
     outcomes = [
@@ -256,10 +252,9 @@ def with_same_batches(plan: Plan) -> Plan:
 
 
 def keyed(plan: Plan, project: Path, *, must: bool = True) -> Plan:
-    """The plan with keys that know what lies in the recipe's own folder.
+    """The plan with keys that cover the files of the recipe's folder.
 
-    What is built of a folder there is built in the tree of the time before. Unless it `must` be
-    there, what is missing counts as empty.
+    Unless one `must` be there, a missing file counts as empty.
     """
     read: dict[str, str] = {}
     for name in sorted({name for step in plan.steps for name in step.reads}):
@@ -284,9 +279,9 @@ def tree_name(step: Step) -> str:
 def from_bundle(plan: Plan, bundle: Path) -> Plan:
     """The plan with every source taken out of a bundle.
 
-    Keys stay where the bundle proves that a source is what the recipe pins, or the lock knows it.
-    Any other source, and what pip finds there, is whatever somebody put into the file: what is
-    made of it has keys of its own, and its provenance says that it came from a bundle.
+    A step keeps its key where the bundle proves that its source is what the recipe pins, or the
+    lock knows it. Other sources, and what pip finds there, get keys of their own, and the
+    provenance says that they came from a bundle.
     """
     # Reading one takes imports that no other plan needs.
     from torchsmith.engine.wheels import TREE
@@ -298,20 +293,20 @@ def from_bundle(plan: Plan, bundle: Path) -> Plan:
     changed: dict[str, str] = {}
     origins: dict[str, Origin] = {}
     for step in plan.steps:
-        told = [changed[need] for need in step.needs if need in changed]
+        marks = [changed[need] for need in step.needs if need in changed]
         given = step.task.arguments if step.task else None
         if isinstance(given, Fetch):
             fetch, known = _bundled(step, given, bundle, manifest)
             step = replace(step, task=Task("fetch", fetch))
-            told += [] if known else [manifest.trees[tree_name(step)]]
+            marks += [] if known else [manifest.trees[tree_name(step)]]
             origins[step.outputs[0]] = _origin(step, given.source, fetch.source, known=known)
         elif isinstance(given, Attest):
             came = tuple(origins.get(item.tree, item) for item in given.origins)
             step = replace(step, task=Task("attest", replace(given, origins=came)))
         elif not any(map(is_lock, step.inputs)) and (step.pip or any(map(reported, step.commands))):
-            told += filter(None, [manifest.trees.get(TREE)])
-        if told:
-            changed[step.id] = digest("\n".join([step.key, *sorted(told)]).encode())
+            marks += filter(None, [manifest.trees.get(TREE)])
+        if marks:
+            changed[step.id] = digest("\n".join([step.key, *sorted(marks)]).encode())
             step = replace(step, key=changed[step.id])
         steps.append(step)
     return replace(plan, steps=tuple(steps))

@@ -50,9 +50,8 @@ class MissingOutputError(Exception):
 class Entry:
     """What the store holds for a key.
 
-    `bound` is the work folder whose absolute path stands somewhere in the files (a virtual
-    environment, a CMake cache): such a result is worth nothing in any other place. `outputs`
-    are the paths that were made, patterns resolved.
+    `outputs` are the paths that were made. `bound` is the work folder whose absolute path stands in
+    the files (a virtual environment, a CMake cache): such a result is of no use elsewhere.
     """
 
     key: str
@@ -132,10 +131,7 @@ def read_entry(folder: Path) -> Entry:
 
 
 def check_trust(root: Path, folder: Path, *, shared: bool) -> None:
-    """Refuse an entry that another user may have put into the store, or changed in it.
-
-    A store that is shared is trusted with all who build into it.
-    """
+    """Refuse an entry that a user outside those who build into the store may have written."""
     within = folder.relative_to(root)
     parts = [root, *(root / parent for parent in within.parents if parent != Path()), folder]
     for path in (*parts, folder / MANIFEST, folder / FILES, folder / OUTPUTS):

@@ -163,10 +163,7 @@ class Warned(Event, frozen=True, kw_only=True):
 
 
 class CompilerCacheUsed(Event, frozen=True, kw_only=True):
-    """Of a run's compiles so many were in the compiler cache, and so many were not.
-
-    Of the latter, nvcc's are made of steps: so many of those were there, and so many were not.
-    """
+    """How many compiles of a run were in the compiler cache; and nvcc's steps in the others."""
 
     hits: int
     misses: int
@@ -201,16 +198,12 @@ def as_json(event: Event) -> dict[str, object]:
 class Progress:
     """Reads ninja's `[123/1212]` lines of one step.
 
-    The rate is that of the last files only: a build slows down in its heavy parts, and the
-    first files of a resumed one are not like the rest. How much time is left is told at first by
-    how long the step was expected to take, `expected`, and later by how long it has taken.
+    The rate is that of the last files: a build slows down in its heavy parts. The time left rests
+    at first on how long the step was `expected` to take, later on how long it has taken.
     """
 
     def __init__(
-        self,
-        step: str,
-        clock: Callable[[], float] = time.monotonic,
-        expected: float | None = None,
+        self, step: str, clock: Callable[[], float] = time.monotonic, expected: float | None = None
     ) -> None:
         self.step = step
         self._clock = clock

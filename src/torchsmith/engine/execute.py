@@ -1,45 +1,103 @@
-"""Running one step: its commands, then what they made into the store."""
+"""Running one step: its commands, its proof, its date, and what it made into the store."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from torchsmith.engine import events
-from torchsmith.engine.dates import build_date
-from torchsmith.engine.disk import UNTELLABLE, disk_full, room
-from torchsmith.engine.entry import Entry, MissingOutputError, place
+from torchsmith.engine.disk import disk_full, room, write_whole
+from torchsmith.engine.entry import OUTPUTS, Entry, MissingOutputError, find_outputs, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
-from torchsmith.engine.history import history
 from torchsmith.engine.lockfile import changed_bytes
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
 from torchsmith.engine.offline import can_be_had, without_network
 from torchsmith.engine.places import Containers, Vessel, explain_start, in_container
 from torchsmith.engine.process import GRACE_S, Guard, Outcome, Stop, run_script
-from torchsmith.engine.proof import Proof, read_proof
 from torchsmith.engine.recorder import Recorder
-from torchsmith.engine.schedule import acts_outside, keeps_nothing
-from torchsmith.engine.secrets import Redactor
+from torchsmith.engine.schedule import acts_outside, closures, keeps_nothing
 from torchsmith.engine.shell import OWN_HOME, STRANGERS, step_environment, step_script
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import (
-    DiskFullError,
-    HostError,
-    InterruptedRunError,
-    ProofFailed,
-    StepFailed,
-)
+from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, ProofFailed, StepFailed
 from torchsmith.package.keys import keys_folder
-from torchsmith.plan.attest import HISTORY, is_attestation
+from torchsmith.plan.attest import HISTORY, History, Made, is_attestation
 from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Step
+from torchsmith.redact import Redactor
+from torchsmith.sources.dates import EARLIEST, source_date
 from torchsmith.sources.download import DOWNLOADS
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.build_paths import Knows, understands
+from torchsmith.verify.checks import Check
+from torchsmith.verify.report import from_json
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A report with checks that failed, one line for each."""
+
+    report: Path
+    failed: tuple[str, ...]
+
+
+def read_proof(step: Step, work: Path) -> Proof | None:
+    """The report of a step that proves something, if it says that something does not hold."""
+    for name in find_outputs(step, work, must=False):
+        if not name.endswith(".json"):
+            continue
+        try:
+            made = from_json((work / name).read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return None
+        failed = tuple(map(_failed_check, made.failed))
+        return Proof(work / name, failed) if failed else None
+    return None
+
+
+def _failed_check(check: Check) -> str:
+    wanted = f", wanted: {check.wanted}" if check.wanted else ""
+    found = check.found or check.detail.strip().rpartition("\n")[2]
+    return f"{check.group}, {check.name}: {found}{wanted}"
+
+
+def origins(steps: Sequence[Step]) -> dict[str, Step]:
+    """The fetch that brought what each step compiles; `steps` are ordered."""
+    needs = closures(steps)
+    found: dict[str, Step] = {}
+    for step in steps:
+        for other in steps:
+            brought = other.kind == "fetch" and other.project == step.project
+            if step.kind == "compile" and brought and other.id in needs[step.id]:
+                found[step.id] = other
+    return found
+
+
+def build_date(step: Step, fetches: Mapping[str, Step], store: Store, work: WorkFolder) -> int:
+    """Seconds since 1970 for SOURCE_DATE_EPOCH.
+
+    Read off the source once and kept by its key: the tree may be gone when the compilation goes on.
+    """
+    fetch = fetches.get(step.id)
+    if fetch is None:
+        return EARLIEST
+    note = store.root / "dates" / fetch.key
+    with contextlib.suppress(OSError, ValueError):
+        return int(note.read_text(encoding="ascii"))
+    entry = store.get(fetch.key, work.path, fetch.variant)
+    if entry is None or not entry.outputs:
+        return EARLIEST
+    date = source_date(entry.folder / OUTPUTS / entry.outputs[0])
+    with room(store.root):
+        write_whole(note, str(date).encode())
+    return date
+
 
 # The first line of a log, by which a download that failed there is understood.
 NO_NETWORK = "this step has no network: what it needs was fetched before it"
@@ -59,9 +117,9 @@ def _engine_is_full() -> DiskFullError:
 
 @contextlib.contextmanager
 def _own_temporary(step: Step, env: dict[str, str]) -> Iterator[None]:
-    """Have a step that runs a project's own code write its temporary files where no other looks.
+    """Give a step that runs a project's own code a temporary folder of its own.
 
-    Not in the work folder, whose name may be too long for the sockets that programs put there.
+    Not in the work folder, whose name may be too long for sockets.
     """
     if step.place.inside or step.kind not in STRANGERS:
         yield
@@ -87,57 +145,46 @@ def usable_entry(step: Step, store: Store, work: Path, project: str) -> Entry | 
     return entry if all(path.exists() for path in made) else None
 
 
+@dataclass
 class Executor:
     """Runs the steps of one run, each when it is told to."""
 
-    def __init__(
-        self,
-        store: Store,
-        work: WorkFolder,
-        recorder: Recorder,
-        base: Mapping[str, str],
-        secrets: frozenset[str],
-        stop: Stop,
-        *,
-        fresh: bool,
-        fetches: Mapping[str, Step],
-        steps: Mapping[str, Step],
-        containers: Containers | None = None,
-    ) -> None:
-        self.store = store
-        self.containers = containers
-        self.work = work
-        self.guard: Guard | None = None
-        # Seconds, by step.
-        self.expected: dict[str, float] = {}
-        self.redactor = Redactor(base.get(name, "") for name in secrets)
-        self._recorder = recorder
-        self._base = base
-        self._secrets = secrets
-        self.stop = stop
-        self._fresh = fresh
-        self._fetches = fetches
-        self._steps = steps
-        self._logs = store.root / "logs" / recorder.run
-        self._told_of_network = False
+    store: Store
+    work: WorkFolder
+    recorder: Recorder
+    base: Mapping[str, str]
+    secrets: frozenset[str]
+    stop: Stop
+    fresh: bool
+    fetches: Mapping[str, Step]
+    steps: Mapping[str, Step]
+    containers: Containers | None = None
+    guard: Guard | None = None
+    # Seconds, by step.
+    expected: dict[str, float] = field(default_factory=dict)
+    _warned_of_network: bool = False
+
+    def __post_init__(self) -> None:
+        self.redactor = Redactor(self.base.get(name, "") for name in self.secrets)
+        self._logs = self.store.root / "logs" / self.recorder.run
 
     def entry(self, step: Step) -> Entry | None:
         """The result of a step, if it is there and can be used here."""
-        return usable_entry(step, self.store, self.work.path, self._base.get("PROJECT", ""))
+        return usable_entry(step, self.store, self.work.path, self.base.get("PROJECT", ""))
 
     def resumes(self, step: Step) -> bool:
         """Whether a compilation goes on in the tree it was stopped in."""
-        return step.kind == "compile" and not self._fresh and self.work.was_started(step)
+        return step.kind == "compile" and not self.fresh and self.work.was_started(step)
 
     def wait(self, lock: Lock, step: Step | None) -> None:
         """Wait for what another torchsmith holds."""
 
         def tell(holder: Holder) -> None:
             if step is not None:
-                self._recorder.note(step, "waiting")
+                self.recorder.note(step, "waiting")
             message = f"waiting for another torchsmith, {holder}"
             name = step.id if step else ""
-            self._recorder.emit(events.Waiting(step=name, pid=holder.pid, message=message))
+            self.recorder.emit(events.Waiting(step=name, pid=holder.pid, message=message))
 
         if not lock.acquire(tell, lambda: self.stop.signal is not None):
             self.heed_stop()
@@ -157,17 +204,17 @@ class Executor:
             self._take_turn(step, own)
 
     def _take_turn(self, step: Step, where: str) -> bool:
-        """Run a step when nobody else does; whether that is settled.
+        """Run a step once nobody else does; return whether that is settled.
 
-        Whoever makes something that works in any place is waited for; what works only in the
-        place it is made for (an environment) is made in each, and several make theirs at once.
+        A result that works in any place is waited for. One that works only where it is made (an
+        environment) is made in each place, by several at once.
         """
         lock = self.store.key_lock(step.key, where)
         with room(self.store.root):
             self.wait(lock, step)
         try:
             if self.entry(step) is not None:
-                self._recorder.cached(step)
+                self.recorder.cached(step)
                 return True
             if not where and self.store.is_bound(step.key):
                 return False
@@ -187,17 +234,7 @@ class Executor:
         with room(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
         self.work.mark_started(step)
-        self._recorder.note(step, "running", log=log)
-        self._recorder.emit(
-            events.StepStarted(
-                step=step.id,
-                title=step.title,
-                kind=step.kind,
-                log=str(log),
-                resumed=resume,
-                network=self._network(step),
-            )
-        )
+        self.recorder.started(step, log, resumed=resume, network=self._network(step))
         outcome = self._run_commands(step, log, resume=resume)
         if outcome.status != 0:
             self._end_badly(step, outcome, log)
@@ -212,7 +249,7 @@ class Executor:
                 self.work.mark_placed(step, entry.outputs)
         self.work.mark_finished(step)
         if (image := made_image(step, self.work.path)) is not None:
-            self._recorder.emit(
+            self.recorder.emit(
                 events.ImageBuilt(
                     step=step.id,
                     name=image.name,
@@ -222,31 +259,21 @@ class Executor:
                 )
             )
         for pushed in pushed_images(step, self.work.path):
-            self._recorder.emit(
+            self.recorder.emit(
                 events.ImagePushed(step=step.id, name=pushed.name, digest=pushed.digest)
             )
-        self._recorder.note(step, "done", log=log, outcome=outcome)
-        self._recorder.emit(
-            events.StepFinished(
-                step=step.id,
-                title=step.title,
-                seconds=outcome.seconds,
-                cpu_seconds=outcome.cpu_seconds,
-                peak_rss=outcome.peak_rss,
-                bytes_stored=size,
-            )
-        )
+        self.recorder.finished(step, log, outcome, size)
 
     def _network(self, step: Step) -> str:
         if not step.offline:
             return "open"
         if step.place.inside or can_be_had():
             return "none"
-        if not self._told_of_network:
-            self._told_of_network = True
-            self._recorder.warn(
-                "this machine lets no program be cut off from the network: what a build downloads "
-                "unasked goes unnoticed (a container, or root, can be)"
+        if not self._warned_of_network:
+            self._warned_of_network = True
+            self.recorder.warn(
+                "programs cannot be cut off from the network here, so unexpected downloads go "
+                "unnoticed; in a container, or as root, they can"
             )
         return "not closed"
 
@@ -258,36 +285,36 @@ class Executor:
         progress = events.Progress(step.id, expected=self.expected.get(step.id))
 
         def on_line(text: str) -> None:
-            self._recorder.emit(events.StepLine(step=step.id, text=text))
+            self.recorder.emit(events.StepLine(step=step.id, text=text))
             # An engine counts its stages as ninja counts files.
             if step.kind != "image" and (made := progress.read(text)) is not None:
-                self._recorder.emit(made)
+                self.recorder.emit(made)
             # A source that is not quite what was asked for is no secret of its log.
             if step.kind == "fetch" and text.startswith("warning: "):
                 message = f"{step.title}: {text.removeprefix('warning: ')}"
-                self._recorder.emit(events.Warned(message=message))
+                self.recorder.emit(events.Warned(message=message))
 
         folder = self.work.path / step.folder
         folder.mkdir(parents=True, exist_ok=True)
         (self.work.path / OWN_HOME).mkdir(parents=True, exist_ok=True)
         compiles = step.kind == "compile"
-        date = build_date(step, self._fetches, self.store, self.work) if compiles else None
+        date = build_date(step, self.fetches, self.store, self.work) if compiles else None
         knows: Knows = understands
-        base = {**self._base, DOWNLOADS: str(self.store.root / "downloads")}
+        base = {**self.base, DOWNLOADS: str(self.store.root / "downloads")}
         if step.place.inside:
             assert self.containers is not None
             base = dict(self.containers.environment)
             knows = self.containers.knows
         if is_attestation(step):
-            base = {**base, HISTORY: history(step, self._steps, self._recorder)}
+            base = {**base, HISTORY: history(step, self.steps, self.recorder)}
         script = self.work.write_script(step, step_script(step))
         env = step_environment(
             step,
             self.work.path,
             base,
-            self._secrets,
+            self.secrets,
             resume=resume,
-            fresh=self._fresh,
+            fresh=self.fresh,
             date=date,
             knows=knows,
         )
@@ -319,7 +346,7 @@ class Executor:
             yield None
             return
         assert self.containers is not None
-        image = made_image(self._steps[step.place.base], self.work.path)
+        image = made_image(self.steps[step.place.base], self.work.path)
         if image is None:
             raise HostError(
                 f"the image {step.place.image} is gone", "Run the same command again: it is made."
@@ -342,11 +369,11 @@ class Executor:
 
     def _end_badly(self, step: Step, outcome: Outcome, log: Path) -> None:
         if outcome.stopped:
-            self._recorder.note(step, "interrupted", log=log, outcome=outcome)
-            self._recorder.emit(events.StepInterrupted(step=step.id, title=step.title))
+            self.recorder.interrupted(step, log, outcome)
             self.heed_stop()
         if step.expects is not None and (proof := read_proof(step, self.work.path)) is not None:
-            raise self._disproved(step, proof, log, outcome)
+            disproved = ProofFailed(step.id, step.title, proof.failed, str(proof.report), str(log))
+            raise self.recorder.failed(step, disproved, outcome)
         reason = describe_exit(outcome.status)
         unstarted = explain_start(outcome.status, log) if outcome.lost else ""
         if outcome.lost:
@@ -372,25 +399,18 @@ class Executor:
         raise failure
 
     def _failure(self, step: Step, reason: str, log: Path, outcome: Outcome) -> StepFailed:
-        excerpt = explain_log(log)
-        return self._told(step, StepFailed(step.id, step.title, reason, excerpt, str(log)), outcome)
+        failure = StepFailed(step.id, step.title, reason, explain_log(log), str(log))
+        return self.recorder.failed(step, failure, outcome)
 
-    def _disproved(self, step: Step, proof: Proof, log: Path, outcome: Outcome) -> StepFailed:
-        failure = ProofFailed(step.id, step.title, proof.failed, str(proof.report), str(log))
-        return self._told(step, failure, outcome)
 
-    def _told(self, step: Step, failure: StepFailed, outcome: Outcome) -> StepFailed:
-        log = Path(failure.log)
-        with contextlib.suppress(*UNTELLABLE):
-            error = "\n".join((failure.message, *failure.excerpt))
-            self._recorder.note(step, "failed", log=log, error=error, outcome=outcome)
-            self._recorder.emit(
-                events.StepFailed(
-                    step=step.id,
-                    title=step.title,
-                    reason=failure.reason,
-                    excerpt=failure.excerpt,
-                    log=failure.log,
-                )
-            )
-        return failure
+def history(step: Step, steps: Mapping[str, Step], recorder: Recorder) -> str:
+    """The steps a step needs: their keys, and when each was last done, as JSON."""
+    made = {need: _made(steps[need], recorder) for need in step.needs}
+    return msgspec.json.encode(History(recorder.run, made)).decode()
+
+
+def _made(step: Step, recorder: Recorder) -> Made:
+    done = recorder.done(step)
+    if done is None:
+        return Made(step.key)
+    return Made(step.key, done.run, done.started, done.ended, recorder.network(done))

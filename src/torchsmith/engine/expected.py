@@ -22,11 +22,7 @@ _TAIL = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What earlier runs tell of a step, newest first.
-
-    `same` are its runs with the same key, whose work this one repeats; `like` those of the same
-    name in the same plan, whose inputs were others.
-    """
+    """Earlier runs of a step, newest first: with the `same` key, and `like` it in the same plan."""
 
     same: Sequence[StepRecord] = ()
     like: Sequence[StepRecord] = ()
@@ -40,10 +36,7 @@ def known_of(journal: Journal, plan: str, step: Step, but: str = "") -> Known:
 
 
 def expectation(step: Step, cores: int, known: Known, share: float = 1.0) -> StepExpectation:
-    """One step's expected time: as it took before, or as the facts estimate.
-
-    `share` is how much of it is still to be done, of a compilation that was stopped.
-    """
+    """A step's expected time, as it took before or as the facts estimate; `share` is left to do."""
     for records, basis in ((known.same, "as it took before"), (known.like, "as one like it took")):
         for record in records:
             seconds = _took(record)
@@ -108,8 +101,8 @@ def _resumed(record: StepRecord, same: Iterable[StepRecord]) -> bool:
 def share_left(same: Sequence[StepRecord]) -> float:
     """The share of a stopped compilation that is left, by the logs of its attempts.
 
-    Ninja counts from one in every attempt, and only what that one has to do: the first total is
-    the whole, and the last attempt's rest is what is left.
+    Ninja counts only what an attempt has to do: the first total is the whole, the last rest is what
+    is left.
     """
     whole = 0
     rest: int | None = None
@@ -125,7 +118,7 @@ def share_left(same: Sequence[StepRecord]) -> float:
 
 
 def last_count(log: Path) -> tuple[int, int] | None:
-    """How many files of a compilation are done, and of how many, by the end of its log."""
+    """The count of done files and of all files of a compilation, from the end of its log."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)

@@ -53,14 +53,14 @@ def explain(lines: Iterable[str]) -> tuple[str, ...]:
         if len(found) >= _MOST_LINES:
             continue
         # pip indents what the programs it calls say.
-        said = line.lstrip()
-        if _CAUSE.search(said) and not _ECHO.match(said):
+        text = line.lstrip()
+        if _CAUSE.search(text) and not _ECHO.match(text):
             if not found:
                 found += [item for item in before if _is_position(item)]
             found.append(line)
             wanted = _CONTEXT
         elif wanted:
-            if _ECHO.match(said):
+            if _ECHO.match(text):
                 wanted = 0
                 continue
             found.append(line)
@@ -71,8 +71,8 @@ def explain(lines: Iterable[str]) -> tuple[str, ...]:
 
 def _is_position(line: str) -> bool:
     """Whether a compiler says where it was: `x.cpp: In function ‘int main()’:`."""
-    said = line.lstrip()
-    return said.startswith("In file included") or (said.endswith(":") and ": In " in said)
+    text = line.lstrip()
+    return text.startswith("In file included") or (text.endswith(":") and ": In " in text)
 
 
 def _ending(tail: list[str]) -> tuple[str, ...]:

@@ -22,15 +22,14 @@ from torchsmith.engine.compile_log import CompileLog
 from torchsmith.engine.disk import room
 from torchsmith.engine.failure import describe_exit, explain_log
 from torchsmith.engine.job_log import JobLog
-from torchsmith.engine.journal import RunStatus
 from torchsmith.engine.journals import journal_of, own_file
 from torchsmith.engine.process import Guard, Outcome, Stop, run_script
 from torchsmith.engine.recorder import Recorder
-from torchsmith.engine.secrets import Redactor
 from torchsmith.engine.store import Store
 from torchsmith.errors import HostError, InterruptedRunError, StepFailed, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.plan.models import Step
+from torchsmith.redact import Redactor
 from torchsmith.secret_names import is_secret_name
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
 from torchsmith.toolchain.compiler_hook import compiler_hook
@@ -64,10 +63,7 @@ def guard(
     on_event: events.OnEvent = lambda _: None,
     on_memory: Callable[[MemoryEvent], None] = lambda _: None,
 ) -> None:
-    """Run a command, its compilers held to a memory budget.
-
-    Raises StepFailed, with the command's own exit code, if it ends badly.
-    """
+    """Run a command, its compilers held to a memory budget; StepFailed has its exit code."""
     _ensure_program(command)
     store.ensure_ours()
     redactor = Redactor(value for name, value in os.environ.items() if is_secret_name(name))
@@ -87,35 +83,17 @@ def guard(
             each_of(compiles.heed, with_cache_report(cache, on_event)), JobLog(logs).heed
         )
         recorder = Recorder(journal, run, heard)
-        seconds = 0.0
-        status: RunStatus = "failed"
-        error = ""
-        try:
-            with (
-                stop.on_signals(),
-                _governed(store, cache, jobs, memory, each_of(compiles.add, on_memory)) as guarded,
-            ):
-                recorder.emit(
-                    events.RunStarted(
-                        run=run, plan=title, work=str(Path.cwd()), total=1, to_run=(_STEP,)
-                    )
-                )
-                outcome = _run(command, step, folder, guarded, recorder, redactor, stop)
-                seconds = outcome.seconds
-            status = "done"
-        except InterruptedRunError as interruption:
-            status, error = "interrupted", interruption.message
-            raise
-        except BaseException as failure:
-            error = redactor.text(str(failure) or type(failure).__name__)
-            raise
-        finally:
-            journal.end(run, status, error)
+        with (
+            recorder.until_end(redactor.text),
+            stop.on_signals(),
+            _governed(store, cache, jobs, memory, each_of(compiles.add, on_memory)) as guarded,
+        ):
             recorder.emit(
-                events.RunFinished(
-                    run=run, status=status, seconds=seconds, artifacts=(), error=error
+                events.RunStarted(
+                    run=run, plan=title, work=str(Path.cwd()), total=1, to_run=(_STEP,)
                 )
             )
+            _run(command, step, folder, guarded, recorder, redactor, stop)
 
 
 def preview(store: Store, jobs: int | None = None, memory: int | None = None) -> Guarded:
@@ -162,9 +140,9 @@ def _governed(
             budget=memory, cores=cores, book=book, roots=[Path.cwd()], listener=listener
         ) as governor,
     ):
-        told = governor.environment()
+        variables = governor.environment()
         own = {
-            "TORCHSMITH_GOVERNOR": told["TORCHSMITH_GOVERNOR"],
+            "TORCHSMITH_GOVERNOR": variables["TORCHSMITH_GOVERNOR"],
             "TORCHSMITH_CORES": str(cores),
             **hook,
             **(cache.environment or {}),
@@ -173,7 +151,7 @@ def _governed(
         }
         if not os.environ.get("MAKEFLAGS"):
             # Ninja shares slots so. Who starts make without -j means one job at a time.
-            own |= dict.fromkeys(["MAKEFLAGS", "TORCHSMITH_NINJA_ONLY"], told["MAKEFLAGS"])
+            own |= dict.fromkeys(["MAKEFLAGS", "TORCHSMITH_NINJA_ONLY"], variables["MAKEFLAGS"])
         if not os.environ.get("MAX_JOBS"):
             # Some projects' setups guess one from the memory, and guess low.
             own["MAX_JOBS"] = str(cores)
@@ -188,14 +166,9 @@ def _run(
     recorder: Recorder,
     redactor: Redactor,
     stop: Stop,
-) -> Outcome:
+) -> None:
     log = folder / f"{_STEP}.log"
-    recorder.note(step, "running", log=log)
-    recorder.emit(
-        events.StepStarted(
-            step=_STEP, title=step.title, kind=step.kind, log=str(log), resumed=False
-        )
-    )
+    recorder.started(step, log)
     progress = events.Progress(_STEP)
 
     def on_line(text: str) -> None:
@@ -223,24 +196,12 @@ def _run(
     if found := stray.found:
         recorder.warn(_told_of_stray(found, redactor))
     if outcome.stopped:
-        recorder.note(step, "interrupted", log=log, outcome=outcome)
-        recorder.emit(events.StepInterrupted(step=_STEP, title=step.title))
+        recorder.interrupted(step, log, outcome)
         assert stop.signal is not None
         raise InterruptedRunError(stop.signal)
     if outcome.status:
         raise _failure(step, outcome, log, recorder)
-    recorder.note(step, "done", log=log, outcome=outcome)
-    recorder.emit(
-        events.StepFinished(
-            step=_STEP,
-            title=step.title,
-            seconds=outcome.seconds,
-            cpu_seconds=outcome.cpu_seconds,
-            peak_rss=outcome.peak_rss,
-            bytes_stored=0,
-        )
-    )
-    return outcome
+    recorder.finished(step, log, outcome)
 
 
 def _told_of_stray(found: Sequence[str], redactor: Redactor) -> str:
@@ -253,15 +214,8 @@ def _told_of_stray(found: Sequence[str], redactor: Redactor) -> str:
 
 
 def _failure(step: Step, outcome: Outcome, log: Path, recorder: Recorder) -> StepFailed:
-    reason, excerpt = describe_exit(outcome.status), explain_log(log)
-    failure = StepFailed(step.id, step.title, reason, excerpt, str(log))
+    reason = describe_exit(outcome.status)
+    failure = StepFailed(step.id, step.title, reason, explain_log(log), str(log))
     failure.exit_code = outcome.status if outcome.status > 0 else 128 - outcome.status
     failure.hint = "Mend the cause, then run the same command again."
-    error = "\n".join((failure.message, *excerpt))
-    recorder.note(step, "failed", log=log, error=error, outcome=outcome)
-    recorder.emit(
-        events.StepFailed(
-            step=step.id, title=step.title, reason=reason, excerpt=excerpt, log=str(log)
-        )
-    )
-    return failure
+    return recorder.failed(step, failure, outcome)

@@ -56,10 +56,10 @@ def main(script: str, folder: str) -> int:
     _end_all()
     _reap_rest()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    told = {"cpu": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss * 1024}
+    outcome = {"cpu": used.ru_utime + used.ru_stime, "peak": used.ru_maxrss * 1024}
     part = os.path.join(folder, "outcome.part")  # noqa: PTH118
     with open(part, "w", encoding="utf-8") as file:  # noqa: PTH123
-        json.dump(told, file)
+        json.dump(outcome, file)
     os.replace(part, os.path.join(folder, "outcome"))  # noqa: PTH105, PTH118
     return status
 

@@ -29,11 +29,10 @@ _HEADERS = 500
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A command of a build, or a name for others, which takes no time.
+    """A command that ninja ran, or a name for others.
 
-    `key` is what `job_of` gives for its compiles. It compiles, or makes, so many `files`, `file`
-    the first. `seconds` are 0 if this run did not run it; `after` are the jobs it waits for, by
-    their place in the list.
+    `key` is what `job_of` gives for its compiles; `file` is the first of its `files`; `seconds` is
+    0 if this run did not run it; `after` are indexes of the jobs it waits for.
     """
 
     key: str
@@ -55,10 +54,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class BuildFolder(msgspec.Struct, frozen=True):
-    """The jobs of a build folder, and the headers that were most of the text they read.
-
-    `compiles` is how many jobs told what they read, `text` the bytes of all of it.
-    """
+    """The jobs of a build folder, and its largest headers; `compiles` of them read `text` bytes."""
 
     folder: str
     jobs: tuple[Job, ...]

@@ -19,7 +19,7 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -114,12 +114,9 @@ _STEP: Row = {
 
 def _step_record(found: sqlite3.Row, *, gone: bool) -> StepRecord:
     row: Row = {**_STEP, **dict(found)}
-    status = row["status"]
-    if gone and status in ("running", "waiting"):
-        status = "interrupted"
-    first = (row["run"], row["step"], row["key"], row["title"], status)
-    times = (row["started"], row["ended"], row["cpu_seconds"], row["peak_rss"])
-    return StepRecord(*first, *times, row["log"], row["error"])
+    record = StepRecord(**{name: row[name] for name in StepRecord.__slots__})
+    lost = gone and record.status in ("running", "waiting")
+    return replace(record, status="interrupted") if lost else record
 
 
 class Journal:
@@ -143,15 +140,8 @@ class Journal:
                 "INSERT INTO runs (id, plan, recipe, host, torchsmith, started, status, node, pid,"
                 " born) VALUES (?, ?, ?, ?, ?, ?, 'running', ?, ?, ?)",
                 (
-                    run,
-                    plan,
-                    recipe,
-                    host,
-                    __version__,
-                    time.time(),
-                    platform.node(),
-                    pid,
-                    born(pid),
+                    *(run, plan, recipe, host, __version__, time.time()),
+                    *(platform.node(), pid, born(pid)),
                 ),
             )
         return run
@@ -231,10 +221,8 @@ class Journal:
 
     def _run(self, found: sqlite3.Row) -> RunRecord:
         row: Row = {**_RUN, **dict(found)}
-        status = "interrupted" if self._left(row, row["status"]) else row["status"]
-        times = (row["started"], row["ended"])
-        about = (row["plan"], row["recipe"], row["host"], row["torchsmith"])
-        return RunRecord(row["id"], *about, *times, status, row["error"])
+        record = RunRecord(**{name: row[name] for name in RunRecord.__slots__})
+        return replace(record, status="interrupted") if self._left(row, record.status) else record
 
     def stop(self, run: str) -> None:
         """Ask a run of this machine to stop, as Ctrl-C does."""

@@ -1,7 +1,11 @@
-"""The journals of the hosts that build into one store, read as one.
+"""Several hosts that build into one store: their journals, read as one.
 
 journal.db           of the time before the store was shared
 journals/HOST.db     one for each host; only that host writes to it
+
+Whether several hosts build into a store cannot be seen from one of them: the file server has as a
+disk of its own what is a network folder for the others. So a person says it, and the store
+remembers.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from torchsmith.engine.disk import room, write_whole
 from torchsmith.engine.journal import Journal, Row, RunRecord, StepRecord
-from torchsmith.engine.store import Store
+from torchsmith.engine.store import SHARED, Store
 from torchsmith.errors import UsageError
 from torchsmith.temporary import temporary_folder
 
@@ -100,10 +105,9 @@ class SharedJournal(Journal):
 
     @contextlib.contextmanager
     def _as_it_was(self, path: Path) -> Iterator[Journal]:
-        """A journal whose host died writing, as it was before that: taken back in a copy.
+        """A copy of a journal whose host died writing, rolled back to before.
 
-        In the file itself that is for the host to do when it is back: whether it has died is more
-        than a reader knows.
+        The file itself is for that host to mend: a reader cannot know that it is dead.
         """
         with temporary_folder("journal") as folder:
             for name in (f"{path.name}-journal", path.name):
@@ -162,3 +166,34 @@ class _Foreign(Journal):
 
 def _joined(mine: list[T], others: Iterable[list[T]]) -> list[T]:
     return [*mine, *(item for found in others for item in found)]
+
+
+# The journals of what was built, and of the jobs that were submitted.
+_DATABASES = (ONE_HOST, "jobs.db")
+
+
+def share(store: Store) -> Store:
+    """Mark a store as one that several hosts build into."""
+    if store.shared:
+        return store
+    with room(store.root):
+        store.root.mkdir(parents=True, exist_ok=True)
+        for name in _DATABASES:
+            if (store.root / name).exists():
+                _leave_write_ahead(store.root / name)
+        write_whole(store.root / SHARED, b"Several hosts build into this store.\n")
+    return Store(store.root)
+
+
+def _leave_write_ahead(path: Path) -> None:
+    """Other hosts cannot read a write-ahead log; leaving it needs the file for oneself."""
+    with contextlib.closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as file:
+        try:
+            mode = file.execute("PRAGMA journal_mode = DELETE").fetchone()[0]
+        except sqlite3.OperationalError:
+            mode = "locked"
+    if mode != "delete":
+        raise UsageError(
+            f"{path} is in use by a torchsmith on this machine",
+            "Share the store when that one is over.",
+        )

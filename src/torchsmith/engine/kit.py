@@ -15,7 +15,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -33,6 +32,7 @@ from torchsmith.engine.trees import remove
 from torchsmith.errors import HostError
 from torchsmith.host.probe import ask
 from torchsmith.package.patchelf import change, patchelf_program
+from torchsmith.programs import call
 
 # To be raised when a kit is laid out in another way.
 _FORM = 3
@@ -108,7 +108,7 @@ def _interpreter() -> Path:
 def _mark() -> str:
     """What the kit is made of, as a short name."""
     interpreter = _interpreter()
-    told = {
+    parts = {
         "form": _FORM,
         "python": [str(interpreter), interpreter.stat().st_mtime_ns, sys.version],
         "packages": sorted(f"{item.name}=={item.version}" for item in _distributions()),
@@ -117,7 +117,7 @@ def _mark() -> str:
             for file in _sources(_package())
         ),
     }
-    return sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _sources(folder: Path) -> Iterator[Path]:
@@ -212,14 +212,9 @@ def _copy_libraries(programs: list[Path], into: Path) -> str:
     """Copy what programs load from this system; the name of the loader among it."""
     loader = ""
     for start in range(0, len(programs), 100):
-        done = subprocess.run(
-            ["ldd", *map(str, programs[start : start + 100])],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-        )
-        for name in dict.fromkeys(_LIBRARY.findall(done.stdout)):
+        some = programs[start : start + 100]
+        listed = call(["ldd", *some], env={**os.environ, "LC_ALL": "C"}).out
+        for name in dict.fromkeys(_LIBRARY.findall(listed)):
             file = Path(name)
             # What a wheel brings along lies beside what loads it.
             if into.parent.parent in file.parents:
@@ -231,7 +226,6 @@ def _copy_libraries(programs: list[Path], into: Path) -> str:
                 (into / file.name).chmod(0o755)
     if not loader:
         raise HostError(
-            f"{_interpreter()} cannot be taken into a container: it names no loader",
-            _HINT,
+            f"{_interpreter()} cannot be copied into a container: it names no loader", _HINT
         )
     return loader

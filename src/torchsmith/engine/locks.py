@@ -1,21 +1,28 @@
-"""Locks between processes: `flock` on a file, so a lock dies with its holder.
+"""Locks between processes, and between hosts that share a folder.
 
-A lock's file goes away when it is released. Whoever waited for it then holds a lock on a file
-nobody else can find, which is why the file is looked at again once the lock is held.
+A lock is a `flock` on a file, so it dies with its holder. The file goes away when the lock is
+released. Whoever waited for it then holds a lock on a file nobody else can find, so the file is
+looked at again once the lock is held.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import fcntl
+import json
 import os
+import platform
 import stat
+import threading
 import time
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from torchsmith.engine.disk import write_whole
 from torchsmith.owners import make_folder
 
 
@@ -71,10 +78,7 @@ class Lock:
             os.close(descriptor)
 
     def _open(self) -> int | None:
-        """Open the lock's file; None if something else lay in its place, which is gone now.
-
-        A link, or a second name of another file, would have that file overwritten.
-        """
+        """Open the lock's file; None if it was a link or a second name, which is removed."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             descriptor = os.open(self.path, flags, 0o644)
@@ -97,13 +101,13 @@ class Lock:
         stopped: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Wait for the lock; `on_wait` hears once whose it is. False when told to stop."""
-        told = False
+        reported = False
         while not self.try_acquire():
             if stopped():
                 return False
-            if not told and on_wait is not None:
+            if not reported and on_wait is not None:
                 on_wait(self.holder())
-                told = True
+                reported = True
             time.sleep(self.poll)
         return True
 
@@ -134,3 +138,226 @@ class Lock:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+BEAT_S = 5.0
+# So many looks, a beat or more apart, at a count that stands still. Looks and not seconds: while
+# the file server is away nobody counts, and nobody looks either.
+_LOOKS = 4
+_POLL_S = 0.5
+
+
+def boot() -> str:
+    """The run of the kernel we are on: two containers of one host share it, two hosts do not."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"{platform.node()}-{uuid.getnode():x}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a lease says: which process holds it, and where that shows that it lives."""
+
+    host: str
+    pid: int
+    boot: str
+    pulse: str
+    number: str
+
+
+class Pulse:
+    """The sign of life of this process, and the leases that rest on it."""
+
+    def __init__(self, folder: Path, beat: float = BEAT_S) -> None:
+        self.folder = folder
+        self.beat = beat
+        self.boot = boot()
+        self.name = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self.on_lost: Callable[[Path], None] = lambda _: None
+        self._held: dict[Path, Lease] = {}
+        self._turn = threading.Lock()
+        self._stop = threading.Event()
+        self._count = 0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file that is counted up in."""
+        return self.folder / self.name
+
+    def hold(self, lease: Lease) -> None:
+        """Count for a lease from now on."""
+        with self._turn:
+            self._held[lease.path] = lease
+
+    def let_go(self, lease: Lease) -> None:
+        """A lease is no longer held."""
+        with self._turn:
+            self._held.pop(lease.path, None)
+
+    def start(self) -> None:
+        """Start counting, before the first lease names us."""
+        with self._turn:
+            if self._thread is not None:
+                return
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write()
+            atexit.register(self.stop)
+            self._thread = threading.Thread(target=self._go, name="pulse", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End in good order."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    def _write(self) -> None:
+        # Opened each time: closing a file is what makes its content seen from other hosts. As
+        # many bytes as before, which a full disk still takes.
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.pwrite(descriptor, f"{self._count:012}".encode(), 0)
+        finally:
+            os.close(descriptor)
+
+    def _go(self) -> None:
+        while not self._stop.wait(self.beat):
+            self._count += 1
+            with contextlib.suppress(OSError):
+                self._write()
+            with self._turn:
+                leases = list(self._held.values())
+            for lease in leases:
+                if lease.is_lost():
+                    self.let_go(lease)
+                    self.on_lost(lease.path)
+
+
+class Lease(Lock):
+    """A lock that holds between hosts: a lease beside the `flock`.
+
+    `flock` holds between hosts on some filesystems (NFSv4, CephFS) and not on others (BeeGFS,
+    Lustre without its option, NFS with `local_lock`), and no program can tell which. So a holder
+    also leaves a file that names it, made by link(2), which is atomic everywhere, and shows that
+    it lives by counting up in a file of its own. A holder of another host whose count stands
+    still has died: its lock is taken over. Counts are compared, never clocks, since hosts
+    disagree on the time.
+
+    A holder that was only cut off finds another's name in its lease when it is back, and stops. If
+    both worked for a moment, the store is unharmed: results appear whole, under the same key.
+    """
+
+    poll = _POLL_S
+
+    def __init__(self, path: Path, pulse: Pulse) -> None:
+        super().__init__(path)
+        self._pulse = pulse
+        self._file = path.with_name(f"{path.name}.lease")
+        self._mine: _Claim | None = None
+        self._looked: tuple[_Claim, str, float, int] | None = None
+
+    def try_acquire(self) -> bool:
+        """Take the lock if nobody on any host has it."""
+        last, chain = self._chain()
+        if last is not None and self._lives(last):
+            return False
+        if not super().try_acquire():
+            return False
+        try:
+            taken = self._claim(chain[-1])
+        except BaseException:
+            super().release()
+            raise
+        if not taken:
+            super().release()
+        return taken
+
+    def holder(self) -> Holder:
+        """Who has it."""
+        last, _ = self._chain()
+        return super().holder() if last is None else Holder(last.pid, last.host)
+
+    def release(self) -> None:
+        """Let go of both; a lease that another host took over is left to it."""
+        if self._mine is not None:
+            self._pulse.let_go(self)
+            last, chain = self._chain()
+            if last == self._mine:
+                # The first name goes first: what is left then leads to nobody.
+                for path in chain:
+                    path.unlink(missing_ok=True)
+            self._mine = None
+        super().release()
+
+    def is_lost(self) -> bool:
+        """Whether another took us for dead."""
+        return self._mine is not None and self._chain()[0] != self._mine
+
+    def _chain(self) -> tuple[_Claim | None, list[Path]]:
+        """Who has the lease, and the files that lead there, with the next holder's name behind.
+
+        A dead holder's name stays; its successor's is in a file called after it, which one alone
+        can make.
+        """
+        path, last = self._file, None
+        chain = [path]
+        while (claim := _read(path)) is not None:
+            last = claim
+            path = self._file.with_name(f"{self._file.name}.{claim.number}")
+            chain.append(path)
+        return last, chain
+
+    def _lives(self, claim: _Claim) -> bool:
+        """Whether a holder on another host counts on; here the `flock` knows better."""
+        if claim.boot == self._pulse.boot:
+            return False
+        try:
+            count = (self._pulse.folder / claim.pulse).read_text()
+        except (FileNotFoundError, IsADirectoryError):
+            # It ended and took its sign of life with it.
+            return False
+        except OSError:
+            return True
+        now = time.monotonic()
+        if self._looked is None or self._looked[:2] != (claim, count):
+            self._looked = (claim, count, now, 0)
+            return True
+        _, _, before, looks = self._looked
+        if now - before >= self._pulse.beat:
+            looks += 1
+            self._looked = (claim, count, now, looks)
+        return looks < _LOOKS
+
+    def _claim(self, path: Path) -> bool:
+        """Leave our name in a file, if nobody else does so first."""
+        pulse = self._pulse
+        pulse.start()
+        mine = _Claim(platform.node(), os.getpid(), pulse.boot, pulse.name, uuid.uuid4().hex)
+        draft = self._file.with_name(f".{self._file.name}.{mine.number}")
+        write_whole(draft, json.dumps(asdict(mine)).encode())
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+            # NFS may have done it and lost the answer: the count of names tells.
+            if draft.stat().st_nlink != 2:
+                return False
+        finally:
+            draft.unlink(missing_ok=True)
+        self._mine = mine
+        pulse.hold(self)
+        return True
+
+
+def _read(path: Path) -> _Claim | None:
+    try:
+        return _Claim(**json.loads(path.read_bytes()))
+    except OSError:
+        return None
+    except (ValueError, TypeError):
+        # Nobody's: it appears whole, so a disk has lost it.
+        return _Claim("", 0, "", "", "unreadable")

@@ -36,7 +36,7 @@ class PushedImage(Struct, frozen=True):
 
 
 def note(record: Path, images: MadeImage | tuple[PushedImage, ...]) -> None:
-    """Leave word of images in a file that is whole or not there."""
+    """Note images in a file that is whole or not there."""
     with room(record.parent):
         write_whole(record, msgspec.json.encode(images))
 

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,10 +21,65 @@ from pathlib import Path
 
 from torchsmith.engine.kit import Kit, make_kit
 from torchsmith.engine.made_images import MadeImage
-from torchsmith.engine.reach import certificates, passed, pip_settings
 from torchsmith.errors import HostError
 from torchsmith.host.probe import ask
 from torchsmith.toolchain.build_paths import Knows, understands
+
+# Of the caller's variables those that say how the network is reached.
+_PASSED = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "all_proxy")
+_PASSED_GROUPS = ("PIP_", "UV_")
+_CERTIFICATES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+)
+# Of pip's settings those that say how an index is reached.
+_INDEXES = ("index-url", "extra-index-url", "find-links")
+_WAYS = ("trusted-host", "proxy", "default-timeout", "timeout", "retries")
+
+
+def passed(caller: Mapping[str, str]) -> dict[str, str]:
+    """The caller's variables that a program needs to reach what the caller reaches."""
+    return {
+        name: value
+        for name, value in caller.items()
+        if name.lower() in _PASSED or name.startswith(_PASSED_GROUPS) or name == "DEBIAN_MIRROR"
+    }
+
+
+def certificates() -> Path | None:
+    """The file with the authorities this machine trusts."""
+    return next((Path(name) for name in _CERTIFICATES if os.access(name, os.R_OK)), None)
+
+
+def pip_settings(caller: Mapping[str, str]) -> dict[str, str]:
+    """This machine's settings of pip, as variables."""
+    answer = ask([sys.executable, "-P", "-m", "pip", "config", "list"], dict(caller), timeout=30)
+    found: dict[str, str] = {}
+    for line in answer.out.splitlines() if answer and answer.code == 0 else ():
+        key, _, text = line.partition("=")
+        section, _, option = key.rpartition(".")
+        if section in ("global", "install", "download", "wheel"):
+            # Of several values pip writes one a line, and reads them with spaces between.
+            value = " ".join(text.strip("'\"").replace("\\n", "\n").split())
+            found[f"PIP_{option.upper().replace('-', '_')}"] = value
+    return found
+
+
+def pip_conf(caller: Mapping[str, str], trusted: str) -> str:
+    """A pip.conf for where none of this machine's folders are seen; `trusted` is a file there."""
+    settings = {**pip_settings(caller), **caller}
+    lines = ["[global]"]
+    for option in (*_INDEXES, *_WAYS):
+        words = settings.get(f"PIP_{option.upper().replace('-', '_')}", "").split()
+        if option in _INDEXES:
+            words = [word for word in words if word.startswith(("http://", "https://"))]
+        if words:
+            lines.append(f"{option} = {' '.join(words)}")
+    if trusted:
+        lines.append(f"cert = {trusted}")
+    return "\n".join([*lines, ""])
+
 
 _TRUST = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 # Exit codes by which podman and docker say that they could not start anything.
@@ -35,9 +91,9 @@ _ITS_WORDS = ("Error: ", "docker: ", "podman: ", "error during connect")
 class Containers:
     """What the containers of a run have in common.
 
-    `environment` is what steps are told, `caller` what the container tool is; `folders` are seen
-    under their own names, `readable` likewise but not written to. `knows` says whether the
-    compilers in there understand an option.
+    `environment` is for the steps, `caller` for the container tool. `folders` keep their names
+    inside, `readable` ones too but read-only. `knows`: whether the compilers inside understand an
+    option.
     """
 
     store: Path
@@ -70,10 +126,7 @@ class Vessel:
         return self.folder / "alive"
 
     def close(self, *, remove: bool = False) -> None:
-        """End whatever still runs in it, and wait until it has.
-
-        `remove` it where what should have done so was killed.
-        """
+        """End what still runs in it and wait; `remove` it where its own program was killed."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
@@ -85,8 +138,8 @@ class Vessel:
     def used(self) -> tuple[float, int] | None:
         """CPU seconds and the largest process; None if it was ended before it could say."""
         try:
-            told = json.loads((self.folder / "outcome").read_text())
-            return float(told["cpu"]), int(told["peak"])
+            outcome = json.loads((self.folder / "outcome").read_text())
+            return float(outcome["cpu"]), int(outcome["peak"])
         except (OSError, ValueError, KeyError):
             return None
 
@@ -104,10 +157,9 @@ def in_container(
     keys: Path | None = None,
     network: bool = True,
 ) -> Iterator[Vessel]:
-    """A container that runs a script once it is started; gone when this is left.
+    """A container that runs a script once started; gone when this is left.
 
-    `keys` is the folder of this machine's signing keys, for what signs. Without `network` it
-    reaches nobody.
+    `keys` is the folder of signing keys, for steps that sign. Without `network` it reaches nobody.
     """
     program = shutil.which(image.engine, path=containers.caller.get("PATH"))
     if program is None:

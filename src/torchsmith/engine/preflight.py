@@ -1,4 +1,4 @@
-"""What is looked at before a long run begins: nobody should wait hours for a missing header."""
+"""Checks before a long run, so that nobody waits hours for a missing header."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ def _missing(resolution: Resolution, item: FormatChoice) -> str:
 
 
 def ensure_formats(resolutions: Iterable[Resolution], install: Install) -> None:
-    """Have what the formats asked for are built with.
-
-    `install` is given the packages that hold what is missing, and may raise.
-    """
+    """Have what the formats are built with; `install` gets the missing packages and may raise."""
     wanted = [
         (resolution, companion.package, item)
         for resolution in resolutions
@@ -49,10 +46,7 @@ def ensure_formats(resolutions: Iterable[Resolution], install: Install) -> None:
 
 
 def ensure_programs(plan: Plan, install: Install) -> bool:
-    """Have the programs a plan is built with here; whether any had to be installed.
-
-    `install` is given the packages that hold those that are missing, and may raise.
-    """
+    """Have the programs a plan needs; return whether `install` got any missing packages."""
     lacking = [
         package
         for resolution in plan.variants
@@ -117,10 +111,7 @@ def emulated(registered: Path = Path("/proc/sys/fs/binfmt_misc")) -> frozenset[s
 
 
 def lacks_cache(plan: Plan) -> bool:
-    """Whether one release is built several times here, and nothing keeps what they share.
-
-    All of torch but its bindings is the same for every Python.
-    """
+    """Whether several Pythons' torch of one release, nearly the same, is built without a cache."""
     compiled = {
         step.variant for step in plan.steps if step.kind == "compile" and step.project == "torch"
     }

@@ -1,9 +1,8 @@
 """Running one script: its own session, its output to a log, its end in good order.
 
 A script's processes are in a session of their own, so a Ctrl-C at the terminal reaches them
-through us only, and in order. The other side of that is that they would outlive us: a guard, a
-small bash that holds the work folder's lock, ends them when we are killed, and only then lets
-the folder go.
+through us only, and in order. They would therefore outlive us: a guard, a small bash that holds
+the work folder's lock, ends them when we are killed, and only then lets the folder go.
 """
 
 from __future__ import annotations
@@ -15,15 +14,35 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.engine.disk import room
 from torchsmith.engine.places import Vessel
-from torchsmith.engine.secrets import LineReader, Redactor
-from torchsmith.engine.signals import hearing
+from torchsmith.errors import InterruptedRunError
+from torchsmith.redact import LineReader, Redactor
 from torchsmith.toolchain.processes import session_members
+
+
+@contextlib.contextmanager
+def hearing(signals: Iterable[signal.Signals], heard: Callable[[int], None]) -> Iterator[None]:
+    """Have a function called for each of these signals, for as long as this lasts."""
+    if threading.current_thread() is not threading.main_thread():
+        # Python lets only the main thread listen.
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in signals}
+    try:
+        for number, handler in before.items():
+            # `nohup` and a shell's `&` have signals ignored, and mean it.
+            if handler != signal.SIG_IGN:
+                signal.signal(number, lambda number, _: heard(number))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 GRACE_S = 10.0
 _POLL_S = 0.1
@@ -62,7 +81,7 @@ done
 
 
 class Stop:
-    """A wish to stop, made once; made twice, it allows no grace."""
+    """A request to stop; a second one allows no grace."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -75,7 +94,7 @@ class Stop:
 
     @contextlib.contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Take Ctrl-C and SIGTERM as the wish to stop, for as long as this lasts."""
+        """Take Ctrl-C, SIGTERM and SIGHUP as requests to stop, for as long as this lasts."""
         with hearing(_STOPPING, self.request):
             yield
 
@@ -91,7 +110,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
         self._turn = threading.Lock()
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with self._turn:
             if self._process is None:
                 self._process = subprocess.Popen(
@@ -111,23 +130,23 @@ class Guard:
     def over(self, group: int, vessel: Vessel | None = None) -> Iterator[None]:
         """Watch over a process group, and over the container that it started."""
         about = f"{Path(vessel.tool).name} {vessel.name} {vessel.alive}" if vessel else "- -"
-        self._say(f"+ {group} {about}\n")
+        self._send(f"+ {group} {about}\n")
         try:
             yield
         finally:
-            self._say(f"- {group}\n")
+            self._send(f"- {group}\n")
 
     def close(self) -> None:
-        """Nothing runs any more."""
+        """End the guard: nothing runs any more."""
         if self._process is not None:
             self._process.communicate()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a script ended: a negative status is a signal; `peak_rss` in bytes.
+    """How a script ended; a negative status is a signal.
 
-    `lost` says that its container was gone before it could tell.
+    `lost`: its container was gone too soon.
     """
 
     status: int
@@ -138,20 +157,20 @@ class Outcome:
     lost: bool = False
 
 
+@dataclass
 class _Script:
-    def __init__(self, process: subprocess.Popen[bytes], stop: Stop, grace: float) -> None:
-        self.process = process
-        self.stop = stop
-        self.grace = grace
-        self.deadline: float | None = None
-        self.insisted = False
+    process: subprocess.Popen[bytes]
+    stop: Stop
+    grace: float
+    deadline: float | None = None
+    insisted: bool = False
 
     def send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def heed(self) -> None:
-        """Pass a wish to stop on, and insist when it is not heard."""
+        """Pass a request to stop on; kill when it is ignored."""
         if self.stop.signal is None:
             return
         if self.deadline is None:
@@ -192,10 +211,7 @@ def run_script(
     grace: float = GRACE_S,
     vessel: Vessel | None = None,
 ) -> Outcome:
-    """Run what runs a script to its end, or until told to stop.
-
-    With `vessel` that is a container, which is ended with it.
-    """
+    """Run a script to its end, or until told to stop; a `vessel` is a container, ended with it."""
     began = time.monotonic()
     lost = False
     with room(log.parent), log.open("ab", buffering=0) as file:
@@ -236,7 +252,7 @@ def _follow(
     keep: Callable[[bytes], int],
     on_line: Callable[[str], None],
 ) -> None:
-    """Bring what a script says to the log, and line by line to whoever listens."""
+    """Write a script's output to the log, and pass it on line by line."""
 
     def hand_on(content: bytes) -> None:
         rest = content
@@ -263,3 +279,18 @@ def _follow(
         if over:
             break
     hand_on(lines.finish())
+
+
+# Ctrl-C is Python's own, and an error already.
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def heeding_signals(*more: signal.Signals) -> Iterator[None]:
+    """Raise where a signal would end us on the spot and leave a program behind."""
+
+    def stop(number: int) -> None:
+        raise InterruptedRunError(number)
+
+    with hearing((*_SIGNALS, *more), stop):
+        yield

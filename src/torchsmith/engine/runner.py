@@ -1,4 +1,7 @@
-"""Running a plan: what is in the store is not made again, what was stopped goes on."""
+"""Running a plan, and saying beforehand what a run would do.
+
+What is in the store is not made again; what was stopped goes on.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.engine import events
-from torchsmith.engine.dates import origins
-from torchsmith.engine.disk import UNTELLABLE, room
-from torchsmith.engine.execute import Executor
-from torchsmith.engine.expected import expectation, share_left
-from torchsmith.engine.journal import Journal, RunStatus, StepStatus
+from torchsmith.engine.disk import room
+from torchsmith.engine.events import StepExpectation
+from torchsmith.engine.execute import Executor, origins, usable_entry
+from torchsmith.engine.expected import Known, expectation, known_of, share_left
+from torchsmith.engine.journal import Journal, StepStatus
+from torchsmith.engine.journals import past_journal
 from torchsmith.engine.places import Containers
 from torchsmith.engine.process import Guard, Stop
 from torchsmith.engine.recorder import Recorder
@@ -32,7 +36,7 @@ from torchsmith.engine.schedule import (
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
-from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, UsageError
+from torchsmith.errors import HostError, StoreError, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.plan.attest import is_attestation
 from torchsmith.plan.models import Plan, Step
@@ -72,13 +76,11 @@ def run_plan(
     cores: int | None = None,
     containers: Containers | None = None,
 ) -> RunResult:
-    """Do what is left to do of a plan.
+    """Do what is left of a plan.
 
-    `environment` is taken as given; without it the caller's is used, less what would change a
-    build unseen. `fresh` compiles in new trees only. `recipe` and `host` are words
-    for the journal; `cores` is what compilations may use, for saying how long they take;
-    `containers` is what steps see that run in one.
-    Raises StepFailed, DiskFullError or InterruptedRunError; the same call then goes on.
+    `environment` is taken as it is; by default it is the caller's without what would change a build
+    unseen. `fresh` compiles in new trees. `recipe` and `host` are noted in the journal. After
+    StepFailed, DiskFullError or InterruptedRunError the same call goes on.
     """
     steps = choose(plan, only)
     base = inherited_environment() if environment is None else dict(environment)
@@ -102,31 +104,13 @@ def run_plan(
     if store.pulse is not None:
         store.pulse.on_lost = run.give_way
     began = time.monotonic()
-    status: RunStatus = "failed"
-    error = ""
-    try:
-        with stop.on_signals(), run.in_work_folder():
-            run.go()
-        status = "done"
-    except InterruptedRunError as interruption:
-        status, error = "interrupted", interruption.message
-        raise
-    except BaseException as failure:
-        error = executor.redactor.text(str(failure) or type(failure).__name__)
-        raise
-    finally:
-        seconds = time.monotonic() - began
-        paths = tuple(str(path) for group in run.artifacts.values() for path in group)
-        # A journal that cannot be told, for want of room or worse, must not hide what happened.
-        untold = (DiskFullError,) if status == "done" else UNTELLABLE
-        with contextlib.suppress(*untold):
-            journal.end(recorder.run, status, error)
-        with contextlib.suppress(*untold):
-            recorder.emit(
-                events.RunFinished(
-                    run=recorder.run, status=status, seconds=seconds, artifacts=paths, error=error
-                )
-            )
+    with (
+        recorder.until_end(executor.redactor.text, lambda: tuple(map(str, run.all_artifacts))),
+        stop.on_signals(),
+        run.in_work_folder(),
+    ):
+        run.go()
+    seconds = time.monotonic() - began
     return RunResult(recorder.run, folder.path, recorder.statuses, run.artifacts, seconds)
 
 
@@ -141,20 +125,18 @@ class _Run:
         base: Mapping[str, str],
         cores: int,
     ) -> None:
-        self.plan = plan
-        self.cores = cores
-        self.steps = steps
+        self.plan, self.steps, self.only, self.cores, self.base = plan, steps, only, cores, base
         self.by_id = {step.id: step for step in steps}
-        self.reads = readings(steps)
-        self.needs = closures(steps)
-        self.only = only
+        self.reads, self.needs = readings(steps), closures(steps)
         self.finals = final_steps(steps, only)
-        self.executor = executor
-        self.recorder = recorder
-        self.store = executor.store
-        self.work = executor.work
-        self.base = base
+        self.executor, self.recorder = executor, recorder
+        self.store, self.work = executor.store, executor.work
         self.artifacts: dict[str, tuple[Path, ...]] = {}
+
+    @property
+    def all_artifacts(self) -> list[Path]:
+        """The results of every step."""
+        return [path for group in self.artifacts.values() for path in group]
 
     @contextlib.contextmanager
     def in_work_folder(self) -> Iterator[None]:
@@ -170,7 +152,7 @@ class _Run:
 
     def give_way(self, lock: Path) -> None:
         """Stop: another host took us for dead, and two must not write into one tree."""
-        self.recorder.warn(f"another host has taken over {lock}: this run stops")
+        self.recorder.warn(f"another host has taken over {lock}, so this run stops")
         self.executor.stop.request()
 
     def go(self) -> None:
@@ -261,10 +243,10 @@ class _Run:
 
     def _beside(self, step: Step, queue: list[Step], chosen: frozenset[str]) -> list[Step]:
         """The steps that may run at the same time as this one."""
-        waiting = {step.id, *(other.id for other in queue if other.id in chosen)}
+        pending = {step.id, *(other.id for other in queue if other.id in chosen)}
         group = [step]
         for other in queue:
-            ready = other.id in chosen and not self.needs[other.id] & waiting
+            ready = other.id in chosen and not self.needs[other.id] & pending
             if ready and may_share_time(other, group):
                 group.append(other)
         return group[1:]
@@ -305,3 +287,56 @@ class _Run:
         if self.work.placed_roots(step) is None:
             # Another process made it while we waited.
             self._provide(step)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The steps of a run, those `stored`, and those `expected` to run; nothing needs the others."""
+
+    steps: tuple[Step, ...]
+    stored: frozenset[str]
+    expected: Mapping[str, StepExpectation]
+    cores: int
+
+    @property
+    def seconds(self) -> float:
+        """What all of it takes."""
+        return sum(item.seconds for item in self.expected.values())
+
+
+def outlook(
+    plan: Plan,
+    store: Store,
+    *,
+    project: Path,
+    work: Path | None = None,
+    only: Sequence[str] | None = None,
+    cores: int | None = None,
+    fresh: bool = False,
+) -> Outlook:
+    """Look ahead at the run that `build` with the same arguments would be."""
+    steps = choose(plan, only)
+    folder = WorkFolder(work or default_work(store, plan), store.lock)
+    stored = frozenset(
+        step.id
+        for step in steps
+        if usable_entry(step, store, folder.path, str(project.resolve())) is not None
+    )
+    chosen = steps_to_run(
+        steps, readings(steps), final_steps(steps, only), lambda step: step.id in stored
+    )
+    cores = cores or read_cores()
+    try:
+        journal = past_journal(store)
+    except StoreError:
+        journal = None
+    expected: dict[str, StepExpectation] = {}
+    for step in steps:
+        if step.id in chosen:
+            known = known_of(journal, plan.name, step) if journal is not None else Known()
+            resumes = step.kind == "compile" and not fresh and folder.was_started(step)
+            share = share_left(known.same) if resumes else 1.0
+            expected[step.id] = expectation(step, cores, known, share)
+    if journal is not None:
+        journal.close()
+    return Outlook(tuple(steps), stored, expected, cores)

@@ -17,19 +17,19 @@ _PARALLEL = frozenset({"fetch", "environment"})
 
 
 def keeps_nothing(step: Step) -> bool:
-    """Images live with the container engine, whose own cache is truer than a note of ours."""
+    """Whether the store keeps nothing of a step: images live with the container tool."""
     return step.kind in ("base", "image")
 
 
 def acts_outside(step: Step) -> bool:
-    """Whether what a step does lies outside the work folder: only that it was done is kept."""
+    """Whether a step acts outside the work folder; the store keeps only that it was done."""
     return step.kind == "publish" or not all(map(inside, step.outputs))
 
 
 def may_share_time(step: Step, others: Iterable[Step]) -> bool:
-    """Whether a step may run beside others: compilations use every core themselves.
+    """Whether a step may run beside others.
 
-    Two steps that call apt may not: they would share its lists and its scratch folder.
+    Compilations use every core; two that call apt would share its scratch folder.
     """
     group = (step, *others)
     return all(item.kind in _PARALLEL for item in group) and sum(map(_calls_apt, group)) <= 1
@@ -84,10 +84,7 @@ def choose(plan: Plan, only: Sequence[str] | None) -> list[Step]:
             one for one in known if name and one.startswith(name)
         ]
         if not found:
-            raise UsageError(
-                f"no step is named {name}",
-                did_you_mean(name, known),
-            )
+            raise UsageError(f"no step is named {name}", did_you_mean(name, known))
         chosen.update(found)
     needs = closures(steps)
     wanted = chosen.union(*(needs[name] for name in chosen))
@@ -107,8 +104,8 @@ def _mentions(text: str, output: str) -> bool:
 def readings(steps: Sequence[Step]) -> dict[str, tuple[str, ...]]:
     """The steps whose outputs each step reads, in order.
 
-    Those it needs directly; and of those behind them, the ones it names: a compilation needs
-    the configured tree and uses the environment, but not the sources the tree was copied from.
+    Those it needs directly, and those behind them that it names: a compilation uses the
+    environment, but not the sources that its tree was copied from.
     """
     needs = closures(steps)
     found: dict[str, tuple[str, ...]] = {}
@@ -143,10 +140,9 @@ def steps_to_run(
     finals: Collection[str],
     present: Callable[[Step], bool],
 ) -> frozenset[str]:
-    """What is not in the store and is a result itself, or is read by something to be run.
+    """The results that are not in the store, and what is read to make them.
 
-    Sources and environments that were dropped from the store are so not brought back for a
-    wheel that is still there.
+    Sources that were dropped are so not fetched again for a wheel that is still there.
     """
     wanted = {step.id for step in steps if step.id in finals or step.kind not in _MEANS}
     chosen: set[str] = set()

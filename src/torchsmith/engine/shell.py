@@ -97,9 +97,8 @@ def step_environment(
 ) -> dict[str, str]:
     """The environment a step runs in; of the plan's secrets it sees only its own.
 
-    `resume` lets it go on in the tree it was stopped in, `fresh` forbids it any earlier tree.
-    With `date`, what it makes has the same bytes whenever it is made, and its wheels are left
-    to be compressed.
+    `resume`: it goes on in the tree it was stopped in; `fresh`: in no earlier tree. With `date` its
+    results have the same bytes whenever they are made, and its wheels are compressed later.
     """
     kept = set(step.secrets)
     env = {name: value for name, value in base.items() if name not in secrets - kept}
@@ -178,10 +177,10 @@ def _lines(step: Step) -> tuple[str, ...]:
 
 
 def step_script(step: Step) -> str:
-    """The lines of a step, to be run by `bash -euo pipefail`.
+    """The lines of a step, for `bash -euo pipefail`.
 
-    The first waits for leave to start: if whoever started it dies before it is known to be
-    under way, the end of the pipe ends the script too.
+    The first waits for leave to start: if torchsmith dies before, the end of the pipe ends the
+    script.
     """
     # `read … && exec` would go on: `set -e` does not heed what stands before `&&`.
     return "\n".join(["read -r _ || exit 1; exec </dev/null", *_lines(step)]) + "\n"

@@ -46,8 +46,7 @@ from torchsmith.engine.entry import (
     write_files,
     write_manifest,
 )
-from torchsmith.engine.leases import Lease, Pulse
-from torchsmith.engine.locks import Lock
+from torchsmith.engine.locks import Lease, Lock, Pulse
 from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk, with_hash
 from torchsmith.errors import StoreError
 from torchsmith.owners import make_folder, who_else_writes
@@ -117,10 +116,7 @@ class Store:
         return Lock(path) if self.pulse is None else Lease(path, self.pulse)
 
     def key_lock(self, key: str, where: str = "") -> Lock:
-        """The lock of one step's key: whoever holds it is the one who runs that step.
-
-        With `where`, for one place, of a step whose results are bound to theirs.
-        """
+        """The lock for running a step, by its key; with `where`, for one place it is bound to."""
         return self.lock(self.root / "locks" / f"{key}{where and '-'}{where}.lock")
 
     def is_bound(self, key: str) -> bool:
@@ -129,10 +125,7 @@ class Store:
         return bool(found) and all(folder.name != key for folder in found)
 
     def ensure_ours(self) -> None:
-        """Refuse to build where others could change what is being built.
-
-        A store that is shared is trusted with all who build into it.
-        """
+        """Refuse to build where users outside those who build into the store could change it."""
         if self.is_new:
             return
         if why := who_else_writes(self.root.resolve(), members=self.shared):
@@ -319,7 +312,7 @@ class Store:
 
     @contextlib.contextmanager
     def _in_use(self, entry: Entry) -> Iterator[None]:
-        """Nobody collects an entry while it is read."""
+        """Keep an entry from being collected while it is read."""
         manifest = entry.folder / MANIFEST
         try:
             with manifest.open("rb") as file:
@@ -354,7 +347,7 @@ class Store:
         return bool(found)
 
     def _drop(self, folder: Path, problem: DamagedEntryError | None) -> None:
-        """Take an entry out of sight in one move, then remove it at leisure."""
+        """Rename an entry away at once, then remove it."""
         if problem is not None:
             self._warn(f"the stored result {folder.name[:12]} is not used: {problem}")
             self._damaged.add(folder)
@@ -376,10 +369,7 @@ class Store:
         *,
         dry_run: bool = False,
     ) -> Collected:
-        """Drop results whose key is not in `keep` and that were not used for `older_than`.
-
-        What a crash left in `incoming` goes too, unless its writer is still alive.
-        """
+        """Drop results not in `keep` and unused for `older_than`, and what dead writers left."""
         before = time.time() - older_than.total_seconds()
         gone: list[Entry] = []
         for entry in self.entries():

@@ -1,11 +1,15 @@
-"""Reading a log in pieces: its end, what came since, and what stands before a place."""
+"""Reading logs: in pieces, and as they grow."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchsmith.engine.journal import Journal
+from torchsmith.errors import UsageError
 from torchsmith.owners import open_plain
 from torchsmith.printable import printable_lines
 
@@ -64,3 +68,49 @@ def _bytes(log: Path, start: int, count: int = PIECE) -> tuple[bytes, int, int]:
 
 def _text(content: bytes) -> str:
     return printable_lines(content.decode("utf-8", "replace"))
+
+
+_PAUSE_S = 0.5
+
+
+def follow_run(
+    journal: Journal, run: str, step: str | None = None, pause: float = _PAUSE_S
+) -> Iterator[str]:
+    """The lines of a run's steps, or of one, as they are written, until the run ends.
+
+    A line `== STEP` says which step follows, and how it ended.
+    """
+    read: dict[str, int] = {}
+    shown: dict[str, str] = {}
+    while True:
+        # Asked first: what is written before the answer is then read below.
+        record = journal.run(run)
+        over = record is None or record.status != "running"
+        steps = [item for item in journal.steps(run) if step in (None, item.step)]
+        if over and step is not None and not steps:
+            raise UsageError(f"run {run} has no step {step!r}", f"`torchsmith log {run}` lists it.")
+        for item in steps:
+            if step is None and item.step not in shown:
+                yield f"== {item.step}"
+                shown[item.step] = "running"
+            if item.log:
+                lines, read[item.step] = new_lines(Path(item.log), read.get(item.step, 0))
+                yield from (line.decode("utf-8", "replace") for line in lines)
+            if step is None and item.status not in ("waiting", shown[item.step]):
+                shown[item.step] = item.status
+                yield f"== {item.step}: {item.status}"
+        if over or (step is not None and steps and steps[0].status not in ("running", "waiting")):
+            return
+        time.sleep(pause)
+
+
+def new_lines(log: Path, start: int) -> tuple[list[bytes], int]:
+    """The whole lines behind a place of a file, and the place behind them."""
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            content = file.read()
+    except (OSError, ValueError):
+        return [], start
+    end = content.rfind(b"\n") + 1
+    return content[:end].splitlines(), start + end

@@ -76,11 +76,7 @@ def walk(top: Path, root: str, skip: Callable[[str], bool] = lambda _: False) ->
 
 
 def signature(top: Path, roots: Sequence[str]) -> str:
-    """A short mark that changes when anything of these trees is written to.
-
-    It goes by sizes and times, not by content: it is asked for before every step. What Python
-    caches beside its modules is no change.
-    """
+    """A mark that changes when anything but Python's caches changes, by sizes and times."""
     mark = hashlib.sha256()
     for root in roots:
         for item in walk(top, root, skip=lambda name: name == "__pycache__"):
@@ -103,11 +99,10 @@ class Copied:
 def copy_file(
     source: str, target: str | None, needle: bytes = b"", *, plain: bool = False
 ) -> Copied:
-    """Copy a file (or only read it), hashing it and looking for `needle` on the way.
+    """Copy a file or only read it; hash it, and look for `needle`.
 
-    With `plain`, only a regular file is opened, and not through a link.
-
-    Where the filesystem can share blocks until they are written to, no data is copied.
+    With `plain`, open only a regular file, and not through a link. No data is copied where the
+    filesystem can share blocks.
     """
     mark = hashlib.sha256()
     size = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -21,6 +20,7 @@ from torchsmith.host.system import read_platform
 from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Plan
 from torchsmith.plan.torch import fresh_venv
+from torchsmith.programs import call
 from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.naming import abi_tag
 from torchsmith.sources.bundle import open_bundle, read_manifest
@@ -45,12 +45,11 @@ def locked(plan: Plan, resolution: Resolution) -> list[str]:
 def gather(
     plan: Plan, folder: Path, more: Iterable[str] = (), elsewhere: Host | None = None
 ) -> int:
-    """Put a wheel of every package a plan asks pip for into a folder; how many there are.
+    """Put a wheel of every package a plan asks pip for into a folder; return how many there are.
 
-    Each variant's own Python chooses them, since wheels are made for one; what has no wheel is
-    built into one here. `more` are requirements of libraries that are yet to be built. For a
-    machine `elsewhere`, and for a variant of another platform than this one's, they must all exist
-    as wheels; what that machine has beside its torch stays out.
+    Each variant's own Python chooses them; what has no wheel is built. `more` are requirements of
+    libraries that are yet to be built. For a machine `elsewhere` or of another platform, all must
+    exist as wheels, and what it has beside its torch stays out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = tuple(dict.fromkeys(more))
@@ -128,20 +127,10 @@ def _environment(resolution: Resolution, folder: Path) -> Path:
 
 
 def _run(words: list[str | Path]) -> None:
-    try:
-        done = subprocess.run(
-            [str(word) for word in words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except OSError as error:
-        raise HostError(f"{words[0]} cannot be run: {error.strerror}", "Install it.") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        why = next((line for line in reversed(said) if "ERROR" in line), said[-1] if said else "")
+    done = call(words)
+    if done.code:
+        lines = done.err.strip().splitlines()
+        why = next((line for line in reversed(lines) if "ERROR" in line), done.last)
         raise HostError(
             f"the Python packages for the bundle cannot be fetched: {why or 'pip gives no reason'}",
             "Check the network and pip's configuration on this machine.",

@@ -67,10 +67,9 @@ class WorkFolder:
         return self._own / "started" / plain_name(step.id)
 
     def was_started(self, step: Step) -> bool:
-        """Whether just this step, with just this key, was begun here and never finished.
+        """Whether this step, with this key, was begun here and never finished.
 
-        One mark for each step, not for each key: a later attempt with another key writes over
-        the tree, and there is then nothing of the first to go on from.
+        There is one mark for each step: an attempt with another key writes over the tree.
         """
         try:
             return self._started(step).read_text() == step.key
@@ -110,10 +109,10 @@ class WorkFolder:
             self._placed_file(step).unlink()
 
     def placed_roots(self, step: Step, *, untouched: bool = True) -> tuple[str, ...] | None:
-        """Where a step's outputs are, if they are here and nobody wrote into them since.
+        """Where a step's outputs are, if they are here and unchanged.
 
-        Without `untouched` it is enough that they are this step's: for a compilation that
-        goes on in the very tree it was writing to.
+        Without `untouched`, changes are allowed: a compilation goes on in the tree it was writing
+        to.
         """
         placed = self._placed(step)
         if placed is None:
@@ -125,11 +124,7 @@ class WorkFolder:
         return placed.roots if mark == placed.mark or not untouched else None
 
     def clear(self, step: Step, *, trees: bool) -> None:
-        """Remove what an earlier step left where this one will write.
-
-        A wheel of another version would be taken for an output, and a step that was cut short
-        must not add to the half it made. Trees stay for a compilation that goes on in them.
-        """
+        """Remove what an earlier step left where this one will write; keep `trees` to go on in."""
         self.forget_placed(step)
         for root in find_outputs(step, self.path, must=False):
             path = self.path / root
@@ -142,8 +137,8 @@ class WorkFolder:
     def clear_staging(self, step: Step) -> None:
         """Remove what setuptools had gathered for a wheel when a compilation was stopped.
 
-        It takes a file that is there for a whole one, also where a copy was cut short. Objects
-        and libraries lie elsewhere (build/temp.*, CMake's folders) and stay.
+        It would take a half-copied file for a whole one. Objects and libraries lie elsewhere and
+        stay.
         """
         tree = self.path / "build" / step.variant / step.project / "build"
         if step.variant and step.project:

@@ -1,4 +1,4 @@
-"""Container images: the engines that build, hold and run them, each in a module of its own.
+"""Container images: the tools that build, hold and run them, and the registries they come from.
 
-`find.py` says which engine is used; `engine.py` says what each of them can do.
+`tools.py` says what each tool can do, and which is used; `transfer.py` pushes and pulls.
 """

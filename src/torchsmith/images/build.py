@@ -1,24 +1,26 @@
-"""Building one image of a plan, in its work folder."""
+"""Building one image of a plan in its work folder, and taking wheels out of an image."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torchsmith.engine.disk import room
 from torchsmith.engine.made_images import MadeImage, note
-from torchsmith.engine.reach import certificates, pip_conf
-from torchsmith.errors import ContainerToolError, UsageError
-from torchsmith.images.caller import numbers_here
-from torchsmith.images.engine import Build, Engine, ImageInfo, Secret
-from torchsmith.images.find import find_engine
-from torchsmith.images.process import OnLine
-from torchsmith.images.refusal import explained
+from torchsmith.engine.places import certificates, pip_conf
+from torchsmith.errors import ContainerToolError, OutputError, TorchsmithError, UsageError
+from torchsmith.images.select import numbers_here
+from torchsmith.images.tools import Build, ContainerTool, ImageInfo, Secret, find_tool
 from torchsmith.plan.images import ImageTask
+from torchsmith.plan.render.dockerfile import WHEELS_IMAGE_LABEL, WHEELS_LABEL
 from torchsmith.plan.render.instructions import SECRETS_FOLDER
+from torchsmith.programs import OnLine
 from torchsmith.temporary import temporary_folder
 
 # A platform as torchsmith writes it, and as registries do.
@@ -26,7 +28,7 @@ _PLATFORMS = {"linux-x86_64": "linux/amd64", "linux-aarch64": "linux/arm64"}
 
 
 def engine_platform(wanted: str, machine: str) -> str:
-    """The platform an engine has to be told; none where it is this machine's own."""
+    """The platform a tool has to be told; none where it is this machine's own."""
     return "" if wanted in ("", f"linux-{machine}") else _PLATFORMS.get(wanted, wanted)
 
 
@@ -34,10 +36,10 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
     """Build what a task describes, note what came of it, and return that."""
     context = Path(task.context)
     args = numbers_here(task.caller)
-    engine = find_engine(task.engine, runs=task.base)
-    if task.base and task.cache and (there := engine.find(task.name)) is not None:
+    tool = find_tool(task.engine, runs=task.base)
+    if task.base and task.cache and (there := tool.find(task.name)) is not None:
         # Its name says what it was made of.
-        return _noted(task, engine, there)
+        return _noted(task, tool, there)
     if task.wheels:
         wheels = sorted(Path().glob(task.wheels))
         if not wheels:
@@ -48,7 +50,7 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
         put_wheels(wheels, context)
     put_project_files(task.reads, project, context)
     with temporary_folder("pip") as private:
-        return _built(task, engine, args, secrets_of(task, private), say)
+        return _built(task, tool, args, secrets_of(task, private), say)
 
 
 def secrets_of(task: ImageTask, private: Path) -> tuple[Secret, ...]:
@@ -65,7 +67,7 @@ def secrets_of(task: ImageTask, private: Path) -> tuple[Secret, ...]:
 
 def _built(
     task: ImageTask,
-    engine: Engine,
+    tool: ContainerTool,
     args: Mapping[str, str],
     secrets: tuple[Secret, ...],
     say: OnLine,
@@ -83,16 +85,16 @@ def _built(
         cache=task.cache,
     )
     try:
-        identity = engine.build(wanted, say)
+        identity = tool.build(wanted, say)
     except ContainerToolError as error:
-        raise explained(error, engine, wanted) from None
-    return _noted(task, engine, engine.inspect(identity))
+        raise explained(error, tool, wanted) from None
+    return _noted(task, tool, tool.inspect(identity))
 
 
-def _noted(task: ImageTask, engine: Engine, info: ImageInfo) -> MadeImage:
-    """Leave word of an image for whoever uses it."""
+def _noted(task: ImageTask, tool: ContainerTool, info: ImageInfo) -> MadeImage:
+    """Note an image for the steps that use it."""
     digest = next((text.partition("@")[2] for text in info.digests), "")
-    made = MadeImage(task.name, info.id, digest, engine.name, info.layers, info.bytes)
+    made = MadeImage(task.name, info.id, digest, tool.name, info.layers, info.bytes)
     note(Path(task.record), made)
     return made
 
@@ -127,8 +129,116 @@ def put_project_files(paths: Sequence[str], project: Path, context: Path) -> Non
 
 
 def _link(source: Path, target: Path) -> None:
-    # The same file costs no room; engines keep times in what they hash, and so must we.
+    # The same file costs no room; tools keep times in what they hash, and so must we.
     try:
         os.link(source, target)
     except OSError:
         shutil.copy2(source, target)
+
+
+_FROM = re.compile(r"^FROM\s+(?:--platform=\S+\s+)?(\S+)(?:\s+AS\s+(\S+))?", re.MULTILINE | re.I)
+# What tools say of an image they have not and cannot bring.
+_NOT_BROUGHT = re.compile(
+    r"short-name .* did not resolve|manifest unknown|pull access denied"
+    r"|requested access to the resource is denied|repository does not exist"
+    r"|(?:failed to (?:resolve|load|do request|create LLB definition)|initializing source)"
+    r"|pinging container registry",
+    re.I,
+)
+_NO_ROOM = re.compile(r"no space left on device|disk quota exceeded|enough free space in /", re.I)
+_NO_NETWORK = re.compile(
+    r"temporary failure (?:resolving|in name resolution)|name or service not known"
+    r"|could not resolve|network is unreachable|unable to connect to|could not connect to",
+    re.I,
+)
+
+
+def bases(file: Path) -> tuple[str, ...]:
+    """The images a Dockerfile starts from: not its own stages, not nothing."""
+    stages = {"scratch"}
+    found: dict[str, None] = {}
+    for name, stage in _FROM.findall(file.read_text()):
+        if name not in stages:
+            found[name] = None
+        stages.add(stage)
+    return tuple(found)
+
+
+def explained(error: ContainerToolError, tool: ContainerTool, wanted: Build) -> TorchsmithError:
+    """The error to show for a build that failed."""
+    output = "\n".join(error.said[-40:])
+    if _NO_ROOM.search(output):
+        # As the C library says it, by which a full disk is known.
+        return ContainerToolError(
+            f"No space left on device, where {tool.name} keeps its images",
+            f"`{tool.name} system df` says what takes it; `{tool.name} system prune` frees it.",
+            error.said,
+        )
+    absent = [name for name in bases(wanted.file) if not _has_image(tool, name)]
+    if absent and _NOT_BROUGHT.search(output):
+        return ContainerToolError(
+            f"the base image {absent[0]} is not here and could not be brought: {error.said[-1]}",
+            f"Is the name right? `{tool.name} pull {absent[0]}` tries it alone; "
+            "image.base in the recipe names another.",
+            error.said,
+        )
+    if (lost := next(filter(_NO_NETWORK.search, error.said[-40:]), "")) and not absent:
+        return ContainerToolError(
+            f"a server could not be reached from inside the build of {wanted.tag}: {lost.strip()}",
+            "If this machine reaches it, --network host lends the build its network; behind a "
+            "proxy, HTTPS_PROXY and HTTP_PROXY name it. Layers that are done are kept.",
+            error.said,
+        )
+    return ContainerToolError(
+        f"{tool.name} could not build {wanted.tag}",
+        "The lines before this one say why; layers that are done are kept for the next try.",
+        error.said,
+    )
+
+
+def _has_image(tool: ContainerTool, image: str) -> bool:
+    try:
+        return tool.find(image) is not None
+    except ContainerToolError:
+        return False
+
+
+def _holder(tool: ContainerTool, image: str) -> tuple[str, str]:
+    """The image that holds the wheels, and where in it."""
+    labels = tool.inspect(image).labels
+    if place := labels.get(WHEELS_LABEL):
+        return image, place
+    sibling = labels.get(WHEELS_IMAGE_LABEL, "")
+    if not sibling:
+        raise UsageError(
+            f"{image} holds no wheels that torchsmith built",
+            "Images of a recipe that builds something are; this one has what was published.",
+        )
+    found = tool.find(sibling)
+    if found is None:
+        raise ContainerToolError(
+            f"{image} has its wheels installed; the image that keeps them, {sibling}, is not here",
+            f"Pull {sibling}, or run `torchsmith image build --only wheels` with the recipe.",
+        )
+    return sibling, found.labels.get(WHEELS_LABEL, "/")
+
+
+def extract_wheels(tool: ContainerTool, image: str, output: Path) -> list[Path]:
+    """Write the wheels of an image into a folder, each whole or not at all."""
+    holder, place = _holder(tool, image)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{output} cannot be written: {error.strerror}", "Name another place."
+        ) from None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(room(output))
+        # Beside their target, so that a rename brings them there.
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=output, prefix=".wheels-"))
+        tool.copy_out(holder, f"{place.rstrip('/')}/.", Path(folder))
+        found = sorted(Path(folder).rglob("*.whl"))
+        made = [wheel.replace(output / wheel.name) for wheel in found]
+    if not made:
+        raise ContainerToolError(f"{holder} holds no wheels at {place}")
+    return made

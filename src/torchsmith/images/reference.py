@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torchsmith.errors import UsageError
 
-# What engines mean by a name without a registry.
+# What tools mean by a name without a registry.
 _HUB = "docker.io"
 # A first part is a registry if it could be nothing else: a dot, a port, or localhost.
 _HOST = r"(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:[0-9]))(?::[0-9]{1,5})?"
@@ -23,7 +23,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An image at a registry; `registry` is empty where the name leaves it to the engine."""
+    """An image at a registry; `registry` is empty where the name leaves it to the tool."""
 
     registry: str
     repository: str

@@ -1,4 +1,4 @@
-"""Asking a registry what it has: the one place that speaks to one. Engines do the carrying.
+"""Asking a registry what it has, with the logins of the container tools, which do the carrying.
 
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 """
@@ -9,21 +9,23 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import re
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from email.message import Message
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 
-from torchsmith.errors import RegistryError, UnreachableRegistryError
-from torchsmith.images.logins import Login, find_login
+from torchsmith.errors import HostError, RegistryError, UnreachableRegistryError
 from torchsmith.images.reference import Reference, is_loopback, reference
 from torchsmith.plan.lock import Image
+from torchsmith.programs import call
 
 _SECONDS = 30
 _MOST = 8 << 20
@@ -33,7 +35,7 @@ _KINDS = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
-# Where engines look for the certificates of a registry of one's own.
+# Where tools look for the certificates of a registry of one's own.
 _CERTIFICATES = ("/etc/containers/certs.d", "/etc/docker/certs.d")
 # Docker Hub answers under another name than the one it is known by.
 _HUB = {"docker.io": "registry-1.docker.io"}
@@ -48,10 +50,7 @@ class Manifest(Struct, frozen=True):
 
 
 class Registry:
-    """One registry, asked as the engine would ask it: same login, same certificates.
-
-    `insecure` also takes plain HTTP and any certificate, as is safe on this machine itself.
-    """
+    """One registry, asked as the container tool would; `insecure`: plain HTTP, any certificate."""
 
     def __init__(self, host: str, login: Login | None, *, insecure: bool = False) -> None:
         self.host = host
@@ -77,7 +76,7 @@ class Registry:
         if digest != claimed or (name.digest and name.digest != digest):
             raise RegistryError(
                 f"{self.host} answered for {name} with other bytes than it says they are",
-                "Something between here and the registry changes what it says: a proxy, perhaps.",
+                "Something between here and the registry changes it: a proxy, perhaps.",
             )
         return _manifest(digest, content)
 
@@ -137,8 +136,8 @@ class Registry:
             request.add_unredirected_header("Authorization", basic)
         content, _ = self._open(request)
         try:
-            said: Mapping[str, object] = json.loads(content)
-            token = said.get("token") or said.get("access_token")
+            answer: Mapping[str, object] = json.loads(content)
+            token = answer.get("token") or answer.get("access_token")
         except (ValueError, AttributeError):
             return ""
         return f"Bearer {token}" if token else ""
@@ -153,21 +152,21 @@ class Registry:
         )
 
     def _unreachable(self, reason: object) -> RegistryError:
-        said = getattr(reason, "strerror", None) or getattr(reason, "verify_message", None)
-        said = said or str(reason)
+        why = getattr(reason, "strerror", None) or getattr(reason, "verify_message", None)
+        why = why or str(reason)
         if isinstance(reason, ssl.SSLCertVerificationError):
             return RegistryError(
-                f"the certificate of {self.host} is not one this machine trusts: {said}",
+                f"the certificate of {self.host} is not one this machine trusts: {why}",
                 f"Put the certificate of its authority at {_CERTIFICATES[0]}/{self.host}/ca.crt "
                 f"(docker: {_CERTIFICATES[1]}), or take the risk with --insecure.",
             )
         if isinstance(reason, ssl.SSLError):
             return RegistryError(
-                f"{self.host} does not speak HTTPS: {said}",
+                f"{self.host} does not speak HTTPS: {why}",
                 "If it is a registry without TLS on a network you trust, add --insecure.",
             )
         return UnreachableRegistryError(
-            f"the registry {self.host} cannot be reached: {said}",
+            f"the registry {self.host} cannot be reached: {why}",
             "Is its name right, and is it running? `curl https://HOST/v2/` should answer 200 or "
             "401.",
         )
@@ -196,7 +195,7 @@ def _context(host: str, insecure: bool) -> ssl.SSLContext:
     for place in _CERTIFICATES:
         folder = Path(place) / host
         for path in sorted(folder.glob("*.crt")) if folder.is_dir() else ():
-            # One that cannot be read proves nothing; the engine says so too.
+            # One that cannot be read proves nothing; the tool says so too.
             with contextlib.suppress(OSError):
                 context.load_verify_locations(path)
     return context
@@ -223,3 +222,92 @@ def _digest(name: str) -> str:
     if found is None:
         raise RegistryError(f"{wanted.registry} has no {name}", "Check the name of the base image.")
     return found.digest
+
+
+# Docker Hub's key in a login store is the address of its first API.
+_HUB_KEYS = ("https://index.docker.io/v1/", "index.docker.io", "docker.io")
+_HELPER_S = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A user and a password, which no printing of this value shows."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+def find_login(tool: str, registry: str, repository: str = "") -> Login | None:
+    """Return what a tool would log in with; None where it would not."""
+    for path in login_files(tool):
+        table = _read_logins(path)
+        for key in _keys(registry, repository):
+            if login := _from_helper(table, key) or _from_file(table, key):
+                return login
+    return None
+
+
+def login_files(tool: str) -> Iterator[Path]:
+    """Where a tool keeps its logins, in the order it looks."""
+    home = Path.home()
+    docker = Path(os.environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
+    if tool == "docker":
+        yield docker
+        return
+    # containers-auth.json(5)
+    if given := os.environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(given)
+        return
+    runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/containers/{os.getuid()}"
+    inner = "containers/auth.json" if "XDG_RUNTIME_DIR" in os.environ else "auth.json"
+    yield Path(runtime) / inner
+    yield Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers/auth.json"
+    yield docker
+
+
+def _keys(registry: str, repository: str) -> Iterator[str]:
+    """Names a login may be kept under, the closest first: one may be for a repository alone."""
+    parts = repository.split("/") if repository else []
+    for count in range(len(parts), 0, -1):
+        yield "/".join([registry, *parts[:count]])
+    yield registry
+    yield f"https://{registry}"
+    if registry == "docker.io":
+        yield from _HUB_KEYS
+
+
+def _read_logins(path: Path) -> Mapping[str, object]:
+    try:
+        table = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        # The tool itself complains of a file it cannot read.
+        return {}
+    return table if isinstance(table, dict) else {}
+
+
+def _from_file(table: Mapping[str, object], key: str) -> Login | None:
+    logins = table.get("auths")
+    entry = logins.get(key) if isinstance(logins, dict) else None
+    text = entry.get("auth") if isinstance(entry, dict) else None
+    if not isinstance(text, str) or not text:
+        return None
+    try:
+        user, colon, password = base64.b64decode(text).decode().partition(":")
+    except ValueError:
+        return None
+    return Login(user, password.rstrip("\0")) if colon else None
+
+
+def _from_helper(table: Mapping[str, object], key: str) -> Login | None:
+    """Ask the program a login store names; see docker's docs on credential helpers."""
+    helpers = table.get("credHelpers")
+    name = helpers.get(key) if isinstance(helpers, dict) else None
+    name = name or table.get("credsStore")
+    if not isinstance(name, str) or not name.replace("-", "").isalnum():
+        return None
+    try:
+        helper = [f"docker-credential-{name}", "get"]
+        answer = json.loads(call(helper, given=key.encode(), timeout=_HELPER_S).out)
+        return Login(str(answer["Username"]), str(answer["Secret"]))
+    except (HostError, ValueError, KeyError, TypeError):
+        return None

@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from typing import Literal, get_args
 
+from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.images.names import RecipeImage, at_recipes_registry, recipe_images
-from torchsmith.jobs import yaml_text
+from torchsmith.images.select import RecipeImage, at_recipes_registry, recipe_images
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.apptainer import from_image, from_wheels
 from torchsmith.plan.render.dockerfile import dockerfile_context

@@ -1,6 +1,6 @@
-"""Jobs: a workload, the request each engine takes for it, and handing it over.
+"""Jobs: a workload, the request each target takes for it, and handing it over.
 
-`files` reads a job, `resolve` makes every choice in it, one module for each engine renders its
-native request, `importing` reads the requests of OpenPAI. Rendering is pure. `submit` and `watch`
-hand jobs to the clients in `engines` and tell of them; `submissions` is the journal of that.
+`files` reads a job, `models` makes every choice in it, one module for each target renders its
+request, `importing` reads those of OpenPAI. Rendering is pure. `submit` hands jobs to the clients
+in `targets` and watches them; `submissions` is the journal of that.
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import openpai_env, yaml_text
+from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
+    BASH,
     Rendezvous,
     commands_for,
     environment,
@@ -14,23 +16,17 @@ from torchsmith.jobs.launch import (
     only_folders,
     started,
 )
-from torchsmith.jobs.models import Job, Rendering, TaskRole
-from torchsmith.jobs.shell import BASH
+from torchsmith.jobs.models import Job, Rendering, TaskRole, rendering
 
 Table = dict[str, object]
 _MOST = 256
 
 
-def render(jobs: tuple[Job, ...]) -> Rendering:
-    """One file for each job; each task is a service of its own."""
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for job in jobs:
-        needs_image(job, "compose")
-        only_folders(job, "compose")
-        files[f"{job.name}.compose.yaml"] = yaml_text.write(_file(job)).encode()
-        notes += [f"{job.name}: {note}" for note in _notes(job)]
-    return Rendering(files, tuple(notes))
+def render(job: Job) -> Rendering:
+    """A compose file; each task is a service of its own."""
+    needs_image(job, "compose")
+    only_folders(job, "compose")
+    return rendering(job, "compose.yaml", yaml_text.write(_file(job)), _notes(job))
 
 
 def _file(job: Job) -> Table:

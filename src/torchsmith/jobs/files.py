@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, RecipeProblem, UsageError
 from torchsmith.inputs import check_file
-from torchsmith.jobs.models import Job
-from torchsmith.jobs.resolve import resolve
+from torchsmith.jobs.models import Job, resolve
 from torchsmith.plan.images import image_names
 from torchsmith.plan.jobs import job_image
 from torchsmith.recipe import job as written
@@ -32,10 +31,7 @@ class Jobs(Section):
 
 
 def load_jobs(path: Path, changes: Sequence[str] = (), names: Iterable[str] = ()) -> list[Job]:
-    """The jobs of a file with `changes` laid over them; only `names`, if there are any.
-
-    Raises `RecipeError` for what is wrong with the file, `UsageError` for the rest.
-    """
+    """The jobs of a file, or only those named, with `changes` laid over them."""
     shown = str(path) if str(path).isprintable() else ascii(str(path))
     hint = "Name a job file, or a recipe with [[job]]."
     check_file(path, hint)

@@ -16,13 +16,12 @@ from typing import Any
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
+from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import yaml_text
 from torchsmith.jobs.files import Jobs
-from torchsmith.jobs.models import Job
+from torchsmith.jobs.models import Job, resolve
 from torchsmith.jobs.openpai import document_v1, document_v2, merged
 from torchsmith.jobs.openpai_rules import problems
-from torchsmith.jobs.resolve import resolve
 from torchsmith.recipe import job as written
 from torchsmith.recipe.load import text_of
 from torchsmith.recipe.problems import problems_of
@@ -71,8 +70,8 @@ def _document(text: str) -> Table:
                 # YAML may begin with a brace as well.
                 document = yaml_text.read(text)
             except ValueError:
-                said = f"is not valid JSON: line {error.lineno}: {error.msg}"
-                raise ValueError(said) from None
+                problem = f"is not valid JSON: line {error.lineno}: {error.msg}"
+                raise ValueError(problem) from None
         except RecursionError:
             raise ValueError("is not valid JSON: nested too deeply") from None
     else:
@@ -107,11 +106,11 @@ def _validated(table: Table) -> written.Job:
     try:
         (job,) = Jobs.model_validate({"job": [table]}).job
     except ValidationError as error:
-        said = "; ".join(
+        found = "; ".join(
             str(problem).removeprefix("job#1.")
             for problem in problems_of(error, {"job": [table]}, {})
         )
-        raise ValueError(f"cannot be taken over: {said}") from None
+        raise ValueError(f"cannot be taken over: {found}") from None
     return job
 
 

@@ -1,18 +1,20 @@
-"""The values of secrets, from where their owner keeps them: a variable, or a file of their own."""
+"""Secrets of jobs: where their owner keeps them, and which variables a job gets."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from torchsmith.errors import UsageError
 from torchsmith.jobs.models import Job
+from torchsmith.secret_names import is_secret_name
 
 _MOST_BYTES = 1 << 20
 
 
 def folder() -> Path:
-    """Where the files are; the scripts of other engines look there too."""
+    """Where the files are; the scripts of other targets look there too."""
     named = os.environ.get("TORCHSMITH_SECRETS")
     return Path(named) if named else Path.home() / ".config/torchsmith/secrets"
 
@@ -51,3 +53,11 @@ def kept_here(job: Job) -> None:
     """Refuse a job whose secrets have no value, before it waits its turn to fail."""
     for secret in job.secrets:
         value_of(secret.variable, secret.reference)
+
+
+def handed_on(job: Job, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables a job gets: a secret only if it is one of the job's own."""
+    own = {secret.variable for secret in job.secrets}
+    return {
+        name: value for name, value in environ.items() if name in own or not is_secret_name(name)
+    }

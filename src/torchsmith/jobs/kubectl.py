@@ -19,8 +19,9 @@ from urllib.parse import urlencode
 
 from pydantic import JsonValue
 
-from torchsmith.errors import ClusterError, HostError
-from torchsmith.jobs.patience import NoAnswerError
+from torchsmith.errors import ClusterError, HostError, TookTooLongError
+from torchsmith.jobs.client import NoAnswerError
+from torchsmith.programs import call
 from torchsmith.redact import redacted
 
 _TIMEOUT_S = 30
@@ -67,8 +68,8 @@ class Kubectl:
         """Where objects go that do not say so themselves."""
         if self.context == _IN_CLUSTER:
             return _ACCOUNT.read_text(encoding="utf-8").strip() if _ACCOUNT.exists() else "default"
-        said = self._config("--context", self.context, "view", "--minify", "--output=json")
-        contexts = json.loads(said).get("contexts") or [{}]
+        answer = self._config("--context", self.context, "view", "--minify", "--output=json")
+        contexts = json.loads(answer).get("contexts") or [{}]
         return str(contexts[0].get("context", {}).get("namespace") or "default")
 
     def get(self, path: str, **query: str) -> Mapping[str, JsonValue]:
@@ -92,9 +93,9 @@ class Kubectl:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
-    def complaint(self, said: IO[bytes] | None) -> ClusterError:
+    def complaint(self, stderr: IO[bytes] | None) -> ClusterError:
         """Why a process of `opened` ended badly."""
-        text = said.read().decode(errors="replace") if said else ""
+        text = stderr.read().decode(errors="replace") if stderr else ""
         return self._error(text)
 
     def _command(self) -> list[str]:
@@ -108,24 +109,18 @@ class Kubectl:
         command = [*self._command(), verb, "--raw", _address(path, query), *more]
         command.append(f"--request-timeout={_TIMEOUT_S}s")
         try:
-            ended = subprocess.run(
-                command,
-                input=(content or "").encode(),
-                capture_output=True,
-                check=False,
-                timeout=_PATIENCE_S,
-            )
-        except subprocess.TimeoutExpired:
+            ended = call(command, given=(content or "").encode(), timeout=_PATIENCE_S)
+        except TookTooLongError:
             raise NoAnswerError(
                 f"kubectl did not end within {_PATIENCE_S} s",
                 f"Try it alone; it may wait for a login: kubectl --context {self.context} get pods",
             ) from None
-        if ended.returncode < 0:
-            raise NoAnswerError(f"kubectl was ended by signal {-ended.returncode}", "Try again.")
-        if ended.returncode != 0:
-            raise self._error(ended.stderr.decode(errors="replace"))
+        if ended.code < 0:
+            raise NoAnswerError(f"kubectl was ended by signal {-ended.code}", "Try again.")
+        if ended.code != 0:
+            raise self._error(ended.err)
         try:
-            value = json.loads(ended.stdout or b"{}")
+            value = json.loads(ended.out or "{}")
         except ValueError:
             value = None
         if not isinstance(value, dict):
@@ -135,9 +130,9 @@ class Kubectl:
             )
         return value
 
-    def _error(self, said: str) -> ClusterError:
+    def _error(self, output: str) -> ClusterError:
         # Warnings of kubectl itself stand before what counts.
-        text = redacted(said.strip())
+        text = redacted(output.strip())
         found = _ANSWERED.search(text)
         if logged_out := _LOGGED_OUT.search(text):
             return ServerRefusedError(
@@ -161,7 +156,7 @@ class Kubectl:
                 # Turned away at the door.
                 unheard=reason == "TooManyRequests",
             )
-        return ServerRefusedError(reason, message or "kubectl failed and said nothing")
+        return ServerRefusedError(reason, message or "kubectl failed and printed nothing")
 
     def _current(self) -> str:
         try:
@@ -175,16 +170,11 @@ class Kubectl:
             ) from None
 
     def _config(self, *words: str) -> str:
-        ended = subprocess.run(
-            [self.program, "config", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ended.returncode != 0:
-            raise ClusterError(f"kubectl: {redacted(_last(ended.stderr))}", "kubectl config view")
-        return ended.stdout
+        ended = call([self.program, "config", *words])
+        if ended.code != 0:
+            last = ended.last[:_TOLD] or "it says nothing"
+            raise ClusterError(f"kubectl: {redacted(last)}", "kubectl config view")
+        return ended.out
 
 
 def _address(path: str, query: Mapping[str, str]) -> str:

@@ -1,40 +1,66 @@
-"""A job as Kubernetes' own objects: an Indexed Job for each role, and a Service to meet at."""
+"""A job as objects of Kubernetes: its own Jobs and JobSets, or Kubeflow's PyTorchJob and TrainJob.
+
+Its own are an Indexed Job for each role, and a Service to meet at.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
+from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import openpai_env, yaml_text
+from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
+    BASH,
     Rendezvous,
     commands_for,
+    end_of,
     environment,
     left_out,
     needs_image,
     started,
 )
-from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
-from torchsmith.jobs.shell import BASH, end_of
+from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole, rendering
 
 Table = dict[str, object]
 PORT = 29500
 # A pod is called after its Job, with a number behind it, and its name is a host name.
 _LONGEST = 56
+# The operator's own names; it looks for a container of that one.
+_CONTAINER = "pytorch"
+_PYTORCH_MEET = Rendezvous('"$MASTER_ADDR"', '"$MASTER_PORT"', "RANK")
+# Trainer's: it says where to meet in torchrun's own variables, in the container of this name.
+_NODE, _RUNTIME = "node", "torch-distributed"
+_TRAINER_MEET = Rendezvous('"$PET_MASTER_ADDR"', '"$PET_MASTER_PORT"', "PET_NODE_RANK")
+_TRAINER_INDEX = "JOB_COMPLETION_INDEX"
 
 
-def render(jobs: tuple[Job, ...]) -> Rendering:
-    """One manifest for each job."""
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for job, renamed in fitted(jobs):
-        needs_image(job, "Kubernetes")
-        files[f"{job.name}.yaml"] = yaml_text.write(*_objects(job)).encode()
-        said = (*renamed, *pod_notes(job), *_end_notes(job))
-        notes += [f"{job.name}: {note}" for note in said]
-    return Rendering(files, tuple(notes))
+def render(job: Job) -> Rendering:
+    """A manifest of Kubernetes' own objects."""
+    job, renamed = _fitted(job)
+    needs_image(job, "Kubernetes")
+    notes = (*renamed, *_pod_notes(job), *_end_notes(job))
+    return rendering(job, "yaml", yaml_text.write(*_objects(job)), notes)
+
+
+def render_pytorch(job: Job) -> Rendering:
+    """A PyTorchJob of Kubeflow's training operator."""
+    return _kubeflow(job, "PyTorchJob", _pytorch_job)
+
+
+def render_trainer(job: Job) -> Rendering:
+    """A TrainJob (Kubeflow Trainer 2.2 or newer)."""
+    return _kubeflow(job, "TrainJob", _train_job)
+
+
+def _kubeflow(job: Job, kind: str, made: Callable[[Job, TaskRole], Table]) -> Rendering:
+    job, renamed = _fitted(job)
+    needs_image(job, "Kubeflow")
+    text = yaml_text.write(made(job, _one_role(job, kind)))
+    notes = (*renamed, *_pod_notes(job), *_kubeflow_notes(job, kind))
+    return rendering(job, "yaml", text, notes)
 
 
 def _objects(job: Job) -> list[Table]:
@@ -42,12 +68,12 @@ def _objects(job: Job) -> list[Table]:
     names = _names(job)
     made = {role.name: _job(job, role, names) for role in job.roles}
     if _tied(job):
-        return [_job_set(job, names, made)]
+        return [_job_set(job, made)]
     jobs: list[Table] = [
         {
             "apiVersion": "batch/v1",
             "kind": "Job",
-            "metadata": metadata(job, names[role]),
+            "metadata": _metadata(job, names[role]),
             "spec": spec,
         }
         for role, spec in made.items()
@@ -70,12 +96,12 @@ def _service(job: Job) -> Table:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata(job, job.name),
+        "metadata": _metadata(job, job.name),
         "spec": {
             # Headless: each pod has a name of its own, also before it is ready.
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
-            "selector": labels(job),
+            "selector": _labels(job),
             **({"ports": [{"name": "rendezvous", "port": PORT}]} if job.distributed else {}),
         },
     }
@@ -92,7 +118,7 @@ def _job(job: Job, role: TaskRole, names: dict[str, str]) -> Table:
     meet = Rendezvous(host(job.roles[0], 0), str(PORT), "JOB_COMPLETION_INDEX")
     commands = started(job, role, commands_for(job, role, "Kubernetes"), meet)
     pai = openpai_env.lines(job, role, "JOB_COMPLETION_INDEX", host)
-    pod = pod_spec(job, role, (*pai, *commands), names[role.name])
+    pod = _pod_spec(job, role, (*pai, *commands), names[role.name])
     if _meet(job) and not _tied(job):
         pod["subdomain"] = job.name
     return {
@@ -100,21 +126,21 @@ def _job(job: Job, role: TaskRole, names: dict[str, str]) -> Table:
         "completions": role.tasks,
         "parallelism": role.tasks,
         **_policy(job, role),
-        "template": {"metadata": {"labels": labels(job, role)}, "spec": pod},
+        "template": {"metadata": {"labels": _labels(job, role)}, "spec": pod},
     }
 
 
-def _job_set(job: Job, names: dict[str, str], made: dict[str, Table]) -> Table:
+def _job_set(job: Job, made: dict[str, Table]) -> Table:
     """https://jobset.sigs.k8s.io: it is done when one of the roles that end it is."""
     enough = [_short(role) for role in job.roles if role.wins_at is not None]
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": metadata(job, job.name),
+        "metadata": _metadata(job, job.name),
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": job.name},
             "successPolicy": {"operator": "Any", "targetReplicatedJobs": enough},
-            "failurePolicy": {"maxRestarts": times(job.retries)},
+            "failurePolicy": {"maxRestarts": _times(job.retries)},
             "replicatedJobs": [
                 {
                     "name": _short(role),
@@ -132,18 +158,18 @@ def _job_set(job: Job, names: dict[str, str], made: dict[str, Table]) -> Table:
     }
 
 
-def times(retries: int) -> int:
+def _times(retries: int) -> int:
     """How often something is started again; without end: the largest number there is."""
     return retries if retries >= 0 else 2**31 - 1
 
 
 def _policy(job: Job, role: TaskRole) -> Table:
     # In a distributed run one failure fails them all, and each of them counts.
-    again = min(times(job.retries) * (role.tasks if job.distributed else 1), 2**31 - 1)
+    again = min(_times(job.retries) * (role.tasks if job.distributed else 1), 2**31 - 1)
     policy: Table = {"backoffLimit": again}
     counted = role.fails_at is not None and role.fails_at > 1
     if role.retries or counted or (role.fails_at is None and role.wins_at is not None):
-        policy = {"backoffLimitPerIndex": times(role.retries)}
+        policy = {"backoffLimitPerIndex": _times(role.retries)}
         if role.min_failed is not None:
             policy["maxFailedIndexes"] = role.tasks if role.fails_at is None else role.fails_at - 1
     if role.wins_at not in (None, role.tasks):
@@ -172,8 +198,8 @@ def _end_notes(job: Job) -> list[str]:
             notes.append(f"role {role.name}: min_… needs Kubernetes 1.33")
         if role.fails_at is not None and role.fails_at > 1:
             notes.append(
-                f"role {role.name}: min_failed: tasks that failed are borne until all have ended; "
-                "then Kubernetes calls the Job failed"
+                f"role {role.name}: min_failed: the other tasks go on when one fails; once all "
+                "have ended, Kubernetes calls the Job failed"
             )
         if role.fails_at is None and role.wins_at is None:
             notes.append(
@@ -208,22 +234,14 @@ def fit_name(name: str) -> str:
     return plain[:_LONGEST].rstrip("-") or "job"
 
 
-def fitted(jobs: tuple[Job, ...]) -> Iterator[tuple[Job, tuple[str, ...]]]:
-    """Each job under a name Kubernetes takes, and what is to be said of that."""
-    taken: dict[str, str] = {}
-    for job in jobs:
-        name = fit_name(job.name)
-        if name in taken:
-            raise UsageError(
-                f"the jobs {taken[name]} and {job.name} would both be called {name} in Kubernetes",
-                f"Rename one of them, or render it alone: --name {job.name}.",
-            )
-        taken[name] = job.name
-        renamed = (f"it is {job.name}, which Kubernetes does not take as a name",)
-        yield replace(job, name=name), renamed if name != job.name else ()
+def _fitted(job: Job) -> tuple[Job, tuple[str, ...]]:
+    """The job under a name Kubernetes takes, and what is to be said of that."""
+    name = fit_name(job.name)
+    renamed = (f"it is {job.name}, which Kubernetes does not take as a name",)
+    return replace(job, name=name), renamed if name != job.name else ()
 
 
-def labels(job: Job, role: TaskRole | None = None) -> Table:
+def _labels(job: Job, role: TaskRole | None = None) -> Table:
     """What the objects of a job are found by."""
     named: Table = {
         "app.kubernetes.io/name": job.name,
@@ -232,14 +250,14 @@ def labels(job: Job, role: TaskRole | None = None) -> Table:
     return {**named, "app.kubernetes.io/component": role.name.strip("_")} if role else named
 
 
-def metadata(job: Job, name: str) -> Table:
+def _metadata(job: Job, name: str) -> Table:
     """The head of an object."""
     queue = {"kueue.x-k8s.io/queue-name": job.queue} if job.queue else {}
     space = {"namespace": job.kubernetes.namespace} if job.kubernetes.namespace else {}
-    return {"name": name, **space, "labels": {**labels(job), **queue}}
+    return {"name": name, **space, "labels": {**_labels(job), **queue}}
 
 
-def pod_spec(job: Job, role: TaskRole, commands: tuple[str, ...], name: str) -> Table:
+def _pod_spec(job: Job, role: TaskRole, commands: tuple[str, ...], name: str) -> Table:
     """The pod of one task."""
     limits: Table = {"cpu": str(role.cpus), "memory": f"{role.memory_mb}Mi"}
     if role.gpus:
@@ -330,7 +348,7 @@ def _volume(job: Job, mount: Mount) -> tuple[Table, str]:
     )
 
 
-def pod_notes(job: Job) -> list[str]:
+def _pod_notes(job: Job) -> list[str]:
     """What pods have no word for."""
     notes = left_out(job, "kubernetes")
     notes += openpai_env.notes(job, names=True)
@@ -347,3 +365,121 @@ def pod_notes(job: Job) -> list[str]:
                 f"is not more than its {role.shm_mb} MB"
             )
     return notes
+
+
+def _one_role(job: Job, kind: str) -> TaskRole:
+    if len(job.roles) != 1:
+        raise UsageError(
+            f"job {job.name}: a {kind} has one kind of worker, and this has {len(job.roles)} roles",
+            "Render it for kubernetes.",
+        )
+    (role,) = job.roles
+    if role.tasks > 1 and not job.distributed:
+        raise UsageError(
+            f"job {job.name}: the tasks of a {kind} train together, and this job is not "
+            "distributed",
+            "Add distributed = true, or render it for kubernetes.",
+        )
+    return role
+
+
+def _kubeflow_notes(job: Job, kind: str) -> list[str]:
+    (role,) = job.roles
+    notes: list[str] = []
+    if role.retries:
+        notes.append(f"role {role.name}: retries: a {kind} is started again as a whole")
+    if role.min_failed is not None or role.min_succeeded is not None:
+        notes.append(f"role {role.name}: a {kind} counts no tasks; min_… is left out")
+    if kind == "TrainJob":
+        notes += ["retries: a TrainJob is not started again"] if job.retries else []
+        notes += [
+            f"role {role.name}: port {port.name} is not opened: a TrainJob names none"
+            for port in role.ports
+            if port.number
+        ]
+    return notes
+
+
+def _pytorch_job(job: Job, role: TaskRole) -> Table:
+    def host(other: TaskRole, index: int) -> str:
+        return f"{job.name}-worker-{index - 1}" if index else f"{job.name}-master-0"
+
+    commands = started(job, role, commands_for(job, role, "Kubeflow"), _PYTORCH_MEET)
+    pai = openpai_env.lines(job, role, "RANK", host)
+    template: Table = {
+        "metadata": {"labels": _labels(job, role)},
+        "spec": {
+            key: value
+            for key, value in _pod_spec(job, role, (*pai, *commands), _CONTAINER).items()
+            # The operator's to set, from the replica's own.
+            if key != "restartPolicy"
+        },
+    }
+    restart = "OnFailure" if job.retries else "Never"
+    replicas: Table = {"Master": {"replicas": 1, "restartPolicy": restart, "template": template}}
+    if role.tasks > 1:
+        replicas["Worker"] = {
+            "replicas": role.tasks - 1,
+            "restartPolicy": restart,
+            "template": template,
+        }
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": _metadata(job, job.name),
+        "spec": {
+            "nprocPerNode": str(role.processes),
+            "runPolicy": {
+                "cleanPodPolicy": "None",
+                "backoffLimit": _times(job.retries),
+                **({"activeDeadlineSeconds": job.seconds} if job.seconds is not None else {}),
+            },
+            "pytorchReplicaSpecs": replicas,
+        },
+    }
+
+
+def _train_job(job: Job, role: TaskRole) -> Table:
+    def host(other: TaskRole, index: int) -> str:
+        return f"{job.name}-{_NODE}-0-{index}.{job.name}"
+
+    commands = started(job, role, commands_for(job, role, "Kubeflow"), _TRAINER_MEET)
+    pai = openpai_env.lines(job, role, _TRAINER_INDEX, host)
+    pod = _pod_spec(job, role, (*pai, *commands), _NODE)
+    containers = pod["containers"]
+    assert isinstance(containers, list)
+    (container,) = containers
+    mounted = {"volumeMounts": container["volumeMounts"]} if "volumeMounts" in container else {}
+    # What a TrainJob has no word of its own for is laid over its runtime's pods.
+    patch: Table = {
+        **{key: pod[key] for key in ("nodeSelector", "volumes") if key in pod},
+        **({"containers": [{"name": _NODE, **mounted}]} if mounted else {}),
+    }
+    template: Table = {
+        "metadata": {"labels": _labels(job, role)},
+        **({"spec": patch} if patch else {}),
+    }
+    jobs = [{"name": _NODE, "template": {"spec": {"template": template}}}]
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": _metadata(job, job.name),
+        "spec": {
+            "runtimeRef": {"name": _RUNTIME},
+            **({"activeDeadlineSeconds": job.seconds} if job.seconds is not None else {}),
+            "trainer": {
+                "image": container["image"],
+                "command": container["command"],
+                **({"env": container["env"]} if "env" in container else {}),
+                "numNodes": role.tasks,
+                "numProcPerNode": role.processes,
+                "resourcesPerNode": container["resources"],
+            },
+            "runtimePatches": [
+                {
+                    "manager": "torchsmith",
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}},
+                }
+            ],
+        },
+    }

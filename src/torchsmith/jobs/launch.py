@@ -1,4 +1,4 @@
-"""The shell text of one task: its environment, and torchrun where tasks train together."""
+"""The shell text of one task: its environment, its secrets, torchrun where tasks train together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from torchsmith.errors import UsageError
 from torchsmith.jobs.models import Job, TaskRole
 from torchsmith.jobs.openpai_rules import commands_of
-from torchsmith.jobs.shell import BASH
 
 _PARAMETER = re.compile(r"<%\s*\$parameters\.(\w+)\s*%>")
 # What OpenPAI fills in of a role's own prerequisites: <% $data.uri[0] %>.
@@ -28,10 +27,7 @@ _PLAIN = re.compile(r"python(?:3(?:\.\d+)?)? (?P<rest>[\w./-]*\.py(?: [^;&|<>()`
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Where the tasks of a distributed run meet, as shell words of the engine.
-
-    `index` is the variable that holds a task's own number in its role.
-    """
+    """Where the tasks of a distributed run meet; `index` is the variable of a task's number."""
 
     address: str
     port: str
@@ -39,10 +35,7 @@ class Rendezvous:
 
 
 def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
-    """A role's commands with the parameters filled in, for engines that do not do it.
-
-    Those of the deployment the job chose in OpenPAI are before and behind them.
-    """
+    """A role's commands with OpenPAI's parameters and deployment filled in, for other targets."""
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in job.parameters:
@@ -152,7 +145,7 @@ def gpus_before(job: Job, role: TaskRole, index: int) -> int:
 
 
 def needs_image(job: Job, engine: str) -> None:
-    """Refuse a job without an image on an engine that runs only images."""
+    """Refuse a job without an image on a target that runs only images."""
     for role in job.roles:
         if not role.image:
             raise UsageError(
@@ -162,7 +155,7 @@ def needs_image(job: Job, engine: str) -> None:
 
 
 def unfit_images(job: Job) -> list[str]:
-    """What is wrong with images that no registry and no engine takes by their names."""
+    """What is wrong with images that no registry and no target takes by their names."""
     found: list[str] = []
     for name in dict.fromkeys(role.image for role in job.roles):
         first, slash, rest = name.partition("/")
@@ -178,7 +171,7 @@ def unfit_images(job: Job) -> list[str]:
 
 
 def pullable(job: Job, engine: str) -> None:
-    """Refuse an image of this machine only on an engine whose machines have to fetch it."""
+    """Refuse an image of this machine only on a target whose machines have to fetch it."""
     for role in job.roles:
         # What podman calls images that are in no registry; with a port it is one.
         if role.image.startswith("localhost/"):
@@ -190,7 +183,7 @@ def pullable(job: Job, engine: str) -> None:
 
 
 def only_folders(job: Job, engine: str) -> None:
-    """Refuse a mount that is not a folder on an engine that has only those."""
+    """Refuse a mount that is not a folder on a target that has only those."""
     for mount in job.mounts:
         if ":" in mount.source:
             raise UsageError(
@@ -210,7 +203,7 @@ def unmounted(job: Job) -> list[str]:
 
 
 def left_out(job: Job, engine: str) -> list[str]:
-    """What the job says for other engines only, and what says nothing without something else."""
+    """What the job says for other targets only, and what says nothing without something else."""
     notes: list[str] = []
     kept = {"openpai": job.openpai, "openpai_v1": job.openpai_v1}
     names = [
@@ -218,7 +211,7 @@ def left_out(job: Job, engine: str) -> list[str]:
         for table, keys in kept.items()
         if table != engine
         for key in keys
-        # Other engines run these commands too.
+        # Other targets run these commands too.
         if engine.startswith("openpai") or (table, key) != ("openpai", "deployments")
     ]
     notes += [f"left out, as only OpenPAI knows them: {', '.join(names)}"] if names else []
@@ -231,10 +224,61 @@ def left_out(job: Job, engine: str) -> list[str]:
             keys = ", ".join(f"{mine}.{key}" for key in written)
             notes.append(f"left out, as only {named} knows them: {keys}")
     if not job.distributed:
-        notes += ["backend: says nothing without distributed = true"] if job.backend_asked else []
+        notes += ["backend: has no effect without distributed = true"] if job.backend_asked else []
         notes += [
-            f"role {role.name}: processes says nothing without distributed = true"
+            f"role {role.name}: processes has no effect without distributed = true"
             for role in job.roles
             if role.processes_asked
         ]
     return notes
+
+
+# What runs a task's commands on every target, as OpenPAI does: the first that fails is the last,
+# also in a pipe. https://github.com/microsoft/openpai-runtime/blob/master/src/runtime.d/user.sh
+STRICT = "-eo pipefail"
+BASH = f"bash {STRICT}"
+SECRETS = '"${TORCHSMITH_SECRETS:-$HOME/.config/torchsmith/secrets}"'
+
+
+def secret_lines(job: Job) -> list[str]:
+    """Take secrets from the environment of whoever starts the script, or from their files."""
+    lines: list[str] = []
+    for secret in job.secrets:
+        name = secret.variable
+        lines += [
+            f'if [ -z "${{{name}:-}}" ]; then {name}=$(cat {SECRETS}/{secret.reference}); fi',
+            f"export {name}",
+        ]
+    return lines
+
+
+def environment_lines(job: Job) -> list[str]:
+    """Enter the job's Python environment; make it first where it is missing or half made."""
+    if not job.environment:
+        return []
+    # Absolute, since commands may change the folder.
+    home = shlex.quote(job.environment)
+    lines = [f"environment=$(realpath -m {home})"]
+    if job.wheels:
+        lines += [
+            'if ! [ -e "$environment/.complete" ]; then',
+            '  python3 -m venv --clear "$environment"',
+            f'  "$environment/bin/python" -m pip install --quiet {shlex.quote(job.wheels)}/*.whl',
+            '  touch "$environment/.complete"',
+            "fi",
+        ]
+    return [*lines, 'export VIRTUAL_ENV="$environment" PATH="$environment/bin:$PATH"']
+
+
+def end_of(text: str) -> str:
+    """A word that ends a here-document of this text and nothing before."""
+    end = "END"
+    while end in text.splitlines():
+        end += "_"
+    return end
+
+
+def heredoc(name: str, text: str) -> list[str]:
+    """Bash lines that put a text of several lines into a variable, as it is."""
+    end = end_of(text)
+    return [f"read -r -d '' {name} <<'{end}' || true", *text.splitlines(), end]

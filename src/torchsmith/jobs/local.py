@@ -6,19 +6,22 @@ import shlex
 
 from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
+    STRICT,
     Rendezvous,
     commands_for,
+    end_of,
     environment,
+    environment_lines,
     exports,
     gpus_before,
     left_out,
     needs_image,
     only_folders,
+    secret_lines,
     started,
     unmounted,
 )
-from torchsmith.jobs.models import Job, Rendering, TaskRole
-from torchsmith.jobs.shell import STRICT, end_of, environment_lines, secret_lines
+from torchsmith.jobs.models import Job, Rendering, TaskRole, rendering
 from torchsmith.jobs.states import TIMED_OUT
 
 # What every process of a job has in its environment, and hands on to those it starts.
@@ -31,14 +34,9 @@ _NONE = "''"
 _DEFAULTS = (1, 2048)
 
 
-def render(jobs: tuple[Job, ...], container: str = "") -> Rendering:
-    """One script for each job; with the program of a container engine each task runs in one."""
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for job in jobs:
-        files[f"{job.name}.sh"] = script(job, container=container).encode()
-        notes += [f"{job.name}: {note}" for note in _notes(job, container)]
-    return Rendering(files, tuple(notes))
+def render(job: Job, container: str = "") -> Rendering:
+    """A script; with `container`, the name of a container tool, each task runs in one."""
+    return rendering(job, "sh", script(job, container=container), _notes(job, container))
 
 
 def script(job: Job, record: str = "", container: str = "") -> str:
@@ -61,10 +59,10 @@ def script(job: Job, record: str = "", container: str = "") -> str:
     known = set() if container else {mount.variable for mount in job.mounts}
     for role in job.roles:
         env = environment(job, role)
-        told = exports({name: value for name, value in env.items() if name not in known})
+        settings = exports({name: value for name, value in env.items() if name not in known})
         commands = started(job, role, commands_for(job, role, "local"), _MEET)
         known_there = openpai_env.lines(job, role, "TASK_INDEX", _here, _PAI_PORT)
-        text = "\n".join((f"set {STRICT}", *known_there, *told, *commands))
+        text = "\n".join((f"set {STRICT}", *known_there, *settings, *commands))
         end = end_of(text)
         lines += ["", f"role_{role.name}=$(cat <<'{end}'", text, end, ")"]
     lines += ["", *_RUN, *([*_COUNTED, *_judge(job)] if job.counts else _TOLD), "", *_ALL]

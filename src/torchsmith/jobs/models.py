@@ -1,13 +1,14 @@
-"""A job with every choice made, and what a rendering of it is."""
+"""A job with every choice made, how it comes from the written one, and its renderings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
+from torchsmith.recipe import job as written
 from torchsmith.recipe.job import Kubernetes, Port, Slurm
 
 
@@ -45,16 +46,16 @@ class Secret:
 
     @property
     def identifier(self) -> str:
-        """The same as one word, for engines that know only those."""
+        """The same as one word, for targets that know only those."""
         return re.sub(r"\W", "_", self.reference, flags=re.ASCII)
 
 
 @dataclass(frozen=True)
 class TaskRole:
-    """One kind of task. `rank` is the node rank of its first one in a distributed run.
+    """One kind of task; `rank` is the node rank of its first.
 
-    `shm_asked` is the shared memory the job asks for, `shm_mb` the image's where it does not;
-    `processes_asked`: the job names their number.
+    `shm_asked` is the job's own wish, `shm_mb` that or the image's; `processes_asked`: the job
+    names their number.
     """
 
     name: str
@@ -88,10 +89,7 @@ class TaskRole:
 
 @dataclass(frozen=True)
 class Job:
-    """A workload. Its roles name no image where it runs in an environment of the machine.
-
-    `backend_asked`: the job names one.
-    """
+    """A workload; in an environment of the machine its roles name no image."""
 
     name: str
     environment: str
@@ -132,7 +130,71 @@ class Job:
 
 @dataclass(frozen=True)
 class Rendering:
-    """The files of a request, and what the engine has no word for."""
+    """The files of a request, and what the target has no word for."""
 
     files: Mapping[str, bytes]
     notes: tuple[str, ...] = ()
+
+
+def rendering(job: Job, ending: str, text: str, notes: Iterable[str]) -> Rendering:
+    """The one file of a job, called after it; `notes` say what the target has no word for."""
+    return Rendering(
+        {f"{job.name}.{ending}": text.encode()}, tuple(f"{job.name}: {note}" for note in notes)
+    )
+
+
+def resolve(job: written.Job, image: str = "", shm_mb: int | None = None) -> Job:
+    """Choose what is left open; `image` and `shm_mb` are the recipe's own."""
+    gpus = any(role.gpus for role in job.role)
+    roles: list[TaskRole] = []
+    rank = 0
+    for role in job.role:
+        roles.append(
+            TaskRole(
+                name=role.name,
+                tasks=role.tasks,
+                rank=rank,
+                processes=role.processes or max(role.gpus, 1),
+                processes_asked=role.processes is not None,
+                cpus=role.cpus,
+                memory_mb=role.memory_mb,
+                gpus=role.gpus,
+                # Shared memory counts as memory: the image's own must leave some of it.
+                shm_mb=role.shm_mb or (shm_mb and min(shm_mb, max(role.memory_mb // 2, 1))),
+                shm_asked=role.shm_mb,
+                image=role.image or job.image or ("" if job.environment else image),
+                env={**job.env, **role.env},
+                ports=tuple(role.port),
+                retries=role.retries,
+                min_failed=role.min_failed,
+                min_succeeded=role.min_succeeded,
+                commands=role.lines,
+            )
+        )
+        rank += role.tasks
+    return Job(
+        name=job.name,
+        environment=job.environment or "",
+        wheels=job.wheels or "",
+        roles=tuple(roles),
+        distributed=job.distributed,
+        backend=job.backend or ("nccl" if gpus else "gloo"),
+        backend_asked=job.backend is not None,
+        retries=job.retries,
+        secrets=tuple(Secret(name, kept) for name, kept in job.secrets.items()),
+        mounts=tuple(
+            Mount(item.name, item.source, item.at, read_only)
+            for items, read_only in ((job.data, True), (job.output, False))
+            for item in items
+        ),
+        seconds=written.seconds(job.time_limit) if job.time_limit else None,
+        to=job.to or "",
+        queue=job.queue or "",
+        after=tuple(job.after),
+        parameters=job.parameters,
+        slurm=job.slurm,
+        kubernetes=job.kubernetes,
+        openpai_env=job.openpai_env,
+        openpai=job.openpai,
+        openpai_v1=job.openpai_v1,
+    )

@@ -19,7 +19,7 @@ from torchsmith.engine.disk import room, write_whole
 from torchsmith.errors import TorchsmithError
 from torchsmith.findings import Finding
 from torchsmith.foreign import decode
-from torchsmith.jobs.engines.slurm import Slurm
+from torchsmith.jobs.targets.slurm import Slurm
 from torchsmith.owners import read_plain
 
 _FOLDER = "machines"
@@ -75,9 +75,9 @@ def _node(root: Path, name: str, state: str, has: str) -> Node:
 
 
 def examine(root: Path, name: str) -> None:
-    """Have the doctor look at a node, and keep what it says."""
+    """Run the doctor on a node, and keep its report."""
     if not _NAME.fullmatch(name):
         raise TorchsmithError(f"{name!r} is not the name of a node")
-    said = Slurm().run_on(name, [sys.executable, "-m", "torchsmith", "doctor", "--json"])
+    report = Slurm().run_on(name, [sys.executable, "-m", "torchsmith", "doctor", "--json"])
     with room(root):
-        write_whole(root / _FOLDER / f"{name}.json", said)
+        write_whole(root / _FOLDER / f"{name}.json", report)

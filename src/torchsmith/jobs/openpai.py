@@ -7,20 +7,22 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
+from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import yaml_text
 from torchsmith.jobs.launch import (
+    BASH,
+    STRICT,
     Rendezvous,
     commands_for,
+    end_of,
     environment,
     exports,
     left_out,
     needs_image,
     started,
 )
-from torchsmith.jobs.models import Job, Rendering, TaskRole
+from torchsmith.jobs.models import Job, Rendering, TaskRole, rendering
 from torchsmith.jobs.openpai_rules import cautions, passwords_in_clear, problems
-from torchsmith.jobs.shell import BASH, STRICT, end_of
 from torchsmith.recipe.job import NULL
 
 Table = dict[str, JsonValue]
@@ -32,32 +34,22 @@ _PLUGINS, _TEAMWISE = "com.microsoft.pai.runtimeplugin", "teamwise_storage"
 _MOST_RETRIES = 1000
 
 
-def render(jobs: tuple[Job, ...]) -> Rendering:
-    """Protocol 2: one YAML file for each job."""
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for job in jobs:
-        document = document_v2(job)
-        if wrong := [*problems(document), *passwords_in_clear(document)]:
-            raise UsageError(
-                f"OpenPAI would refuse job {job.name}: {'; '.join(wrong)}",
-                "What is written under [openpai] goes there as it is: mend it there.",
-            )
-        files[f"{job.name}.yaml"] = (_secrets_needed(job) + yaml_text.write(document)).encode()
-        said = [*_notes(job, "openpai"), *_storages(job)[1], *cautions(document)]
-        notes += [f"{job.name}: {note}" for note in said]
-    return Rendering(files, tuple(notes))
+def render(job: Job) -> Rendering:
+    """Protocol 2, as YAML."""
+    document = document_v2(job)
+    if wrong := [*problems(document), *passwords_in_clear(document)]:
+        raise UsageError(
+            f"OpenPAI would refuse job {job.name}: {'; '.join(wrong)}",
+            "What is written under [openpai] goes there as it is: mend it there.",
+        )
+    notes = [*_notes(job, "openpai"), *_storages(job)[1], *cautions(document)]
+    return rendering(job, "yaml", _secrets_needed(job) + yaml_text.write(document), notes)
 
 
-def render_v1(jobs: tuple[Job, ...]) -> Rendering:
-    """Protocol 1: one JSON file for each job."""
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for job in jobs:
-        text = json.dumps(document_v1(job), indent=2, ensure_ascii=False) + "\n"
-        files[f"{job.name}.json"] = text.encode()
-        notes += [f"{job.name}: {note}" for note in _notes(job, "openpai_v1")]
-    return Rendering(files, tuple(notes))
+def render_v1(job: Job) -> Rendering:
+    """Protocol 1, as JSON."""
+    text = json.dumps(document_v1(job), indent=2, ensure_ascii=False) + "\n"
+    return rendering(job, "json", text, _notes(job, "openpai_v1"))
 
 
 def merged(computed: Table, kept: Table) -> Table:
@@ -241,8 +233,8 @@ def _secrets_needed(job: Job) -> str:
     names |= {secret.identifier: f" ({secret.reference})" for secret in job.secrets}
     if not names:
         return ""
-    said = ", ".join(f"{name}{where}" for name, where in names.items())
-    return f"# Submit it with the values of these secrets, which are not kept here: {said}\n"
+    listed = ", ".join(f"{name}{where}" for name, where in names.items())
+    return f"# Submit it with the values of these secrets, which are not kept here: {listed}\n"
 
 
 # ------------------------------------------------------------------------------ protocol 1

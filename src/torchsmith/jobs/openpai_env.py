@@ -1,4 +1,4 @@
-"""OpenPAI's variables for the tasks of other engines, so that an imported job finds them there.
+"""OpenPAI's variables for the tasks of other targets, so that an imported job finds them there.
 
 Which there are, and what they hold: src/rest-server/src/models/v2/job/runtime-env.js and k8s.js of
 https://github.com/microsoft/pai v1.8.0, src/init.d/framework_parser.py of
@@ -22,8 +22,8 @@ Address = Callable[[TaskRole, int], str]
 
 def wanted(job: Job) -> bool:
     """Whether a job's tasks look for these variables."""
-    said = (text for role in job.roles for text in (*role.commands, *role.env.values()))
-    return job.openpai_env or any("PAI_" in text for text in said)
+    texts = (text for role in job.roles for text in (*role.commands, *role.env.values()))
+    return job.openpai_env or any("PAI_" in text for text in texts)
 
 
 def lines(
@@ -31,8 +31,8 @@ def lines(
 ) -> tuple[str, ...]:
     """Shell lines that set the variables in one task.
 
-    `index` is the variable with the task's number, `address` says where a task is reached, as
-    shell text. `base` is the variable with the first port of the job, where tasks share machines.
+    `index` is the variable with its number, `address` gives a task's address as shell text, `base`
+    is the variable with the job's first port where tasks share machines.
     """
     if not wanted(job):
         return ()
@@ -66,12 +66,7 @@ def lines(
             if other is role:
                 cases.append(f"  {number}) {' '.join(_mine(here, found))} ;;")
         made.append(f'PAI_TASK_ROLE_{other.name}_HOST_LIST="{",".join(hosts)}"')
-    return (
-        *(f"export {one}" for one in made),
-        f'case "${index}" in',
-        *cases,
-        "esac",
-    )
+    return (*(f"export {one}" for one in made), f'case "${index}" in', *cases, "esac")
 
 
 def _mine(here: str, ports: dict[str, str]) -> Iterator[str]:
@@ -81,8 +76,8 @@ def _mine(here: str, ports: dict[str, str]) -> Iterator[str]:
     yield f'PAI_CURRENT_CONTAINER_PORT="{first}" PAI_CONTAINER_HOST_PORT="{first}"'
     yield f'PAI_CONTAINER_SSH_PORT="{ports["ssh"].partition(",")[0]}"'
     yield from (f'PAI_CONTAINER_HOST_{label}_PORT_LIST="{some}"' for label, some in ports.items())
-    told = "".join(f"{label}:{some};" for label, some in ports.items())
-    yield f'PAI_CONTAINER_HOST_PORT_LIST="{told}"'
+    listed = "".join(f"{label}:{some};" for label, some in ports.items())
+    yield f'PAI_CONTAINER_HOST_PORT_LIST="{listed}"'
 
 
 def _counts(job: Job) -> Iterator[tuple[str, str]]:

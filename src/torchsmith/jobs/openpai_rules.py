@@ -216,10 +216,7 @@ _ROLE = _table(
         "protocolVersion": _VERSION,
         "instances": _whole(1),
         "completion": _table(
-            {
-                "minFailedInstances": _whole(null=True),
-                "minSucceededInstances": _whole(null=True),
-            }
+            {"minFailedInstances": _whole(null=True), "minSucceededInstances": _whole(null=True)}
         ),
         "taskRetryCount": _whole(),
         "prerequisites": _list(_text),

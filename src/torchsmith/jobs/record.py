@@ -1,6 +1,6 @@
-"""What a job keeps of itself in a folder, on engines that have one: output, and how it ended.
+"""What a job keeps of itself in a folder, on targets that have one: output, and how it ended.
 
-    started       the engine's id of it, and when
+    started       the target's id of it, and when
     ended         its exit code, and when
     ROLE-N.log    what a task said
     ROLE-N.exit   the exit code of a task
@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.errors import UsageError
-from torchsmith.jobs.client import Submitted, TaskStatus
-from torchsmith.jobs.lines import LineCutter
+from torchsmith.jobs.client import LineCutter, Output, Submitted, TaskStatus
 from torchsmith.jobs.states import State, of_exit
 
 # No role can be called so: its tasks have a number behind a dash.
@@ -154,27 +153,17 @@ class _Tail:
             yield from self._cutter.finish()
 
 
-def lines(
-    job: Submitted,
-    *,
-    role: str = "",
-    task: str = "",
-    over: Callable[[], bool] | None = None,
-    recent: bool = False,
-) -> Iterator[str]:
-    """The output of a job, until `over` says that it has ended; without it, until now.
-
-    Where a job has several tasks, each line says whose it is. `recent` leaves out what is long
-    past.
-    """
+def lines(job: Submitted, wanted: Output, over: Callable[[], bool] = lambda: True) -> Iterator[str]:
+    """A job's output; where it has several tasks, each line says whose it is."""
+    role, task = wanted.role, wanted.task
     _check(job, role, task)
     alone = sum(job.roles.values()) == 1
     tails: dict[Path, _Tail] = {}
     while True:
         # Asked before reading: what is written before the end is read after it.
-        last = over is None or over()
+        last = not wanted.follow or over()
         logs = list(_logs(job.kept, role, task))
-        most = max(_LEAST, _RECENT // max(1, len(logs))) if recent else None
+        most = max(_LEAST, _RECENT // max(1, len(logs))) if wanted.recent else None
         for log in logs:
             tail = tails.get(log.path) or tails.setdefault(log.path, _Tail(log, most))
             named = not task and (log.element or (log.role and not alone))

@@ -20,9 +20,9 @@ from itertools import chain
 from pydantic import JsonValue
 
 import torchsmith
-from torchsmith.engine.secrets import Redactor
 from torchsmith.errors import ClusterError
-from torchsmith.jobs.patience import NoAnswerError, patiently
+from torchsmith.jobs.client import NoAnswerError, patiently
+from torchsmith.redact import Redactor
 
 _MOST_BYTES = 64 << 20
 _PIECE = 1 << 16
@@ -72,22 +72,18 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
+@dataclass
 class Server:
     """One server, and who we are there."""
 
-    def __init__(
-        self,
-        name: str,
-        address: str,
-        headers: Mapping[str, str],
-        redactor: Redactor,
-        timeout_s: float,
-    ) -> None:
-        self.name = name
-        self.address = address.rstrip("/")
-        self._headers = dict(headers)
-        self._redactor = redactor
-        self._timeout_s = timeout_s
+    name: str
+    address: str
+    headers: Mapping[str, str]
+    redactor: Redactor
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        self.address = self.address.rstrip("/")
         self._opener = urllib.request.build_opener(_Stay())
 
     def read(self, path: str) -> Answer:
@@ -96,7 +92,7 @@ class Server:
 
     def ask(self, method: str, path: str, content: bytes | None = None, kind: str = "") -> Answer:
         """One question, asked once."""
-        headers = {**self._headers, "Accept": "application/json, text/*;q=0.5"}
+        headers = {**self.headers, "Accept": "application/json, text/*;q=0.5"}
         if kind:
             headers["Content-Type"] = kind
         request = urllib.request.Request(
@@ -107,21 +103,18 @@ class Server:
             body = b"".join(_pieces(answer, self._broken(where), _MOST_BYTES))
             if _is_page(answer.headers.get("Content-Type", ""), body):
                 raise ClusterError(
-                    self._clean(f"{where} answers with a web page{_title(body)}"),
+                    self.redactor.text(f"{where} answers with a web page{_title(body)}"),
                     f"Check the address of {self.name}: a portal or a proxy answered instead.",
                 )
             return Answer(answer.status, body, where)
 
     def stream(self, url: str, start: int) -> Iterator[bytes]:
-        """The bytes of a file from `start` on; nothing if there are no more. Without our token.
-
-        Raises `ShrunkError` if the file has not even so many.
-        """
+        """The bytes of a file from `start` on, without our token; or `ShrunkError`."""
         # Its query may hold a token of its own: only what stands before it is ever shown.
         where = url.partition("?")[0]
         if not where.startswith(("http://", "https://")):
             # A server does not decide which file of this machine is read.
-            raise ClusterError(f"{self.name} names a log that is on no server: {where}")
+            raise ClusterError(f"{self.name} names a log that is not on a server: {where}")
         request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"})
         try:
             with self._answer(request, where) as answer:
@@ -144,7 +137,7 @@ class Server:
     def _answer(self, request: urllib.request.Request, where: str) -> http.client.HTTPResponse:
         request.add_header("User-Agent", f"torchsmith/{torchsmith.__version__}")
         try:
-            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self._timeout_s)
+            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self.timeout_s)
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error, where) from None
@@ -158,11 +151,11 @@ class Server:
             unheard = isinstance(reason, ConnectionRefusedError | socket.gaierror)
             lasting = isinstance(reason, ssl.SSLCertVerificationError)
             if isinstance(reason, TimeoutError):
-                said = f"there was no answer within {self._timeout_s:g} s"
+                text = f"there was no answer within {self.timeout_s:g} s"
             else:
-                said = str(reason) or type(reason).__name__
+                text = str(reason) or type(reason).__name__
             return NoAnswerError(
-                self._clean(f"{self.name} cannot be reached at {where}: {said}"),
+                self.redactor.text(f"{self.name} cannot be reached at {where}: {text}"),
                 "Check the address, the network, the proxy and SSL_CERT_FILE.",
                 unheard=unheard,
                 lasting=lasting,
@@ -176,16 +169,17 @@ class Server:
         except (OSError, http.client.HTTPException):
             body = b""
         kind = error.headers.get("Content-Type", "")
-        code, said = "", ""
+        code, message = "", ""
         if _is_page(kind, body):
-            said = f"a web page{_title(body)}"
+            message = f"a web page{_title(body)}"
         else:
-            code, said = _explained(body)
-        said = self._clean(said)[:_TOLD]
+            code, message = _explained(body)
+        message = self.redactor.text(message)[:_TOLD]
         status = f"HTTP {error.code} {error.reason}".strip()
         if error.code in _TRY_AGAIN:
             return NoAnswerError(
-                f"{self.name} has no answer at {where}: {status}" + (f": {said}" if said else ""),
+                f"{self.name} has no answer at {where}: {status}"
+                + (f": {message}" if message else ""),
                 "It may be overloaded or starting: try again later.",
                 wait_s=_wait_of(error.headers.get("Retry-After", "")),
                 # Turned away at the door.
@@ -196,22 +190,17 @@ class Server:
             return RefusedError(
                 error.code,
                 code,
-                self._clean(f"{where} sends on to {target}"),
+                self.redactor.text(f"{where} sends on to {target}"),
                 f"Name that address as the one of {self.name}, if it is its own.",
             )
-        refusal = RefusedError(error.code, code, said or status)
+        refusal = RefusedError(error.code, code, message or status)
         if size := re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", "")):
             refusal.size = int(size[1])
         return refusal
 
-    def _clean(self, text: str) -> str:
-        return self._redactor.text(text)
-
 
 def _pieces(
-    answer: http.client.HTTPResponse,
-    broken: Callable[[Exception], NoAnswerError],
-    most: int | None,
+    answer: http.client.HTTPResponse, broken: Callable[[Exception], NoAnswerError], most: int | None
 ) -> Iterator[bytes]:
     came = 0
     try:

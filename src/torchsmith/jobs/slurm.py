@@ -8,17 +8,20 @@ from collections.abc import Sequence
 from torchsmith.errors import UsageError
 from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
+    STRICT,
     Rendezvous,
     commands_for,
     environment,
+    environment_lines,
     exports,
+    heredoc,
     left_out,
     only_folders,
+    secret_lines,
     started,
     unmounted,
 )
-from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole
-from torchsmith.jobs.shell import STRICT, environment_lines, held, secret_lines
+from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole, rendering
 
 # Whether a job ran, and how it and its tasks ended, once Slurm has forgotten it. A job that is
 # started again begins with a clean record; its output goes on. See `record`.
@@ -87,16 +90,9 @@ wait || true
 _MEET = Rendezvous('"$MASTER_ADDR"', '"$MASTER_PORT"', "SLURM_PROCID")
 
 
-def render(jobs: tuple[Job, ...]) -> Rendering:
-    """One script for each job; where they depend on each other, one that submits them in order."""
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for job in jobs:
-        files[f"{job.name}.sbatch"] = script(job).encode()
-        notes += [f"{job.name}: {note}" for note in _notes(job)]
-    if any(job.after for job in jobs):
-        files["submit.sh"] = _submission(jobs).encode()
-    return Rendering(files, tuple(notes))
+def render(job: Job) -> Rendering:
+    """An sbatch script."""
+    return rendering(job, "sbatch", script(job), _notes(job))
 
 
 def script(job: Job, record: str = "") -> str:
@@ -138,11 +134,11 @@ def script(job: Job, record: str = "") -> str:
         env = environment(job, role)
         # Without an image the folders are where they are; their alphabet needs no more quoting.
         places = {} if role.image else {mount.variable: _place(mount) for mount in job.mounts}
-        told = [f'export {name}="{place}"' for name, place in places.items()]
-        told += exports({name: value for name, value in env.items() if name not in places})
+        settings = [f'export {name}="{place}"' for name, place in places.items()]
+        settings += exports({name: value for name, value in env.items() if name not in places})
         pai = openpai_env.lines(job, role, "SLURM_PROCID", _host, _PAI_PORT)
-        text = "\n".join((f"set {STRICT}", *pai, *told, *commands))
-        lines += ["", *held(f"role_{role.name}", text)]
+        text = "\n".join((f"set {STRICT}", *pai, *settings, *commands))
+        lines += ["", *heredoc(f"role_{role.name}", text)]
     lines += ["", "status=0", *_steps(job, bound, record or watched)]
     if job.retries:
         # The bare number of an array's last task is that of the whole array.
@@ -150,11 +146,7 @@ def script(job: Job, record: str = "") -> str:
         again = (
             f' && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.retries} ]' if job.retries > 0 else ""
         )
-        lines += [
-            f'if [ "$status" -ne 0 ]{again}; then',
-            f'  scontrol requeue "{mine}"',
-            "fi",
-        ]
+        lines += [f'if [ "$status" -ne 0 ]{again}; then', f'  scontrol requeue "{mine}"', "fi"]
     return "\n".join([*lines, 'exit "$status"', ""])
 
 
@@ -210,17 +202,17 @@ def _watched(job: Job) -> bool:
     )
 
 
-def _steps(job: Job, bound: list[str], told: str | bool) -> list[str]:
+def _steps(job: Job, bound: list[str], recorded: str | bool) -> list[str]:
     """Start every role; one alone in the foreground, several side by side."""
     if not _watched(job):
         (role,) = job.roles
         forgiven = ["status=0"] if role.min_failed == -1 else []
-        return [f"{_srun(job, role, bound, told)} || status=$?", *forgiven]
+        return [f"{_srun(job, role, bound, recorded)} || status=$?", *forgiven]
     several = len(job.roles) > 1
     lines = ["steps=() codes=()"]
     for index, role in enumerate(job.roles):
         group = f" --het-group={index}" if several else ""
-        lines += [f"{_srun(job, role, bound, told, group)} &", 'steps+=("$!")']
+        lines += [f"{_srun(job, role, bound, recorded, group)} &", 'steps+=("$!")']
     table: dict[str, Sequence[object]] = {
         "roles": [role.name for role in job.roles],
         "tasks": [role.tasks for role in job.roles],
@@ -253,12 +245,12 @@ def _openpai(job: Job) -> list[str]:
     return lines
 
 
-def _srun(job: Job, role: TaskRole, bound: list[str], told: str | bool, group: str = "") -> str:
+def _srun(job: Job, role: TaskRole, bound: list[str], recorded: str | bool, group: str = "") -> str:
     """The step of a role; `told`: its tasks tell their ends, and write into the folder of these."""
     ends = job.distributed or role.min_failed in (None, 1)
     # Since Slurm 22.05 a step no longer inherits the job's CPUs per task.
     command = f"srun{group} --cpus-per-task={role.cpus} --kill-on-bad-exit={int(ends)}"
-    if isinstance(told, str) and told:
+    if isinstance(recorded, str) and recorded:
         command += f' --open-mode=append --output="$record/{role.name}-%t.log"'
     if role.image and job.slurm.container == "pyxis":
         command += f" --container-image={shlex.quote(_enroot(role.image))}"
@@ -268,7 +260,7 @@ def _srun(job: Job, role: TaskRole, bound: list[str], told: str | bool, group: s
         command += " apptainer exec" + (" --nv" if role.gpus else "")
         command += "".join(f' --bind "{item}"' for item in bound)
         command += f" {shlex.quote(f'docker://{role.image}')}"
-    if told:
+    if recorded:
         return f'{command} sh -c "$task" "$record/{role.name}" "$role_{role.name}"'
     return f'{command} bash -c "$role_{role.name}"'
 
@@ -305,7 +297,7 @@ def _notes(job: Job) -> list[str]:
         if role.shm_asked:
             notes.append(f"role {role.name}: shared memory is the node's own /dev/shm under Slurm")
         notes += [
-            f"role {role.name}: Slurm reserves no ports, and nobody opens {port.name}"
+            f"role {role.name}: Slurm reserves no ports, so {port.name} is not opened"
             for port in role.ports
         ]
         if role.retries:
@@ -313,7 +305,8 @@ def _notes(job: Job) -> list[str]:
     return notes
 
 
-def _submission(jobs: tuple[Job, ...]) -> str:
+def submission(jobs: Sequence[Job]) -> str:
+    """The script that submits jobs in order, each once those before it succeeded."""
     known = {job.name: f"job_{index}" for index, job in enumerate(jobs)}
     lines = [
         "#!/bin/bash",
@@ -331,7 +324,7 @@ def _submission(jobs: tuple[Job, ...]) -> str:
     return "\n".join([*lines, ""])
 
 
-def in_order(jobs: tuple[Job, ...]) -> list[Job]:
+def in_order(jobs: Sequence[Job]) -> list[Job]:
     """The jobs, each behind those it waits for."""
     left = {job.name: job for job in jobs}
     done: list[Job] = []

@@ -1,4 +1,4 @@
-"""What can become of a job: one list for all engines, and each engine's words for it."""
+"""What can become of a job: one list for all targets, and each target's words for it."""
 
 from __future__ import annotations
 
@@ -40,71 +40,49 @@ _MEANINGS: Mapping[State, str] = {
     State.LOST: "gone: its machine died, or the engine forgot it before its end was seen",
 }
 
-# `scontrol show job`'s JobState. Anything that may still begin or go on is not over.
-SLURM: Mapping[str, State] = {
-    "PENDING": State.WAITING,
-    "CONFIGURING": State.WAITING,
-    "REQUEUED": State.WAITING,
-    "REQUEUE_HOLD": State.WAITING,
-    "REQUEUE_FED": State.WAITING,
-    "RESV_DEL_HOLD": State.WAITING,
-    "SPECIAL_EXIT": State.WAITING,
-    "RUNNING": State.RUNNING,
-    "COMPLETING": State.RUNNING,
-    "SUSPENDED": State.RUNNING,
-    "STOPPED": State.RUNNING,
-    "SIGNALING": State.RUNNING,
-    "RESIZING": State.RUNNING,
-    "STAGE_OUT": State.RUNNING,
-    "COMPLETED": State.SUCCEEDED,
-    "FAILED": State.FAILED,
-    "OUT_OF_MEMORY": State.FAILED,
-    "LAUNCH_FAILED": State.FAILED,
-    "RECONFIG_FAIL": State.FAILED,
-    "DEADLINE": State.TIMEOUT,
-    "TIMEOUT": State.TIMEOUT,
-    "CANCELLED": State.CANCELLED,
-    "PREEMPTED": State.CANCELLED,
-    "REVOKED": State.CANCELLED,
-    "NODE_FAIL": State.LOST,
-    "BOOT_FAIL": State.LOST,
-}
+
+def _words(of_states: Mapping[State, str]) -> Mapping[str, State]:
+    return {word: state for state, words in of_states.items() for word in words.split()}
+
 
 # The phase of a Pod, and the conditions and reasons of a Job.
-KUBERNETES: Mapping[str, State] = {
-    "Pending": State.WAITING,
-    "Suspended": State.WAITING,
-    "Created": State.WAITING,
-    "Running": State.RUNNING,
-    "Restarting": State.RUNNING,
-    "Succeeded": State.SUCCEEDED,
-    "Complete": State.SUCCEEDED,
-    "Completed": State.SUCCEEDED,
-    "Failed": State.FAILED,
-    "BackoffLimitExceeded": State.FAILED,
-    "PodFailurePolicy": State.FAILED,
-    "DeadlineExceeded": State.TIMEOUT,
-    "Deleted": State.CANCELLED,
-    "Unknown": State.LOST,
-}
-
-# Of a job and of its tasks.
-OPENPAI: Mapping[str, State] = {
-    "WAITING": State.WAITING,
-    "RUNNING": State.RUNNING,
-    "STOPPING": State.RUNNING,
-    "SUCCEEDED": State.SUCCEEDED,
-    "FAILED": State.FAILED,
-    "STOPPED": State.CANCELLED,
-    # Of a job nothing is known of yet.
-    "UNKNOWN": State.WAITING,
-}
-
-# The words of an engine that are its own.
+KUBERNETES = _words(
+    {
+        State.WAITING: "Pending Suspended Created",
+        State.RUNNING: "Running Restarting",
+        State.SUCCEEDED: "Succeeded Complete Completed",
+        State.FAILED: "Failed BackoffLimitExceeded PodFailurePolicy",
+        State.TIMEOUT: "DeadlineExceeded",
+        State.CANCELLED: "Deleted",
+        State.LOST: "Unknown",
+    }
+)
+# Each cluster's own words.
 WORDS: Mapping[str, Mapping[str, State]] = {
-    "slurm": SLURM,
+    # `scontrol show job`'s JobState. Anything that may still begin or go on is not over.
+    "slurm": _words(
+        {
+            State.WAITING: "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED RESV_DEL_HOLD "
+            "SPECIAL_EXIT",
+            State.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING RESIZING STAGE_OUT",
+            State.SUCCEEDED: "COMPLETED",
+            State.FAILED: "FAILED OUT_OF_MEMORY LAUNCH_FAILED RECONFIG_FAIL",
+            State.TIMEOUT: "DEADLINE TIMEOUT",
+            State.CANCELLED: "CANCELLED PREEMPTED REVOKED",
+            State.LOST: "NODE_FAIL BOOT_FAIL",
+        }
+    ),
     "kubernetes": KUBERNETES,
-    "openpai": OPENPAI,
+    # Of a job and of its tasks. UNKNOWN: of a job nothing is known of yet.
+    "openpai": _words(
+        {
+            State.WAITING: "WAITING UNKNOWN",
+            State.RUNNING: "RUNNING STOPPING",
+            State.SUCCEEDED: "SUCCEEDED",
+            State.FAILED: "FAILED",
+            State.CANCELLED: "STOPPED",
+        }
+    ),
 }
 
 # `timeout` ends with this when it had to step in.
@@ -112,7 +90,7 @@ TIMED_OUT = 124
 
 
 def state_of(engine: str, word: str) -> State:
-    """What an engine's word stands for; one it was never heard to say means nothing is known."""
+    """What a target's word stands for; one it was never heard to say means nothing is known."""
     return WORDS[engine].get(word, State.LOST)
 
 

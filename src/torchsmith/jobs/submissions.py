@@ -1,7 +1,7 @@
-"""What was submitted: written down before an engine is asked, so that no answer can be lost.
+"""What was submitted: written down before a target is asked, so that no answer can be lost.
 
-An intent carries a token nobody else has. It goes to the engine with the job; an intent that has
-no id of the engine yet is looked up there by its token, so a connection or a torchsmith that died
+An intent carries a token nobody else has. It goes to the target with the job; an intent that has
+no id of the target yet is looked up there by its token, so a connection or a torchsmith that died
 in between neither loses a job nor submits it twice.
 """
 
@@ -24,7 +24,7 @@ from torchsmith.engine.journal import born
 from torchsmith.engine.store import default_root, is_shared
 from torchsmith.errors import UsageError
 from torchsmith.foreign import decode
-from torchsmith.jobs.client import EngineId, Status, Submitted
+from torchsmith.jobs.client import Status, Submitted, TargetId
 from torchsmith.jobs.states import State
 
 _SCHEMA = 1
@@ -56,7 +56,7 @@ class Intent:
 
 @dataclass(frozen=True)
 class Submission:
-    """One job as the journal tells it; `engine_id` is empty until the engine's answer is known."""
+    """One job as the journal tells it; `engine_id` is empty until the target's answer is known."""
 
     id: str
     token: str
@@ -70,8 +70,8 @@ class Submission:
 
     @property
     def submitted(self) -> Submitted:
-        """What its engine has to be told to find it."""
-        return Submitted(EngineId(self.engine_id), self.kept, self.intent.roles)
+        """What its target has to be told to find it."""
+        return Submitted(TargetId(self.engine_id), self.kept, self.intent.roles)
 
 
 class Submissions:
@@ -91,7 +91,7 @@ class Submissions:
         pid = os.getpid()
         while True:
             short = "".join(secrets.choice(_LETTERS) for _ in range(6))
-            # The short id in front: whoever meets the token at the engine knows which job it is.
+            # The short id in front: whoever meets the token at the target knows which job it is.
             token = f"{short}-{secrets.token_hex(8)}"
             values = (
                 *(short, token, intent.name, intent.engine, intent.place, intent.digest),
@@ -110,8 +110,8 @@ class Submissions:
                 continue
             return self.get(short)
 
-    def accepted(self, job: str, engine_id: EngineId) -> Submission:
-        """Write down what the engine calls a job."""
+    def accepted(self, job: str, engine_id: TargetId) -> Submission:
+        """Write down what the target calls a job."""
         with self._database.transaction(durable=True) as database:
             database.execute(
                 "UPDATE submissions SET engine_id = ?, state = ? WHERE id = ? AND engine_id = ''",
@@ -130,12 +130,12 @@ class Submissions:
         return self.get(job)
 
     def unanswered(self, job: str) -> None:
-        """Leave an intent whose answer did not come to whoever looks it up next."""
+        """Leave an intent without an answer to whoever looks it up next."""
         with self._database.transaction() as database:
             database.execute("UPDATE submissions SET pid = 0, born = '' WHERE id = ?", (job,))
 
     def withdraw(self, job: str) -> None:
-        """Forget an intent the engine refused."""
+        """Forget an intent the target refused."""
         with self._database.transaction() as database:
             database.execute("DELETE FROM submissions WHERE id = ? AND engine_id = ''", (job,))
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from torchsmith.engine.secrets import Redactor
 from torchsmith.errors import HostError, OutputError, UsageError
+from torchsmith.redact import Redactor
 
 _SECONDS = 30
 _MOST = 64 << 20

@@ -11,12 +11,22 @@ import base64
 import hmac
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from starlette.requests import HTTPConnection
+from starlette.datastructures import MutableHeaders
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from torchsmith.errors import OutputError, UsageError
+from torchsmith.owners import make_folder, read_plain, who_else_writes
+from torchsmith.printable import printable
+from torchsmith.redact import redacted
 from torchsmith.ship.addresses import is_loopback
+from torchsmith.web.pages import problem_page
 
 SHORTEST_TOKEN = 16
 _SESSION_S = 7 * 86_400.0
@@ -27,8 +37,8 @@ _MOST_SESSIONS = 1000
 class Access:
     """What this server asks of a request.
 
-    `names` are the hosts it is known by besides this machine's loopback and the address a
-    connection came to; None: any name. Without a `token` whoever reaches it may read.
+    `names` are its hosts besides the loopback and the address that was reached; None: any. Without
+    a `token` whoever reaches it may read.
     """
 
     names: frozenset[str] | None = frozenset()
@@ -82,19 +92,16 @@ class Access:
         return self._sessions.get(self._session(request), 0.0) > time.monotonic()
 
     def by_header(self, request: HTTPConnection) -> bool:
-        """Whether a request carries the token itself, which no page of another site can have it do.
-
-        pip and conda know only Basic: the token is then the password, whatever the user is.
-        """
+        """Whether a request carries the token, as no other site's page can; pip sends Basic."""
         kind, _, value = request.headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.accepts(value.strip())
         if kind.lower() == "basic":
             try:
-                said = base64.b64decode(value.strip(), validate=True).decode()
+                login = base64.b64decode(value.strip(), validate=True).decode()
             except ValueError:
                 return False
-            return self.accepts(said.partition(":")[2])
+            return self.accepts(login.partition(":")[2])
         return False
 
     def cookie_name(self, request: HTTPConnection) -> str:
@@ -120,3 +127,116 @@ def _host_name(host: str) -> str:
         return "" if parts.username or parts.path or parts.port == 0 else parts.hostname or ""
     except ValueError:
         return ""
+
+
+_LONGEST = 4096
+
+
+def token_in(file: Path) -> str:
+    """The token a file holds; a new one where there is no such file."""
+    try:
+        if not file.exists():
+            make_folder(file.parent)
+            file.touch(mode=0o600, exist_ok=False)
+            file.write_text(secrets.token_urlsafe(32) + "\n")
+        if other := who_else_writes(file):
+            raise UsageError(other, "Make it yours alone: chmod 600.")
+        if file.stat().st_mode & 0o077:
+            raise UsageError(f"others can read {file}", "Make it yours alone: chmod 600.")
+        return check_token(read_plain(file, _LONGEST).decode().strip())
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} holds no token", "A token is plain text.") from None
+    except OSError as error:
+        raise OutputError(f"{file} cannot be used: {error.strerror}") from None
+
+
+def check_token(token: str) -> str:
+    """Refuse one that can be guessed."""
+    if len(token) < SHORTEST_TOKEN or not token.isprintable():
+        raise UsageError(
+            f"the token has fewer than {SHORTEST_TOKEN} characters, or odd ones",
+            "Name no file: a good token is made.",
+        )
+    return token
+
+
+MOST_BYTES = 2 << 20
+_OPEN = ("/login", "/static/")
+_HEADERS = {
+    # Scripts and styles are files of ours: text that slips into a page cannot run.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    # `no-referrer` would have browsers send no Origin with our own forms.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Gate:
+    """Refuses, logs, and sees that nothing ends in a traceback."""
+
+    def __init__(self, app: ASGIApp, access: Access, say: Callable[[str], None]) -> None:
+        self._app = app
+        self._access = access
+        self._say = say
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        status = 0
+
+        async def answered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            refusal = self._refusal(request)
+            await (refusal or self._app)(scope, receive, answered)
+        except Exception as error:
+            # What cannot be read just now must not take the page with it.
+            why = printable(redacted(f"{type(error).__name__}: {error}"))
+            self._say(f"{_path(request)} could not be shown: {why}")
+            if status:
+                raise
+            page = problem_page(request, 503, "This cannot be shown just now", why)
+            await page(scope, receive, answered)
+        finally:
+            client = scope["client"][0] if scope.get("client") else "-"
+            line = f"{request.method} {_path(request)} HTTP/{scope['http_version']}"
+            self._say(f'{client} "{line}" {status}')
+
+    def _refusal(self, request: Request) -> Response | None:
+        """The answer to a request that gets no further."""
+        if not self._access.knows_host(request):
+            return PlainTextResponse("This server has another name.\n", 421)
+        length = request.headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MOST_BYTES:
+            return PlainTextResponse("This is too long.\n", 413)
+        changes = request.method not in ("GET", "HEAD")
+        if changes and self._access.is_cross_site(request):
+            return PlainTextResponse("A page of another site may not do this.\n", 403)
+        if self._access.admits(request) or request.url.path.startswith(_OPEN):
+            return None
+        reads = request.method == "GET" and "text/html" in request.headers.get("accept", "")
+        if reads and not request.url.path.startswith(("/simple", "/whl", "/channel")):
+            return RedirectResponse("/login", 303)
+        return PlainTextResponse(
+            "A token is needed.\n", 401, {"WWW-Authenticate": 'Basic realm="torchsmith"'}
+        )
+
+
+def _path(request: Request) -> str:
+    """The path as it was written, with nothing in it that a terminal obeys; never the query."""
+    return printable(request.scope.get("raw_path", b"").decode("latin-1"))

@@ -18,15 +18,50 @@ from torchsmith.bench.timeline import Timeline, lay_out
 from torchsmith.diagnose.diagnose import Diagnosis, explained
 from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_file
-from torchsmith.engine.compile_log import read_compiles
+from torchsmith.engine.compile_log import InFlight, Moment, read_compiles
 from torchsmith.engine.expected import last_count
-from torchsmith.engine.in_flight import InFlight
 from torchsmith.engine.job_log import read_jobs
 from torchsmith.engine.journal import Journal, RunRecord, StepRecord
 from torchsmith.engine.journals import past_journal
 from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
 from torchsmith.owners import open_plain
+
+WIDE, HIGH = 1000, 100
+
+
+@dataclass(frozen=True)
+class Chart:
+    """An area under a line, and the height of a limit above the floor."""
+
+    area: str
+    limit: float
+    most: float
+    latest: float
+
+
+def charts(flight: InFlight) -> tuple[Chart, Chart] | None:
+    """Compiles at once against cores, and their memory against the governor's budget."""
+    moments = tuple(flight.over_time())
+    if len(moments) < 2:
+        return None
+    return (
+        _chart(moments, [float(item.running) for item in moments], flight.cores),
+        _chart(moments, [float(item.memory) for item in moments], flight.budget),
+    )
+
+
+def _chart(moments: Sequence[Moment], values: Sequence[float], limit: float) -> Chart:
+    first, last = moments[0].at, moments[-1].at
+    scale = WIDE / ((last - first) or 1.0)
+    top = max([*values, limit, 1.0]) * 1.08
+    points = [f"M0 {HIGH}"]
+    for item, value in zip(moments, values, strict=True):
+        # What is true at one moment stays so until the next.
+        points.append(f"H{(item.at - first) * scale:.1f}V{HIGH - value / top * HIGH:.1f}")
+    points.append(f"H{WIDE}V{HIGH}Z")
+    return Chart("".join(points), HIGH - limit / top * HIGH, max(values), values[-1])
+
 
 _UNDER_WAY = ("running", "waiting")
 _FRESH_S = 0.4
@@ -296,10 +331,10 @@ def _graph(views: Sequence[StepView]) -> Graph | None:
     if not any(item.needs for item in views) or len(views) > _MOST_BOXES:
         return None
     column: dict[str, int] = {}
-    waiting = list(views)
-    while waiting:
+    pending = list(views)
+    while pending:
         ready = [
-            item for item in waiting if all(need in column for need in item.needs if need in names)
+            item for item in pending if all(need in column for need in item.needs if need in names)
         ]
         if not ready:
             # A circle is no plan: somebody else wrote this.
@@ -308,7 +343,7 @@ def _graph(views: Sequence[StepView]) -> Graph | None:
             column[item.step] = max(
                 (column[need] + 1 for need in item.needs if need in names), default=0
             )
-        waiting = [item for item in waiting if item.step not in column]
+        pending = [item for item in pending if item.step not in column]
     rows: dict[int, int] = {}
     boxes: dict[str, Box] = {}
     arrows: list[tuple[int, int, int, int]] = []

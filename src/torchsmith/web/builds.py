@@ -1,8 +1,16 @@
-"""Builds: the list, one of them live, stopping it, having it go on."""
+"""Builds: the list, one of them live (as server-sent events), stopping it, having it go on."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -13,32 +21,229 @@ from starlette.routing import Route
 
 from torchsmith.bench.timeline_page import picture
 from torchsmith.engine.command import kept_command, resume
-from torchsmith.engine.tail import PIECE, Piece, piece_before
+from torchsmith.engine.tail import PIECE, Piece, last_line_end, piece_before, piece_between
 from torchsmith.errors import UsageError
-from torchsmith.web.build_view import Builds, BuildView, StepView, journal_at
-from torchsmith.web.charts import charts
-from torchsmith.web.live import Feeds
+from torchsmith.web.build_view import Builds, BuildView, StepView, charts, journal_at
 from torchsmith.web.pages import address, page, part
-from torchsmith.web.portal import action, number, portal_of
+from torchsmith.web.portal import action, number, portal_of, shared
+
+_PAUSE_S = 1.0
+_HEARTBEAT_S = 15.0
+_PARTS = ("said", "state", "graph", "steps", "load")
+# More of a log than this waits for the next moment.
+_MOST_AT_ONCE = 4 << 20
+# Who is busy may miss so many moments and is then told them as they were.
+_KEPT = 8
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is new of a build since the moment before it."""
+
+    number: int
+    parts: Mapping[str, str]
+    changes: bytes
+    path: Path | None
+    # Of the log: the bytes from `start` to `end`, as messages.
+    start: int
+    end: int
+    log: bytes
+    over: bool
+    # Older messages of the log by the place they begin at, for those who come later.
+    older: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+
+    @cached_property
+    def whole(self) -> bytes:
+        """All parts, for those who have not seen the moment before."""
+        return _message("parts", json.dumps(dict(self.parts)))
+
+    @cached_property
+    def news(self) -> bytes:
+        """All that is new, for those who have."""
+        return self.changes + self.log
+
+
+@dataclass
+class Feed:
+    """The moments of one build, for all who follow the log of one step of it.
+
+    What its readers are told is read, drawn and encoded once a moment, for all of them: fifty
+    readers cost little more than one, and a build on the same cores hardly notices.
+    """
+
+    builds: Builds
+    run: str
+    step: str
+    readers: int = 0
+    _moments: deque[Moment] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    _next: asyncio.Task[None] | None = None
+
+    async def after(self, number: int) -> list[Moment]:
+        """All moments behind this one, once there are any; the latest alone where some are gone."""
+        while not self._moments or self._moments[-1].number <= number:
+            if self._next is None or self._next.done():
+                self._next = asyncio.create_task(self._look())
+            # Who leaves while others wait leaves them what they wait for.
+            await asyncio.shield(self._next)
+        new = [item for item in self._moments if item.number > number]
+        return new if 0 <= number == new[0].number - 1 else new[-1:]
+
+    async def _look(self) -> None:
+        latest = self._moments[-1] if self._moments else None
+        if latest is not None:
+            await asyncio.sleep(_PAUSE_S)
+        self._moments.append(await run_in_threadpool(self._read, latest))
+
+    def _read(self, before: Moment | None) -> Moment:
+        # Asked first: what is written before the answer is then read below.
+        view = self.builds.view(self.run)
+        parts = _drawn(view)
+        path = before.path if before else None
+        step = view.step(self.step)
+        path = path or (self.builds.log_path(step.log) if step and step.log else None)
+        known = before.parts if before else parts
+        news = {name: html for name, html in parts.items() if known[name] != html}
+        moment = Moment(
+            number=before.number + 1 if before else 0,
+            parts=parts,
+            changes=_message("parts", json.dumps(news)) if news else b"",
+            path=path,
+            start=before.end if before else 0,
+            end=before.end if before else 0,
+            log=b"",
+            over=view.over,
+        )
+        if path is None:
+            return moment
+        if before is None or before.path is None:
+            # From here on for all; what is older each reads for itself.
+            start = last_line_end(path)
+            moment = replace(moment, start=start, end=start)
+        return self._with_log(moment, path)
+
+    def _with_log(self, moment: Moment, path: Path) -> Moment:
+        # Nobody adds to the last line of a build that is over.
+        end = _size(path) if moment.over else last_line_end(path)
+        start = moment.start if moment.start <= end else 0
+        if not moment.over:
+            end = min(end, start + _MOST_AT_ONCE)
+        messages = list(_log_messages(path, start, end))
+        reached = messages[-1][1] if messages else start
+        return replace(
+            moment, start=start, end=reached, log=b"".join(message for message, _ in messages)
+        )
+
+
+@dataclass
+class Feeds:
+    """One for each build and step that somebody follows."""
+
+    builds: Builds
+    _all: dict[tuple[str, str], Feed] = field(default_factory=dict)
+
+    @contextmanager
+    def joined(self, run: str, step: str) -> Iterator[Feed]:
+        """The feed of a build, as long as one reads it."""
+        feed = self._all.setdefault((run, step), Feed(self.builds, run, step))
+        feed.readers += 1
+        try:
+            yield feed
+        finally:
+            feed.readers -= 1
+            if not feed.readers:
+                self._all.pop((run, step), None)
+
+    async def follow(
+        self, run: str, step: str, start: int, *, silent: bool
+    ) -> AsyncIterator[bytes]:
+        """What one reader is told; its log begins at a place, `silent`: it gets none of it."""
+        clock = asyncio.get_running_loop().time
+        with self.joined(run, step) as feed:
+            seen = -1
+            spoke = clock()
+            while True:
+                moments = await feed.after(seen)
+                follows = 0 <= seen == moments[0].number - 1
+                seen, content = moments[-1].number, b""
+                for now in moments:
+                    if follows and start == now.start and not silent:
+                        # As most are told: the same bytes for all of them.
+                        content, start = content + now.news, now.end
+                        continue
+                    content += now.changes if follows else now.whole
+                    if silent or now.path is None:
+                        continue
+                    if start != now.start:
+                        async for message, place in _caught_up(now, now.path, start):
+                            yield content + message
+                            start, content, spoke = place, b"", clock()
+                    if start == now.start:
+                        content, start = content + now.log, now.end
+                if content:
+                    spoke = clock()
+                    yield content
+                if moments[-1].over:
+                    yield _message("over", "{}")
+                    return
+                if clock() - spoke > _HEARTBEAT_S:
+                    spoke = clock()
+                    yield b": alive\n\n"
+
+
+async def _caught_up(now: Moment, path: Path, start: int) -> AsyncIterator[tuple[bytes, int]]:
+    """The messages from a reader's own place to the one that the others had before a moment."""
+    if start > now.end and start > await run_in_threadpool(_size, path):
+        # A shorter file is another one.
+        start = 0
+    # Who has a part of what is new gets the rest of it.
+    end = now.start if start < now.start else now.end
+    while start < end:
+        if start not in now.older:
+            found = await run_in_threadpool(next, _log_messages(path, start, end), None)
+            if found is None:
+                return
+            now.older[start] = found
+        yield now.older[start]
+        start = now.older[start][1]
+
+
+def _drawn(view: BuildView) -> dict[str, str]:
+    values = {"view": view, "step": None, "drawn": charts(view.flight)}
+    return {name: part(f"build_{name}.html", **values) for name in _PARTS}
+
+
+def _log_messages(path: Path, start: int, end: int) -> Iterator[tuple[bytes, int]]:
+    """Pieces of a log as messages, each with the place behind it."""
+    while start < end:
+        piece = piece_between(path, start, end)
+        if piece.end <= start:
+            return
+        start = piece.end
+        yield _message("log", json.dumps({"text": piece.text}), start), start
+
+
+def _message(kind: str, data: str, place: int | None = None) -> bytes:
+    where = "" if place is None else f"id: {place}\n"
+    return f"event: {kind}\n{where}data: {data}\n\n".encode()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
 
 _PAGE = 50
 _MOST_BARS = 4000
 
 
 def _builds(request: Request) -> Builds:
-    state = request.app.state
-    if not hasattr(state, "builds"):
-        state.builds = Builds(portal_of(request).root)
-    found: Builds = state.builds
-    return found
+    return shared(request, Builds, lambda: Builds(portal_of(request).root))
 
 
 def _feeds(request: Request) -> Feeds:
-    state = request.app.state
-    if not hasattr(state, "feeds"):
-        state.feeds = Feeds(_builds(request))
-    found: Feeds = state.feeds
-    return found
+    return shared(request, Feeds, lambda: Feeds(_builds(request)))
 
 
 def listed(request: Request) -> Response:
@@ -113,8 +318,8 @@ async def live(request: Request) -> Response:
     given = request.headers.get("last-event-id", "")
     start = int(given) if given.isdigit() and len(given) < 16 else number(request, "start")
     silent = "without" in request.query_params
-    told = _feeds(request).follow(run, name, start, silent=silent)
-    return StreamingResponse(told, media_type="text/event-stream")
+    events = _feeds(request).follow(run, name, start, silent=silent)
+    return StreamingResponse(events, media_type="text/event-stream")
 
 
 async def stop(request: Request) -> Response:

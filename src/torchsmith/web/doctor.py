@@ -18,14 +18,14 @@ from torchsmith.jobs.nodes import examine as examine_node
 from torchsmith.jobs.nodes import nodes
 from torchsmith.resolve.verdicts import Needs, examine
 from torchsmith.web.pages import page
-from torchsmith.web.portal import action, portal_of
+from torchsmith.web.portal import action, portal_of, shared
 from torchsmith.web.recipes import machine
 
 _AT_ONCE = 8
 
 
 class Round:
-    """The doctor on his way to the nodes: those he has not come to, and those he could not see."""
+    """An examination of nodes: those still pending, and those that could not be examined."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
@@ -34,7 +34,7 @@ class Round:
         self.finished = 0
 
     def begin(self, root: Path, names: list[str]) -> None:
-        """Look at nodes, some at once; nobody waits for it."""
+        """Examine nodes in the background, several at once."""
         with self._turn:
             new = [name for name in names if name not in self.pending]
             self.pending |= set(new)
@@ -58,11 +58,7 @@ class Round:
 
 
 def _round(request: Request) -> Round:
-    state = request.app.state
-    if not hasattr(state, "round"):
-        state.round = Round()
-    found: Round = state.round
-    return found
+    return shared(request, Round, Round)
 
 
 def doctor(request: Request) -> Response:
@@ -88,7 +84,7 @@ def doctor(request: Request) -> Response:
 
 
 async def visit(request: Request) -> Response:
-    """Have the doctor look at every node."""
+    """Run the doctor on every node."""
     await action(request)
     root = portal_of(request).root
     listed, _ = await run_in_threadpool(nodes, root)

@@ -17,13 +17,21 @@ from torchsmith.diagnose.diagnose import Diagnosis, explained
 from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_lines
 from torchsmith.errors import RecipeError, TorchsmithError, UsageError
-from torchsmith.jobs.clients import ENGINES, client_for, engine_for
+from torchsmith.jobs.client import Client, Output
+from torchsmith.jobs.clients import TARGETS, client_for, render, target_for
 from torchsmith.jobs.files import load_jobs
-from torchsmith.jobs.render import render
+from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Submission, Submissions
-from torchsmith.jobs.submit import check, submit
-from torchsmith.jobs.watch import all_refreshed, client_of, failures, refreshed, stopped
+from torchsmith.jobs.submit import (
+    all_refreshed,
+    check,
+    client_of,
+    failures,
+    refreshed,
+    stopped,
+    submit,
+)
 from torchsmith.redact import redacted_lines
 from torchsmith.web.pages import address, page, part
 from torchsmith.web.portal import action, number, portal_of
@@ -114,9 +122,10 @@ def _said(job: Submission) -> list[str]:
     if not job.engine_id:
         return []
     try:
-        return list(deque(redacted_lines(client_of(job).logs(job.submitted, recent=True)), _LINES))
+        written = client_of(job).logs(job.submitted, Output(recent=True))
+        return list(deque(redacted_lines(written), _LINES))
     except TorchsmithError as error:
-        return [f"what it said cannot be had: {error.message}"]
+        return [f"its output cannot be read: {error.message}"]
 
 
 def _known(job: Submission, lines: list[str]) -> Diagnosis | None:
@@ -131,19 +140,23 @@ def prepare(request: Request) -> Response:
     return page(request, "launch.html", **_checked(request, dict(request.query_params)))
 
 
+def _meant(request: Request, fields: dict[str, str]) -> tuple[list[Job], Client]:
+    """The jobs that a form asks for, and where they go."""
+    changes = [line.strip() for line in fields.get("changes", "").splitlines() if line.strip()]
+    chosen = [fields["job"]] if fields.get("job") else []
+    jobs = load_jobs(_path(request, fields.get("file", "")), changes, chosen)
+    return jobs, client_for(target_for(jobs, fields.get("to", ""), "local"))
+
+
 def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
     name = fields.get("file", "")
-    changes = [line.strip() for line in fields.get("changes", "").splitlines() if line.strip()]
     notes: list[str] = []
     problems: list[str] = []
     files: dict[str, str] = {}
     names: list[str] = []
     try:
-        path = _path(request, name)
-        names = [job.name for job in load_jobs(path)]
-        chosen = [fields["job"]] if fields.get("job") else []
-        jobs = load_jobs(path, changes, chosen)
-        client = client_for(engine_for(jobs, fields.get("to", ""), "local"))
+        names = [job.name for job in load_jobs(_path(request, name))]
+        jobs, client = _meant(request, fields)
         check(jobs, client, portal_of(request).recipes, note=notes.append)
         made = render(jobs, client.engine).files
         files = {key: text.decode(errors="replace") for key, text in made.items()}
@@ -158,7 +171,7 @@ def _checked(request: Request, fields: dict[str, str]) -> dict[str, Any]:
         "notes": notes,
         "problems": [item for item in problems if item],
         "files": files,
-        "engines": ENGINES,
+        "engines": TARGETS,
     }
 
 
@@ -176,10 +189,7 @@ async def launch(request: Request) -> Response:
         return page(request, "launch.html", status=422, **checked)
 
     def go() -> str:
-        changes = [line.strip() for line in fields.get("changes", "").splitlines() if line.strip()]
-        chosen = [fields["job"]] if fields.get("job") else []
-        jobs = load_jobs(_path(request, fields["file"]), changes, chosen)
-        client = client_for(engine_for(jobs, fields.get("to", ""), "local"))
+        jobs, client = _meant(request, fields)
         with closing(Submissions(portal_of(request).root)) as kept:
             made = list(submit(jobs, client, kept, portal_of(request).recipes))
         return made[-1].id

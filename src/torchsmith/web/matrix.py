@@ -14,7 +14,7 @@ from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_lines
 from torchsmith.engine.store import Store
 from torchsmith.errors import UsageError
-from torchsmith.jobs.farm.survey import FarmSeen, VariantSeen, farms, survey
+from torchsmith.jobs.farm.attempt import FarmSeen, VariantSeen, farms, survey
 from torchsmith.web.pages import page
 from torchsmith.web.portal import portal_of
 
@@ -53,8 +53,8 @@ def causes(farm: FarmSeen) -> list[Cause]:
         if item.failure is not None and item.state == "failed":
             known = _known(item.failure.excerpt)
             first = next((named for named in known.named if not named.after), None)
-            said = next(iter(item.failure.excerpt), "")
-            own = f"{item.failure.reason.partition(': ')[2] or item.failure.reason}: {said}"
+            line = next(iter(item.failure.excerpt), "")
+            own = f"{item.failure.reason.partition(': ')[2] or item.failure.reason}: {line}"
             key = (first.title, first.cure) if first else (own.rstrip(": "), "")
             grouped.setdefault(key, []).append(item)
     found = [Cause(title, cure, items) for (title, cure), items in grouped.items()]

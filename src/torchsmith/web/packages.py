@@ -31,9 +31,11 @@ def found(request: Request) -> Response:
     """What fits."""
     places = portal_of(request).places
     words = request.query_params.get("words", "")[:200]
-    said = asked_in(words, shipped())
+    understood = asked_in(words, shipped())
     given = {name: request.query_params.get(name, "")[:200] for name in Asked.__struct_fields__}
-    asked = Asked(**{name: text.strip() or getattr(said, name) for name, text in given.items()})
+    asked = Asked(
+        **{name: text.strip() or getattr(understood, name) for name, text in given.items()}
+    )
     items: list[Published] = []
     problem: UsageError | None = None
     try:
@@ -47,7 +49,7 @@ def found(request: Request) -> Response:
         more=len(items) - _MOST,
         given=given,
         words=words,
-        understood=[(name, text) for name, text in asdict(said).items() if text],
+        understood=[(name, text) for name, text in asdict(understood).items() if text],
         problem=problem,
         lines={item.address: _lines(request, item) for item in items[:_MOST]},
     )
@@ -121,8 +123,4 @@ def _checks(path: Path) -> tuple[Check, ...]:
         return ()
 
 
-ROUTES = [
-    Route("/packages", found),
-    Route("/package", one),
-    Route("/package/fits", fit),
-]
+ROUTES = [Route("/packages", found), Route("/package", one), Route("/package/fits", fit)]

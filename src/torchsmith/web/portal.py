@@ -14,8 +14,7 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from torchsmith.web.access import Access
-from torchsmith.web.gate import MOST_BYTES
+from torchsmith.web.access import MOST_BYTES, Access
 
 if TYPE_CHECKING:
     from torchsmith.ship.publish import Places
@@ -66,6 +65,7 @@ class Portal:
     store: Path | None = None
     recipes: Path = field(default_factory=Path.cwd)
     moments: Moments = field(default_factory=Moments)
+    shared: dict[object, object] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -78,6 +78,14 @@ def portal_of(request: Request) -> Portal:
     """The portal a request came to."""
     found: Portal = request.app.state.portal
     return found
+
+
+def shared(request: Request, kind: type[T], make: Callable[[], T]) -> T:
+    """The one object of a kind that all requests share; made for the first that needs it."""
+    kept = portal_of(request).shared
+    if kind not in kept:
+        kept[kind] = make()
+    return cast(T, kept[kind])
 
 
 def number(request: Request, name: str, default: int = 0) -> int:
@@ -96,7 +104,7 @@ async def posted(request: Request) -> dict[str, str]:
                 if len(body) > MOST_BYTES:
                     raise HTTPException(413, "This is too long.")
     except (ClientDisconnect, TimeoutError):
-        raise HTTPException(400, "The form did not come whole.") from None
+        raise HTTPException(400, "The form arrived incomplete.") from None
     try:
         fields = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=200))
     except ValueError:
@@ -111,6 +119,6 @@ async def posted(request: Request) -> dict[str, str]:
 async def action(request: Request) -> dict[str, str]:
     """The same for a form that does something."""
     if not portal_of(request).access.actions:
-        raise HTTPException(403, "This portal only shows: start it with --allow-actions.")
+        raise HTTPException(403, "This portal is read-only: start it with --allow-actions.")
     portal_of(request).moments.forget()
     return await posted(request)

@@ -26,7 +26,7 @@ from torchsmith.recipe.compose import compose
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.resolve.models import Refusal
 from torchsmith.web.pages import page, part
-from torchsmith.web.portal import portal_of, posted
+from torchsmith.web.portal import portal_of, posted, shared
 
 LISTS = ("python", "gpus", "features", "companions")
 FIELDS = (
@@ -46,7 +46,7 @@ _BEGIN = {"torch": "2.6.0", "python": "3.11", "cuda": "none"}
 
 
 class Answer(Struct, frozen=True):
-    """What became of a recipe: a plan, refusals, or problems."""
+    """What a recipe leads to: a plan, refusals, or problems."""
 
     toml: str
     plan: Plan | None = None
@@ -75,11 +75,7 @@ class Machine:
 
 def machine(request: Request) -> Machine:
     """The machine the portal runs on."""
-    state = request.app.state
-    if not hasattr(state, "machine"):
-        state.machine = Machine(portal_of(request).recipes)
-    found: Machine = state.machine
-    return found
+    return shared(request, Machine, lambda: Machine(portal_of(request).recipes))
 
 
 def answer(fields: Mapping[str, str], host: Host, root: Path) -> Answer:

@@ -1,5 +1,5 @@
 """The build farm: each variant of a matrix built by a job of a cluster, into one store.
 
-`snapshot` copies what the jobs read, `request` writes a variant's job, `attempt` reads what a job
-left behind, `farm` submits, watches and resubmits.
+`request` copies what the jobs read and writes a variant's job, `attempt` reads what a job left
+behind, `farm` submits, watches and resubmits.
 """

@@ -1,4 +1,4 @@
-"""One attempt at a variant, read from the files its job writes.
+"""The attempts at the variants of a farm, read from the files that their jobs write.
 
 events.jsonl   what its build tells, as `--json` does
 said.log       what it tells people
@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from torchsmith.engine.failure import explain_log
+from torchsmith.engine.store import Store
+from torchsmith.engine.tail import new_lines
 from torchsmith.errors import StepFailed
 from torchsmith.verify.report import beside, from_json
 
-# In the folder of a farm: a folder for each variant, in it one for each attempt.
+# In the folder of a farm: its recipe, and a folder for each variant, in it one for each attempt.
+RECIPE = "recipe.toml"
 VARIANTS = "variants"
 EVENTS = "events.jsonl"
 # Where a line says which event it is.
@@ -27,7 +31,7 @@ _HEAD = 64
 SAID = "said.log"
 NODE = "node"
 ENDED = "ended"
-_TOLD = "told"
+_REPORTED = "told"
 # What a shell reports of a program ended by a signal.
 _SIGNALLED = 128
 
@@ -78,13 +82,13 @@ class Attempt:
         return (self.exit_code or 0) > _SIGNALLED
 
     @property
-    def told(self) -> bool:
+    def reported(self) -> bool:
         """Whether somebody knows that it came to nothing, and may have mended the cause."""
-        return (self.folder / _TOLD).exists()
+        return (self.folder / _REPORTED).exists()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Note that somebody knows."""
-        (self.folder / _TOLD).touch()
+        (self.folder / _REPORTED).touch()
 
     @property
     def node(self) -> str:
@@ -96,16 +100,8 @@ class Attempt:
 
     def look(self) -> None:
         """Read on in its events."""
-        try:
-            with (self.folder / EVENTS).open("rb") as file:
-                file.seek(self._offset)
-                new = file.read()
-        except OSError:
-            return
-        # The last line may not be whole yet.
-        whole = new[: new.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
+        lines, self._offset = new_lines(self.folder / EVENTS, self._offset)
+        for line in lines:
             # A line for every line of a compiler is passed over, and what is no event at all.
             if line.startswith(b"{") and b'"event": "step-line"' not in line[:_HEAD]:
                 with contextlib.suppress(ValueError):
@@ -167,3 +163,88 @@ class Attempt:
                 return None
             checks += len(report.checks)
         return checks
+
+
+@dataclass(frozen=True)
+class VariantSeen:
+    """A variant of a farm: its state, its latest attempt, what it found in the store."""
+
+    name: str
+    state: str
+    attempt: int = 0
+    node: str = ""
+    step: str = ""
+    seconds: float = 0.0
+    cached: int = 0
+    ran: int = 0
+    hits: int = 0
+    compiles: int = 0
+    failure: Failure | None = None
+    # The titles of its steps, and whether the result was in the store.
+    found: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FarmSeen:
+    """A farm: its folder's name and its variants."""
+
+    name: str
+    variants: tuple[VariantSeen, ...]
+
+    @property
+    def shared(self) -> dict[str, tuple[list[str], list[str]]]:
+        """The steps that one variant did for others: who ran each, and who found its result."""
+        steps: dict[str, tuple[list[str], list[str]]] = {}
+        for item in self.variants:
+            for title, found in item.found.items():
+                steps.setdefault(title, ([], []))[found].append(item.name)
+        return {
+            title: sides for title, sides in steps.items() if sides[1] and len(self.variants) > 1
+        }
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Where they are, or were, built."""
+        return tuple(sorted({item.node for item in self.variants if item.node}))
+
+
+def farms(store: Store) -> list[Path]:
+    """The folders of a store's farms, the latest first."""
+    found = [path for path in (store.root / "farm").glob("[!.]*") if (path / RECIPE).is_file()]
+    return sorted(found, key=_changed, reverse=True)
+
+
+def survey(folder: Path) -> FarmSeen:
+    """Look at a farm; its jobs go on as they did."""
+    names = [path.name for path in sorted((folder / VARIANTS).glob("[!.]*")) if path.is_dir()]
+    return FarmSeen(folder.name, tuple(_seen(folder / VARIANTS, name) for name in names))
+
+
+def _seen(folder: Path, name: str) -> VariantSeen:
+    numbers: Sequence[int] = [
+        int(path.name) for path in (folder / name).glob("[0-9]*") if path.name.isdecimal()
+    ]
+    if not numbers:
+        return VariantSeen(name, "waiting")
+    attempt = Attempt(folder / name / str(max(numbers)))
+    attempt.look()
+    code = attempt.exit_code
+    state = "running" if attempt.node else "waiting"
+    failure: Failure | None = None
+    if code == 0:
+        state = "built" if attempt.proven() is not None else "failed"
+    elif code is not None:
+        state = "interrupted" if attempt.stopped else "failed"
+        failure = attempt.why()
+    return VariantSeen(
+        *(name, state, max(numbers), attempt.node, attempt.step, attempt.seconds),
+        *(attempt.cached, attempt.ran, attempt.hits, attempt.compiles, failure),
+        attempt.found,
+    )
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

@@ -1,7 +1,7 @@
 """The farm itself: one job for each variant, watched until all are built.
 
-The engine is asked where a job is, and the files in the store say how it ended: what a build says
-of itself counts, whatever the engine remembers. A job that is over and left no end was lost with
+The target is asked where a job is, and the files in the store say how it ended: what a build says
+of itself counts, whatever the target remembers. A job that is over and left no end was lost with
 its machine, and is submitted again; what it had finished lies in the store, and its compilation
 goes on in the folder it was in. A build that failed is not tried again: it would fail again.
 """
@@ -21,19 +21,17 @@ from torchsmith.errors import ClusterError, InterruptedRunError, ProofFailed, To
 from torchsmith.jobs.client import Client, Listed, Status
 from torchsmith.jobs.farm import events
 from torchsmith.jobs.farm.attempt import Attempt, Failure
-from torchsmith.jobs.farm.request import Resources, attempt_folder, variant_job
-from torchsmith.jobs.farm.snapshot import Wanted
+from torchsmith.jobs.farm.request import Resources, Wanted, attempt_folder, variant_job
 from torchsmith.jobs.states import State
 from torchsmith.jobs.submissions import Submission, Submissions
-from torchsmith.jobs.submit import submit
-from torchsmith.jobs.watch import look_up
+from torchsmith.jobs.submit import look_up, submit
 
 # How often one variant may lose its machine.
 _ATTEMPTS = 3
-# So long after an engine calls a job over its last file may still be on its way through a
+# So long after a target calls a job over its last file may still be on its way through a
 # network folder (NFS looks for changes again after up to a minute, by default after seconds).
 _GRACE_S = 5.0
-# So long the engine may be away before we give up; its jobs go on without us.
+# So long the target may be away before we give up; its jobs go on without us.
 _PATIENCE_S = 600.0
 _EVERY = 1_000_000
 
@@ -71,7 +69,7 @@ class _Variant:
 
 @dataclass
 class Farm:
-    """One matrix on one engine. Whoever holds the farm's lock is the one who watches it."""
+    """One matrix on one target. Whoever holds the farm's lock is the one who watches it."""
 
     store: Store
     folder: Path
@@ -109,7 +107,7 @@ class Farm:
         for item in self.submissions.all(_EVERY):
             if self.folder in item.intent.folder.parents:
                 known = look_up(item, self.client, self.submissions)
-                # What never reached its engine is handed over again.
+                # What never reached its target is handed over again.
                 if known.engine_id:
                     self._known[item.intent.folder] = known
         variants = [_Variant(name) for name in self.what.variants]
@@ -153,7 +151,7 @@ class Farm:
 
     def _left(self, stop: Stop) -> InterruptedRunError:
         error = InterruptedRunError(stop.signal or 2)
-        error.message = "stopped watching; the jobs go on"
+        error.message = "stopped watching; the jobs continue"
         error.hint = (
             "Run the same command again to find them, or end them with `torchsmith job cancel`."
         )
@@ -170,12 +168,12 @@ class Farm:
         if attempt.exit_code == 0:
             return self._prove(variant, attempt)
         # One that came to nothing is told of first; whoever asks again has mended something.
-        if not attempt.told:
+        if not attempt.reported:
             variant.submission = self._known.get(attempt.folder)
         return False
 
     def _submit(self, variant: _Variant) -> None:
-        """Begin an attempt, or hand over one that was begun and never reached the engine."""
+        """Begin an attempt, or hand over one that was begun and never reached the target."""
         attempt = variant.attempt
         if attempt is None or attempt.exit_code is not None or attempt.folder in self._known:
             number = attempt.number + 1 if attempt else 1
@@ -287,7 +285,7 @@ class Farm:
     def _fail(self, variant: _Variant, failure: Failure) -> None:
         self._failed[variant.name] = failure
         if variant.attempt:
-            variant.attempt.tell()
+            variant.attempt.report()
         self.on_event(
             events.VariantFailed(
                 variant=variant.name,

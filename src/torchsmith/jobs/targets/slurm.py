@@ -4,27 +4,155 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
-from torchsmith.errors import ClusterError, HostError, UnansweredError
+from torchsmith.errors import ClusterError, HostError, TookTooLongError, UnansweredError
 from torchsmith.jobs import record, slurm
-from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
-from torchsmith.jobs.engines.environment import handed_on
-from torchsmith.jobs.engines.slurm_answers import (
-    ClusterNode,
-    Part,
-    accounted,
-    cluster_nodes,
-    marked,
-    parts,
-)
-from torchsmith.jobs.kept_secrets import kept_here
+from torchsmith.jobs.client import Listed, Output, Request, Status, Submitted, TargetId
+from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit, state_of, together
+from torchsmith.programs import Answer, call
+
+_FIELD = re.compile(
+    r"(?<!\S)(JobId|ArrayTaskId|JobState|Reason|ExitCode|NodeList|StartTime|EndTime)=(\S*)"
+)
+_NOTHING = ("", "(null)", "None", "Unknown", "N/A", "None assigned")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The job, a component of it, or elements of its array, such as 2-9."""
+
+    element: str
+    said: str
+    reason: str
+    exit_code: int | None
+    nodes: tuple[str, ...]
+    started: float | None
+    ended: float | None
+
+    @property
+    def state(self) -> State:
+        """Where it is."""
+        # It would wait for ever for a job that failed.
+        if self.said == "PENDING" and self.reason == "DependencyNeverSatisfied":
+            return State.CANCELLED
+        return state_of("slurm", self.said)
+
+
+def parts(text: str) -> tuple[Part, ...]:
+    """What `scontrol --oneliner show job` tells."""
+    return tuple(
+        _part(dict(_FIELD.findall(line))) for line in text.splitlines() if "JobId=" in line
+    )
+
+
+def _part(fields: dict[str, str]) -> Part:
+    def known(name: str) -> str:
+        value = fields.get(name, "")
+        return "" if value in _NOTHING else value
+
+    return Part(
+        element=known("ArrayTaskId").partition("%")[0],
+        said=fields.get("JobState", ""),
+        reason=known("Reason"),
+        exit_code=exit_code(known("ExitCode")),
+        nodes=tuple(node_names(known("NodeList"))),
+        started=_time(known("StartTime")),
+        ended=_time(known("EndTime")),
+    )
+
+
+def accounted(text: str) -> tuple[Part, ...]:
+    """What `sacct --parsable2 --format=JobID,State,ExitCode,Start,End,NodeList` tells."""
+    found = []
+    for line in text.splitlines():
+        job, word, code, started, ended, nodes = [*line.split("|"), *[""] * 6][:6]
+        # Steps of a job have a dot in their number; they are no jobs.
+        if "." in job or not word:
+            continue
+        found.append(
+            Part(
+                element=job.partition("_")[2].strip("[]").partition("%")[0],
+                # "CANCELLED by 0"
+                said=word.split()[0].rstrip("+"),
+                reason="",
+                exit_code=exit_code(code),
+                nodes=() if nodes in _NOTHING else tuple(node_names(nodes)),
+                started=_time(started),
+                ended=_time(ended),
+            )
+        )
+    return tuple(found)
+
+
+def exit_code(text: str) -> int | None:
+    """The code in "1:0", as a shell says it: behind the colon is a signal."""
+    code, _, number = text.partition(":")
+    if not code.isdigit():
+        return None
+    return 128 + int(number) if number.isdigit() and int(number) else int(code)
+
+
+def _time(text: str) -> float | None:
+    """Slurm's programs are asked in UTC."""
+    try:
+        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def node_names(text: str) -> Iterator[str]:
+    """The names in a list such as gpu[1-3,7],login."""
+    for prefix, ranges, suffix in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?([^,\[]*)", text):
+        if not ranges:
+            yield prefix + suffix
+            continue
+        for item in ranges.split(","):
+            first, _, last = item.partition("-")
+            if not first.isdigit() or (last and not last.isdigit()):
+                yield f"{prefix}[{item}]{suffix}"
+                continue
+            for number in range(int(first), int(last or first) + 1):
+                yield f"{prefix}{number:0{len(first)}}{suffix}"
+
+
+def marked(text: str) -> Iterator[tuple[str, str, str]]:
+    """The id, comment and state in lines of `squeue --format=%A|%T|%k`."""
+    for line in text.splitlines():
+        job, _, rest = line.partition("|")
+        word, _, comment = rest.partition("|")
+        yield job, word, comment
+
+
+@dataclass(frozen=True)
+class ClusterNode:
+    """A node: its name, its state with the reason where there is one, and what it has."""
+
+    name: str
+    state: str
+    has: str
+
+
+def cluster_nodes(text: str) -> tuple[ClusterNode, ...]:
+    """The nodes that sinfo lists, each once: it has a line for every partition of a node."""
+    found: dict[str, ClusterNode] = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|", 5)]
+        if len(fields) == 6:
+            name, state, cpus, memory, gres, reason = fields
+            why = "" if reason.lower() in ("", "none", "(null)") else f": {reason}"
+            more = "" if gres in _NOTHING else f", {gres}"
+            found[name] = ClusterNode(name, state + why, f"{cpus} CPUs, {memory} MB{more}")
+    return tuple(found.values())
+
 
 _COMMENT = "torchsmith:"
 _PROGRAMS = ("sbatch", "squeue", "scontrol", "scancel")
@@ -55,16 +183,16 @@ class Slurm:
                 )
         job = request.job
         boxed = job.slurm.container == "pyxis" and any(role.image for role in job.roles)
-        if boxed and "--container-image" not in self._ask("srun", "--help").stdout:
+        if boxed and "--container-image" not in self._ask("srun", "--help").out:
             raise HostError(
                 f"job {job.name} runs in an image, and this Slurm has no pyxis to start it",
                 "Use apptainer: --set slurm.container=apptainer; or an environment of the "
                 "nodes: --set image= --set environment=FOLDER.",
             )
         kept_here(job)
-        return slurm.render((job,)).notes
+        return slurm.render(job).notes
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         """Hand it to sbatch; its environment is inherited, never written on a command line."""
         kept = request.kept
         kept.mkdir(parents=True, exist_ok=True)
@@ -85,12 +213,12 @@ class Slurm:
                 "--kill-on-invalid-dep=yes",
             ]
         done = self._ask("sbatch", *options, str(script), env=handed_on(request.job, os.environ))
-        if done.returncode != 0:
+        if done.code != 0:
             raise _refusal(done, f"job {request.job.name} was not submitted")
         # 12, or 12;cluster
-        return EngineId(done.stdout.strip().partition(";")[0])
+        return TargetId(done.out.strip().partition(";")[0])
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
+    def find(self, token: str, kept: Path) -> TargetId | None:
         """By the comment it was given; once Slurm has forgotten it, by what it wrote itself."""
         for job in self.list():
             if job.token == token:
@@ -102,38 +230,30 @@ class Slurm:
             )
         for place in (kept, *(kept / element for element in record.elements(kept))):
             if began := record.mark(place, "started"):
-                return EngineId(began.word)
+                return TargetId(began.word)
         return None
 
     def status(self, job: Submitted) -> Status | None:
         """What the controller knows, or accounting, or what the job kept of itself."""
         done = self._ask("scontrol", "--oneliner", "--all", "show", "job", job.id)
         found: tuple[Part, ...] = ()
-        if done.returncode == 0:
-            found = parts(done.stdout)
-        elif _FORGOTTEN not in done.stderr + done.stdout:
-            raise _refusal(done, f"nothing is known of job {job.id}")
+        if done.code == 0:
+            found = parts(done.out)
+        elif _FORGOTTEN not in done.err + done.out:
+            raise _refusal(done, f"Slurm cannot say where job {job.id} is")
         found = found or self._accounted(job.id)
         return _status(found, job) if found else _remembered(job)
 
-    def _accounted(self, job: EngineId) -> tuple[Part, ...]:
+    def _accounted(self, job: TargetId) -> tuple[Part, ...]:
         if shutil.which("sacct") is None:
             return ()
         columns = "JobID,State,ExitCode,Start,End,NodeList"
         options = ("--noheader", "--parsable2", f"--format={columns}", f"--jobs={job}")
         done = self._ask("sacct", *options)
         # It ends badly where nothing is accounted.
-        return accounted(done.stdout) if done.returncode == 0 else ()
+        return accounted(done.out) if done.code == 0 else ()
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """Its output, out of the files its tasks write in a folder that all nodes see."""
         asked = -_ASK_S
         ended = False
@@ -146,68 +266,56 @@ class Slurm:
                 asked = time.monotonic()
             return ended
 
-        until = over if follow else None
-        return record.lines(job, role=role, task=task, over=until, recent=recent)
+        return record.lines(job, wanted, over)
 
     def cancel(self, job: Submitted) -> None:
         """Stop it, or take it out of the queue."""
         done = self._ask("scancel", job.id)
-        if done.returncode != 0 and _FORGOTTEN not in done.stderr:
+        if done.code != 0 and _FORGOTTEN not in done.err:
             raise _refusal(done, f"job {job.id} was not stopped")
 
     def list(self) -> tuple[Listed, ...]:
         """The jobs with a comment of ours."""
         done = self._ask("squeue", "--all", "--states=all", "--noheader", "--format=%A|%T|%k")
-        if done.returncode != 0:
+        if done.code != 0:
             raise _refusal(done, "the jobs of Slurm cannot be listed")
         return tuple(
-            Listed(EngineId(job), comment.removeprefix(_COMMENT), state_of("slurm", said))
-            for job, said, comment in marked(done.stdout)
+            Listed(TargetId(job), comment.removeprefix(_COMMENT), state_of("slurm", word))
+            for job, word, comment in marked(done.out)
             if comment.startswith(_COMMENT)
         )
 
     def nodes(self) -> tuple[ClusterNode, ...]:
         """The nodes of the cluster."""
         done = self._ask("sinfo", "--noheader", "--Node", "--format=%N|%T|%c|%m|%G|%E")
-        if done.returncode != 0:
+        if done.code != 0:
             raise _refusal(done, "the nodes of Slurm cannot be listed")
-        return cluster_nodes(done.stdout)
+        return cluster_nodes(done.out)
 
     def run_on(self, node: str, words: Sequence[str]) -> bytes:
         """What a short command says on a node; refused where the node has no room right now."""
         options = ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--mem=500M", "--time=5")
         done = self._ask("srun", f"--nodelist={node}", *options, "--immediate=30", *words)
-        if not done.stdout.lstrip().startswith("{"):
+        if not done.out.lstrip().startswith("{"):
             raise _refusal(done, f"{node} cannot be asked")
-        return done.stdout.encode()
+        return done.out.encode()
 
-    def _ask(
-        self, program: str, *arguments: str, env: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def _ask(self, program: str, *arguments: str, env: Mapping[str, str] | None = None) -> Answer:
         environ = dict(os.environ if env is None else env)
         # Times are read as UTC; a job keeps the time zone it was submitted with.
         extra = {"LC_ALL": "C", "TZ": "UTC"} if env is None else {}
         if self.place:
             extra["SLURM_CONF"] = self.place
         try:
-            return subprocess.run(
-                [program, *arguments],
-                env={**environ, **extra},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=_PATIENCE_S,
-            )
-        except FileNotFoundError:
-            raise HostError(
-                f"Slurm is not installed here: there is no {program} on the PATH"
-            ) from None
-        except subprocess.TimeoutExpired:
+            return call([program, *arguments], env={**environ, **extra}, timeout=_PATIENCE_S)
+        except TookTooLongError:
             raise UnansweredError(
                 f"Slurm did not answer {program} for {_PATIENCE_S:.0f} seconds",
                 "`torchsmith job list` looks again.",
+            ) from None
+        except HostError:
+            raise HostError(
+                f"Slurm is not installed here: there is no {program} on the PATH"
             ) from None
 
 
@@ -225,24 +333,23 @@ def _pattern(folder: Path) -> str:
     return str(folder).replace("%", "%%")
 
 
-def _refusal(done: subprocess.CompletedProcess[str], what: str) -> ClusterError:
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    said = lines[-1] if lines else f"it ended with {done.returncode}"
+def _refusal(done: Answer, what: str) -> ClusterError:
+    message = done.last or f"it ended with {done.code}"
     for prefix in (
         *("sbatch: ", "scontrol: ", "squeue: ", "scancel: ", "sinfo: ", "srun: "),
         *("fatal: ", "error: "),
     ):
-        said = said.removeprefix(prefix)
-    if any(text in done.stderr for text in _UNHEARD):
+        message = message.removeprefix(prefix)
+    if any(text in done.err for text in _UNHEARD):
         return ClusterError(
-            f"{what}: Slurm's controller cannot be reached ({said})",
+            f"{what}: Slurm's controller cannot be reached ({message})",
             "`scontrol ping` tells whether it is up; SLURM_CONF names its cluster.",
         )
-    if "timed out" in said or "Unable to contact" in said or "Zero Bytes" in said:
+    if "timed out" in message or "Unable to contact" in message or "Zero Bytes" in message:
         return UnansweredError(
-            f"{what}, or its answer was lost: {said}", "`torchsmith job list` looks again."
+            f"{what}, or its answer was lost: {message}", "`torchsmith job list` looks again."
         )
-    return ClusterError(f"{what}: {said}", "That is Slurm's answer; nothing was changed.")
+    return ClusterError(f"{what}: {message}", "That is Slurm's answer; nothing was changed.")
 
 
 def _status(found: tuple[Part, ...], job: Submitted) -> Status:
@@ -284,7 +391,7 @@ def _remembered(job: Submitted) -> Status | None:
     starts = [began.at for place in places if (began := record.mark(job.kept / place, "started"))]
     return Status(
         state,
-        reason="Slurm has forgotten it; so it wrote itself",
+        reason="Slurm has forgotten it; this is its own record",
         exit_code=max(codes.values()),
         started=min(starts, default=None),
         ended=max(end.at for end in ends.values() if end),

@@ -1,4 +1,4 @@
-"""Starting an engine's program: the one place in this room that starts a process."""
+"""Starting programs: for an answer, followed line by line, or left to themselves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
-from torchsmith.errors import NoContainerToolError
+from torchsmith.errors import HostError, TookTooLongError
 
 OnLine = Callable[[str], None]
 # How a program that builds is ended: told, or through what it runs in containers.
@@ -29,8 +30,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """How a program ended and what it said; of one that was followed, the last lines in `out`."""
+class Answer:
+    """How a program ended and what it printed; of one that is followed, `out` has the end."""
 
     code: int
     out: str
@@ -42,31 +43,55 @@ class Said:
         text = self.err.strip() or self.out.strip()
         return [line.rstrip() for line in text.splitlines() if line.strip()]
 
+    @property
+    def last(self) -> str:
+        """The last line of its error output, where programs say what went wrong."""
+        return self.err.strip().rpartition("\n")[2].strip()
 
-def call(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Said:
-    """Run a program to its end."""
+
+def call(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    given: bytes = b"",
+    timeout: float | None = None,
+) -> Answer:
+    """Run a program to its end; `given` is its standard input."""
+    words = list(map(str, argv))
     try:
         done = subprocess.run(
-            list(argv),
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
+            words, env=env, input=given, capture_output=True, check=False, timeout=timeout
         )
     except OSError as error:
-        raise _not_started(argv[0], error) from None
-    return Said(done.returncode, done.stdout, done.stderr)
+        raise _not_started(words[0], error) from None
+    except subprocess.TimeoutExpired:
+        raise TookTooLongError(f"{words[0]} did not end within {timeout:g} s") from None
+    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+    return Answer(done.returncode, out, err)
+
+
+def detach(
+    argv: Sequence[str], log: IO[bytes], *, env: Mapping[str, str], folder: str | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a program that outlives us; what it prints goes to a log."""
+    return subprocess.Popen(
+        argv,
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
 
 
 def follow(
     argv: Sequence[str], on_line: OnLine, ending: Ending, env: Mapping[str, str] | None = None
-) -> Said:
-    """Run a program to its end and hand its lines on as they come.
+) -> Answer:
+    """Run a program to its end and pass its lines on.
 
-    It is in a group of its own: a Ctrl-C at the terminal reaches it through `ending` only.
-    Should we be killed, the kernel ends it.
+    It has a group of its own: Ctrl-C reaches it through `ending` only. If we are killed, the kernel
+    ends it.
     """
     try:
         process = subprocess.Popen(
@@ -89,14 +114,14 @@ def follow(
             for line in process.stdout:
                 kept.append(line.rstrip("\n"))
                 on_line(kept[-1])
-            return Said(process.wait(), "\n".join(kept))
+            return Answer(process.wait(), "\n".join(kept))
         except BaseException:
             _end(process, ending)
             raise
 
 
-def _not_started(program: str, error: OSError) -> NoContainerToolError:
-    return NoContainerToolError(
+def _not_started(program: str, error: OSError) -> HostError:
+    return HostError(
         f"{program} cannot be started: {error.strerror}", "Is it installed, and executable?"
     )
 
@@ -130,10 +155,9 @@ def interrupt(process: subprocess.Popen[str]) -> None:
 
 
 def end_what_runs_inside(process: subprocess.Popen[str]) -> None:
-    """Kill what a program runs in containers, until it gives up by itself.
+    """Kill what a program runs in containers, so that it fails and removes them.
 
-    A build of podman 4.3 that is interrupted leaves its containers behind; one that fails
-    removes them.
+    A build of podman 4.3 that is interrupted leaves its containers behind.
     """
     until = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < until:
@@ -153,10 +177,10 @@ def _inside(top: int) -> Iterator[int]:
                 # The name in parentheses may hold spaces; the parent is the second field after it.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    waiting = list(parents.get(top, ()))
-    while waiting:
-        pid = waiting.pop()
-        waiting += parents.get(pid, ())
+    pending = list(parents.get(top, ()))
+    while pending:
+        pid = pending.pop()
+        pending += parents.get(pid, ())
         if (its := _namespace(pid)) and its != outside:
             yield pid
 

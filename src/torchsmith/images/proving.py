@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torchsmith import __version__
-from torchsmith.images.engine import Engine
+from torchsmith.images.tools import ContainerTool
 from torchsmith.plan.expects import Expects
 from torchsmith.verify.compare import compare, matching
 from torchsmith.verify.probe import script
@@ -22,7 +22,7 @@ _VERSIONS = (
 
 
 def verify_image(
-    engine: Engine,
+    tool: ContainerTool,
     image: str,
     asked: Sequence[Expects] = (),
     *,
@@ -30,15 +30,15 @@ def verify_image(
     shm: int = 1 << 30,
 ) -> Report:
     """Use the torch of an image as its own user does, and hold it against what was asked for."""
-    wishes = json.dumps({"imports": [], "timeout": timeout, "only": [], "check": ""})
-    said = _python(engine, image, shm, f"{_THERE}/script.py", wishes)
-    probed = read_document(said[0], said[1], said[2])
+    request = json.dumps({"imports": [], "timeout": timeout, "only": [], "check": ""})
+    answer = _python(tool, image, shm, f"{_THERE}/script.py", request)
+    probed = read_document(answer[0], answer[1], answer[2])
     facts = probed.facts
     python = str(probed.python.get("version", ""))
     checks = list(probed.checks)
     expects = matching(asked, facts.version, python)
     if expects is not None and facts.version:
-        checks += compare(expects, facts, python, (), _versions(engine, image))
+        checks += compare(expects, facts, python, (), _versions(tool, image))
     return Report(
         subjects=(image,),
         torchsmith=__version__,
@@ -51,21 +51,21 @@ def verify_image(
     )
 
 
-def _versions(engine: Engine, image: str) -> Mapping[str, str]:
-    out, _, code = _python(engine, image, 64 << 20, "-c", _VERSIONS)
+def _versions(tool: ContainerTool, image: str) -> Mapping[str, str]:
+    out, _, code = _python(tool, image, 64 << 20, "-c", _VERSIONS)
     try:
         return dict(json.loads(out)) if code == 0 else {}
     except ValueError:
         return {}
 
 
-def _python(engine: Engine, image: str, shm: int, *words: str) -> tuple[str, str, int]:
+def _python(tool: ContainerTool, image: str, shm: int, *words: str) -> tuple[str, str, int]:
     """Run the image's own Python, whatever else the image would start."""
     folder = Path(script.__file__).parent
-    said = engine.run(
+    answer = tool.run(
         *("--rm", "--pull=never", "--network=none", f"--shm-size={shm}b"),
         # Where SELinux is on, a folder of this machine cannot be read otherwise.
         *("--security-opt", "label=disable", "--volume", f"{folder}:{_THERE}:ro"),
         *("--entrypoint", "python", image, "-I", *words),
     )
-    return said.out, said.err, said.code
+    return answer.out, answer.err, answer.code

@@ -1,4 +1,4 @@
-"""`python -m torchsmith.jobs.engines.local_run FOLDER`: one job of this machine, to its end.
+"""`python -m torchsmith.jobs.targets.local_run FOLDER`: one job of this machine, to its end.
 
 It alone writes that the job began and how it ended, and it begins a job only once, whoever asks.
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
 from torchsmith.engine.journal import born
-from torchsmith.jobs.client import EngineId, Submitted
-from torchsmith.jobs.engines.local import PROCESS, Local, end_all
+from torchsmith.jobs.client import Submitted, TargetId
 from torchsmith.jobs.local import JOB
 from torchsmith.jobs.states import State
+from torchsmith.jobs.targets.local import PROCESS, Local, end_all
 
 _POLL_S = 0.5
 _GRACE_S = 2.0
@@ -26,7 +26,7 @@ _GRACE_S = 2.0
 
 def main(kept: Path) -> int:
     """Run the job that is written down in a folder."""
-    told = json.loads((kept / "run.json").read_bytes())
+    run = json.loads((kept / "run.json").read_bytes())
     pid = os.getpid()
     mine = kept / f".process.{pid}"
     write_whole(
@@ -39,19 +39,19 @@ def main(kept: Path) -> int:
         return 0
     finally:
         mine.unlink()
-    if failed := _failed([Path(one) for one in told["after"]]):
+    if failed := _failed([Path(one) for one in run["after"]]):
         _mark(kept, "cancelled", f"{failed}_did_not_succeed")
         return 1
     _mark(kept, "started", str(pid))
     job = subprocess.Popen(
-        ["sh", str(kept / "job.sh")], cwd=told["folder"], stdin=subprocess.DEVNULL
+        ["sh", str(kept / "job.sh")], cwd=run["folder"], stdin=subprocess.DEVNULL
     )
     # A job that is to stop is told so itself; we stay until it has.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda heard, _: job.send_signal(heard))
     code = job.wait()
     # What it left behind, as a task that did not hear that its time is up, ends with it.
-    end_all(os.environ[JOB], _GRACE_S, told["container"])
+    end_all(os.environ[JOB], _GRACE_S, run["container"])
     _mark(kept, "ended", str(code if code >= 0 else 128 - code))
     return 0
 
@@ -63,7 +63,7 @@ def _mark(kept: Path, name: str, word: str) -> None:
 def _failed(before: list[Path]) -> str:
     """Wait for other jobs; the id of the first that did not end well."""
     for kept in before:
-        other = Submitted(EngineId(str(kept)), kept, {})
+        other = Submitted(TargetId(str(kept)), kept, {})
         while (status := Local().status(other)) is not None and not status.state.over:
             time.sleep(_POLL_S)
         if status is None or status.state is not State.SUCCEEDED:

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,10 +16,10 @@ from torchsmith.engine.disk import write_whole
 from torchsmith.engine.journal import born
 from torchsmith.errors import ClusterError, HostError, UsageError
 from torchsmith.jobs import local, record
-from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
-from torchsmith.jobs.engines.environment import handed_on
-from torchsmith.jobs.kept_secrets import kept_here
+from torchsmith.jobs.client import Listed, Output, Request, Status, Submitted, TargetId
+from torchsmith.jobs.kept_secrets import handed_on, kept_here
 from torchsmith.jobs.states import State, of_exit
+from torchsmith.programs import call, detach
 
 # Which process runs the job.
 PROCESS = "process.json"
@@ -34,7 +33,7 @@ class Local:
     """Processes of this machine, each job under a small one that waits for it."""
 
     engine = "local"
-    # The program of a container engine; none: plain processes.
+    # The program of a container tool; none: plain processes.
     container = ""
 
     def __init__(self, place: str = "") -> None:
@@ -55,28 +54,25 @@ class Local:
                 "Install it, or run the job without its image: --to local.",
             )
         kept_here(request.job)
-        return local.render((request.job,), self.container).notes
+        return local.render(request.job, self.container).notes
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         """Start it; both that it began and that it ended are written by the job itself."""
         kept = request.kept
         kept.mkdir(parents=True, exist_ok=True)
         script = local.script(request.job, str(kept), self.container)
         write_whole(kept / "job.sh", script.encode())
-        told = {
+        run = {
             "folder": str(request.folder),
             "after": [str(one) for one in request.after],
             "container": self.container,
         }
-        write_whole(kept / "run.json", json.dumps(told).encode())
-        with (kept / record.SCRIPT_LOG).open("ab") as said:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "torchsmith.jobs.engines.local_run", str(kept)],
+        write_whole(kept / "run.json", json.dumps(run).encode())
+        with (kept / record.SCRIPT_LOG).open("ab") as log:
+            process = detach(
+                [sys.executable, "-P", "-m", "torchsmith.jobs.targets.local_run", str(kept)],
+                log,
                 env={**handed_on(request.job, os.environ), local.JOB: token},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
             )
         end = time.monotonic() + _START_S
         while (found := self.find(token, kept)) is None:
@@ -88,9 +84,9 @@ class Local:
             time.sleep(0.02)
         return found
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
+    def find(self, token: str, kept: Path) -> TargetId | None:
         """The folder of a job that began: its own id, as pids come again."""
-        return EngineId(str(kept)) if (kept / PROCESS).exists() else None
+        return TargetId(str(kept)) if (kept / PROCESS).exists() else None
 
     def status(self, job: Submitted) -> Status | None:
         """Where it is, by what it wrote and by whether its process lives."""
@@ -127,23 +123,14 @@ class Local:
             tasks=record.tasks(job.kept, job.roles, state),
         )
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """Its output, out of the files its tasks write."""
 
         def over() -> bool:
             status = self.status(job)
             return status is None or status.state.over
 
-        ended = over if follow else None
-        return record.lines(job, role=role, task=task, over=ended, recent=recent)
+        return record.lines(job, wanted, over)
 
     def cancel(self, job: Submitted) -> None:
         """Stop every process of the job: those that hid in another session too."""
@@ -210,16 +197,9 @@ def end_all(token: str, grace: float, container: str) -> list[int]:
 
 def _containers(token: str, container: str, *words: str) -> None:
     """Do something to the containers of a job."""
-
-    def ask(*words: str) -> list[str]:
-        command = [container, *words]
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        return done.stdout.split()
-
-    if there := ask("ps", "--all", "--quiet", "--filter", f"label={local.LABEL}={token}"):
-        ask(*words, *there)
+    label = f"label={local.LABEL}={token}"
+    if there := call([container, "ps", "--all", "--quiet", "--filter", label]).out.split():
+        call([container, *words, *there])
 
 
 def _marked(token: str) -> list[int]:

@@ -2,32 +2,119 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import math
+import os
+import re
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from torchsmith import yaml_text
 from torchsmith.engine.disk import write_whole
-from torchsmith.errors import ClusterError, UnansweredError
-from torchsmith.jobs import yaml_text
-from torchsmith.jobs.client import EngineId, Listed, Request, Status, Submitted
-from torchsmith.jobs.engines.answers import table, tables
-from torchsmith.jobs.engines.follow import chooser, nothing_before
-from torchsmith.jobs.engines.openpai_account import address_of, server_at, token_for, user_of
-from torchsmith.jobs.engines.openpai_status import TaskLog, status_of, task_logs
-from torchsmith.jobs.kept_secrets import value_of
+from torchsmith.errors import ClusterError, UnansweredError, UsageError
+from torchsmith.jobs.client import (
+    LineCutter,
+    Listed,
+    NoAnswerError,
+    Output,
+    Request,
+    Status,
+    Submitted,
+    TargetId,
+    TaskStatus,
+    chooser,
+    handed_over,
+    nothing_before,
+    patiently,
+)
+from torchsmith.jobs.kept_secrets import folder, kept_value, value_of
 from torchsmith.jobs.launch import pullable
-from torchsmith.jobs.lines import LineCutter
 from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.openpai import render, render_v1
-from torchsmith.jobs.patience import NoAnswerError, handed_over, patiently
 from torchsmith.jobs.rest import RefusedError, Server, ShrunkError
-from torchsmith.jobs.states import state_of
+from torchsmith.jobs.states import State, of_exit, state_of
+from torchsmith.jobs.targets.answers import Table, number, table, tables, text
+from torchsmith.redact import Redactor
+from torchsmith.ship.client import stored_password
+
+
+@dataclass(frozen=True)
+class TaskLog:
+    """Where the output of a task is told; of each attempt it is another place."""
+
+    task: TaskStatus
+    place: str
+
+
+def status_of(detail: Table) -> Status:
+    """The answer to a question for one job, of either protocol."""
+    job = table(detail.get("jobStatus"))
+    word = text(job, "state")
+    code = number(job, "appExitCode")
+    state = _state(word, code)
+    tasks = tuple(log.task for log in task_logs(detail))
+    return Status(
+        state=state,
+        said=word,
+        reason=_reason(job, detail) if state in (State.FAILED, State.TIMEOUT) else "",
+        exit_code=code,
+        nodes=tuple(dict.fromkeys(task.node for task in tasks if task.node)),
+        started=_seconds(job, "launchedTime", "appLaunchedTime"),
+        ended=_seconds(job, "completedTime", "appCompletedTime"),
+        tasks=tasks,
+    )
+
+
+def task_logs(detail: Table) -> Iterator[TaskLog]:
+    """Every task of a job."""
+    for role, inner in table(detail.get("taskRoles")).items():
+        for one in tables(table(inner).get("taskStatuses")):
+            code = number(one, "containerExitCode")
+            task = TaskStatus(
+                role=role,
+                index=number(one, "taskIndex") or 0,
+                state=_state(text(one, "taskState"), code),
+                exit_code=code,
+                node=text(one, "containerNodeName") or text(one, "containerIp"),
+            )
+            yield TaskLog(task, text(one, "containerLog"))
+
+
+def _state(word: str, code: int | None) -> State:
+    state = state_of("openpai", word)
+    # Its time is kept by the task's own `timeout`: OpenPAI sees one that failed.
+    return of_exit(code) if state is State.FAILED and code is not None and code > 0 else state
+
+
+def _reason(job: Table, detail: Table) -> str:
+    """Why it ended badly: the task that pulled the others down, and what OpenPAI knows of it."""
+    role, index = text(job, "appExitTriggerTaskRoleName"), number(job, "appExitTriggerTaskIndex")
+    spec = table(job.get("appExitSpec"))
+    for one, inner in table(detail.get("taskRoles")).items():
+        for task in tables(table(inner).get("taskStatuses")):
+            if (one, number(task, "taskIndex")) == (role, index):
+                spec = table(task.get("containerExitSpec")) or spec
+    runtime = table(table(job.get("appExitMessages")).get("runtime"))
+    why = text(runtime, "reason") or text(spec, "reason") or text(spec, "phrase")
+    why = why or text(job, "appExitTriggerMessage") or text(job, "appExitDiagnostics")
+    cures = spec.get("solution")
+    cure = str(cures[0]) if isinstance(cures, list) and cures else ""
+    where = f"{role}-{index}: " if role and index is not None else ""
+    return f"{where}{why}".strip()[:500] + (f" ({cure})" if why and cure else "")
+
+
+def _seconds(values: Table, *keys: str) -> float | None:
+    """The first of several times that is there; OpenPAI counts milliseconds."""
+    return next((value / 1000 for key in keys if (value := number(values, key))), None)
+
 
 # Under `extras`, which both protocols keep as it is: whose submission a job is.
 _MARK = "torchsmith"
@@ -62,7 +149,7 @@ class OpenPai:
     # What the protocols differ in.
 
     def _rendered(self, job: Job) -> Rendering:
-        return render((job,))
+        return render(job)
 
     def _read(self, content: bytes) -> JsonValue:
         return yaml_text.read(content.decode(errors="replace"))
@@ -116,7 +203,7 @@ class OpenPai:
         self._id(request.job.name)
         return rendering.notes
 
-    def submit(self, request: Request, token: str) -> EngineId:
+    def submit(self, request: Request, token: str) -> TargetId:
         """Hand the job over; asked again without an answer, it first looks whether it was taken."""
         nothing_before(request, "OpenPAI")
         job = request.job
@@ -150,9 +237,9 @@ class OpenPai:
                     ) from None
 
         handed_over(hand_over)
-        return EngineId(job_id)
+        return TargetId(job_id)
 
-    def find(self, token: str, kept: Path) -> EngineId | None:
+    def find(self, token: str, kept: Path) -> TargetId | None:
         """The job of this token; its name is in the request that was kept."""
         try:
             document = table(self._read((kept / _REQUEST).read_bytes()))
@@ -160,24 +247,16 @@ class OpenPai:
             return None
         job_id = self._id(str(document.get("name") or document.get("jobName")))
         found = patiently(lambda: self._marked(job_id, self._server))
-        return EngineId(job_id) if found == token else None
+        return TargetId(job_id) if found == token else None
 
     def status(self, job: Submitted) -> Status | None:
         """Where a job is."""
         detail = self._detail(job.id)
         return None if detail is None else status_of(detail)
 
-    def logs(
-        self,
-        job: Submitted,
-        *,
-        role: str = "",
-        task: str = "",
-        follow: bool = False,
-        recent: bool = False,
-    ) -> Iterator[str]:
+    def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """What its tasks wrote; of one that is started again, what it writes then."""
-        mine = chooser(job, role, task)
+        mine = chooser(job, wanted)
         alone = sum(job.roles.values()) == 1
         cutters: dict[tuple[str, str], LineCutter] = {}
         looked_at: set[str] = set()
@@ -186,7 +265,7 @@ class OpenPai:
             if detail is None:
                 raise ClusterError(f"OpenPAI has no job {job.id} any more")
             logs = [log for log in task_logs(detail) if mine(log.task)]
-            over = not follow or status_of(detail).state.over
+            over = not wanted.follow or status_of(detail).state.over
             for log in logs:
                 head = "" if alone else log.task.name
                 for file, place in self._places(log).items():
@@ -223,7 +302,7 @@ class OpenPai:
             raise _refused("the list of jobs", error) from None
         return tuple(
             Listed(
-                EngineId(self._id(str(item.get("name")).rpartition("~")[2])),
+                TargetId(self._id(str(item.get("name")).rpartition("~")[2])),
                 "",
                 state_of("openpai", str(item.get("state"))),
             )
@@ -251,8 +330,8 @@ class OpenPai:
         except ClusterError as error:
             if isinstance(error, RefusedError) and error.status == 404:
                 return None
-            told = _refused(job_id, error) if isinstance(error, RefusedError) else error
-            raise UnansweredError(told.message, told.hint) from None
+            refusal = _refused(job_id, error) if isinstance(error, RefusedError) else error
+            raise UnansweredError(refusal.message, refusal.hint) from None
         except ValueError:
             return None
 
@@ -284,7 +363,7 @@ class OpenPaiV1(OpenPai):
     engine = "openpai-v1"
 
     def _rendered(self, job: Job) -> Rendering:
-        return render_v1((job,))
+        return render_v1(job)
 
     def _read(self, content: bytes) -> JsonValue:
         value: JsonValue = json.loads(content)
@@ -319,10 +398,10 @@ def _secrets(job: Job) -> dict[str, str]:
 
 def _refused(what: str, error: RefusedError) -> ClusterError:
     """A refusal with what it means and what to do."""
-    said = _listed(error.message)
+    message = _listed(error.message)
     code = f" ({error.code})" if error.code else f" (HTTP {error.status})"
     hint = error.hint or _HINTS.get(error.code, "")
-    return ClusterError(f"OpenPAI refused {what}: {said}{code}", hint)
+    return ClusterError(f"OpenPAI refused {what}: {message}{code}", hint)
 
 
 def _listed(message: str) -> str:
@@ -352,3 +431,89 @@ def _not_yet(over: bool) -> Iterator[None]:
         # Not there yet, or no more.
         if error.status != 404:
             raise _refused("its log", error) from None
+
+
+SERVER = "OPENPAI_SERVER"
+TOKEN = "OPENPAI_TOKEN"
+USER = "OPENPAI_USER"
+TIMEOUT = "OPENPAI_TIMEOUT"
+_TOKEN_FILE = "openpai/token"
+
+
+def address_of(place: str) -> str:
+    """The server's address: `place`, or the one in the environment, up to its REST server."""
+    named = (place or os.environ.get(SERVER, "")).strip()
+    if not named:
+        raise UsageError(
+            "no OpenPAI server is named",
+            f"Set {SERVER} in the environment: https://pai.example.org",
+        )
+    # Quoted without what may hold a secret: a login, a query.
+    wrong = UsageError(
+        f"{re.sub('[?#].*|[^/]*@', '', named)!r} is not the address of a server",
+        f"{SERVER}=https://pai.example.org",
+    )
+    try:
+        parts = urllib.parse.urlsplit(named if "://" in named else f"https://{named}")
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.username or parts.password:
+        raise UsageError(
+            f"the address of the OpenPAI server {host} holds a login",
+            f"Take it out, and set {TOKEN}: addresses are shown and written down.",
+        )
+    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
+        raise wrong
+    path = re.sub(r"/+(?:rest-server(?:/.*)?)?$", "", parts.path)
+    return f"{parts.scheme}://{parts.netloc}{path}/rest-server"
+
+
+def token_for(address: str) -> str:
+    """The token, from the environment, its file, or the keyring; never from a command line."""
+    token = kept_value(TOKEN, _TOKEN_FILE) or stored_password(address, "token")
+    if not token:
+        raise UsageError(
+            f"there is no token for {address}",
+            f"Set {TOKEN}, write it into {folder() / _TOKEN_FILE} (chmod 600), or keep it with: "
+            f"keyring set {address} token",
+        )
+    if not re.fullmatch(r"[!-~]+", token):
+        raise UsageError(
+            "the token of OpenPAI holds characters no token has", "Copy it again: one line."
+        )
+    return token
+
+
+def user_of(token: str) -> str:
+    """Whose token it is: its own second part says so, as OpenPAI signs it."""
+    if user := os.environ.get(USER, ""):
+        return user
+    try:
+        middle = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
+        return str(claims["username"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        raise UsageError("the token of OpenPAI does not say whose it is", f"Set {USER}.") from None
+
+
+def server_at(address: str, token: str, secrets: Iterable[str] = ()) -> Server:
+    """The server, asked with the token; no secret is in what it is quoted with."""
+    return Server(
+        "OpenPAI",
+        address,
+        {"Authorization": f"Bearer {token}"},
+        Redactor((token, *secrets)),
+        _timeout(),
+    )
+
+
+def _timeout() -> float:
+    text = os.environ.get(TIMEOUT, "60")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < 86400:
+        raise UsageError(f"{TIMEOUT}={text} is not a number of seconds")
+    return seconds

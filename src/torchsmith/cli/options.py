@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, get_type_hints
 
-import typer
+from typer import Argument, Option
+
+from torchsmith.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
     from torchsmith.host.models import Host
     from torchsmith.recipe.load import LoadedRecipe
 
 RecipeArgument = Annotated[
-    Path | None,
-    typer.Argument(help="The recipe file; default: ./recipe.toml, or the embedded one."),
+    Path | None, Argument(help="The recipe file; default: ./recipe.toml, or the embedded one.")
 ]
 
 
@@ -30,30 +31,26 @@ def _preset_names(incomplete: str) -> list[str]:
 
 Preset = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--preset",
         help="Start from a shipped recipe (`torchsmith init --list`).",
         autocompletion=_preset_names,
     ),
 ]
 HostFile = Annotated[
-    Path | None,
-    typer.Option("--host", help="Plan for the machine this file describes (doctor --json)."),
+    Path | None, Option("--host", help="Plan for the machine this file describes (doctor --json).")
 ]
 Here = Annotated[
-    bool,
-    typer.Option("--here", help="Build on this machine itself, not in the recipe's distribution."),
+    bool, Option("--here", help="Build on this machine itself, not in the recipe's distribution.")
 ]
 Online = Annotated[
-    bool,
-    typer.Option("--online", help="Let compile steps use the network; without it they have none."),
+    bool, Option("--online", help="Let compile steps use the network; without it they have none.")
 ]
-NoLock = Annotated[bool, typer.Option("--no-lock", help="Ignore the lock file beside the recipe.")]
+NoLock = Annotated[bool, Option("--no-lock", help="Ignore the lock file beside the recipe.")]
 
 
 def _size(text: str | None) -> str | None:
     """Refuse what is no size before anything else is done."""
-    from torchsmith.errors import UsageError
     from torchsmith.recipe.values import size_bytes
 
     try:
@@ -66,34 +63,30 @@ def _size(text: str | None) -> str | None:
 def _engine(name: str) -> str:
     """Refuse a container tool that nobody knows before anything else is done."""
     if name:
-        from torchsmith.images.find import check_name
+        from torchsmith.images.tools import check_name
 
         check_name(name)
     return name
 
 
-Json = Annotated[bool, typer.Option("--json", help="For scripts.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only results and errors.")]
+Json = Annotated[bool, Option("--json", help="For scripts.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Only results and errors.")]
 StoreFolder = Annotated[
-    Path | None,
-    typer.Option("--store", envvar="TORCHSMITH_STORE", help="Where results are kept."),
+    Path | None, Option("--store", envvar="TORCHSMITH_STORE", help="Where results are kept.")
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option("--jobs", "-j", min=1, envvar="TORCHSMITH_BUILD_JOBS", help="Compilers at once."),
+    Option("--jobs", "-j", min=1, envvar="TORCHSMITH_BUILD_JOBS", help="Compilers at once."),
 ]
 Memory = Annotated[
     str | None,
-    typer.Option(
-        "--memory",
-        envvar="TORCHSMITH_BUILD_MEMORY",
-        callback=_size,
-        help="Their budget, e.g. 8G.",
+    Option(
+        "--memory", envvar="TORCHSMITH_BUILD_MEMORY", callback=_size, help="Their budget, e.g. 8G."
     ),
 ]
 EngineName = Annotated[
     str,
-    typer.Option(
+    Option(
         "--engine",
         envvar="TORCHSMITH_ENGINE",
         callback=_engine,
@@ -101,7 +94,7 @@ EngineName = Annotated[
     ),
 ]
 NetworkName = Annotated[
-    str, typer.Option("--network", help="The network that image builds see, e.g. host.")
+    str, Option("--network", help="The network that image builds see, e.g. host.")
 ]
 DEFAULT_RECIPE = Path("recipe.toml")
 DEFAULT_PRESET = "quickstart"
@@ -146,7 +139,7 @@ def takes_flags(command: Callable[..., None]) -> Callable[..., None]:
     ]
     added: list[inspect.Parameter] = []
     for flag in FLAGS:
-        option = typer.Option(flag.name, help=flag.help)
+        option = Option(flag.name, help=flag.help)
         kind = (
             Annotated[list[str] | None, option] if flag.repeats else Annotated[str | None, option]
         )
@@ -180,7 +173,6 @@ def as_arguments(given: dict[str, object]) -> list[str]:
 
 def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) -> LoadedRecipe:
     """The recipe a command is about: a file, a preset, or flags alone."""
-    from torchsmith.errors import UsageError
     from torchsmith.recipe.compose import COMMAND_LINE, compose, overridden
     from torchsmith.recipe.load import load_recipe, parse_recipe
     from torchsmith.recipe.presets import find_preset
@@ -211,7 +203,6 @@ def loaded(recipe: Path | None, preset: str | None, given: dict[str, object]) ->
 @contextlib.contextmanager
 def flags_named() -> Iterator[None]:
     """Name flags, which have no lines, where something is wrong with them."""
-    from torchsmith.errors import RecipeError, UsageError
     from torchsmith.recipe.compose import COMMAND_LINE
 
     names = {flag.key: flag.name for flag in FLAGS}
@@ -256,7 +247,6 @@ def host_for(path: Path | None, *, brief: bool = False) -> Host:
     """This machine, or the one a file describes."""
     import json
 
-    from torchsmith.errors import UsageError
     from torchsmith.host import Host, read_host
     from torchsmith.host.models import check_described
     from torchsmith.inputs import check_file

@@ -14,10 +14,7 @@ _MOST_VALUES = 100_000
 
 
 class _Reader(yaml.SafeLoader):
-    """Plain values only: no dates, which JSON and TOML would write differently.
-
-    As in YAML 1.2, and in the js-yaml of OpenPAI, `yes` and `on` are words.
-    """
+    """Plain values of YAML 1.2: no dates, and `yes` and `on` are words, as in OpenPAI's js-yaml."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()

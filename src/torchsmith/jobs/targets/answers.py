@@ -1,4 +1,4 @@
-"""Values out of an engine's JSON, which may hold anything."""
+"""Values out of a target's JSON, which may hold anything."""
 
 from __future__ import annotations
 

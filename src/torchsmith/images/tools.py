@@ -1,6 +1,6 @@
-"""What a container engine can do: one class for each program, most of it the same for all.
+"""What a container tool can do: one class for each program, most of it the same for all.
 
-`find.py` finds one. podman and docker are here, buildah has a file of its own.
+`find.py` finds one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,11 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from torchsmith.errors import ContainerToolError, NoContainerToolError, NoImageError
-from torchsmith.images.process import (
+from torchsmith.errors import ContainerToolError, NoContainerToolError, NoImageError, UsageError
+from torchsmith.host.containers import read_buildah, read_docker, read_podman
+from torchsmith.host.models import Engine as Found
+from torchsmith.host.probe import Programs
+from torchsmith.names import did_you_mean
+from torchsmith.programs import (
+    Answer,
     Ending,
     OnLine,
-    Said,
     call,
     end_what_runs_inside,
     follow,
@@ -58,7 +63,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class ImageInfo:
-    """An image as the engine has it; `layers` are the digests of their contents, lowest first."""
+    """An image as the tool has it; `layers` are the digests of their contents, lowest first."""
 
     id: str
     tags: tuple[str, ...] = ()
@@ -73,8 +78,8 @@ class ImageInfo:
     bytes: int = 0
 
 
-class Engine(ABC):
-    """A container engine: its program, its version, and the environment it is run in."""
+class ContainerTool(ABC):
+    """A container tool: its program, its version, and the environment it is run in."""
 
     name: ClassVar[str]
     # What the program answers for an image it does not have.
@@ -103,7 +108,7 @@ class Engine(ABC):
 
     def try_(
         self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
-    ) -> Said:
+    ) -> Answer:
         """Run the program; how it ended is for the caller to judge."""
         argv = self.command(*words)
         if on_line is None:
@@ -114,15 +119,15 @@ class Engine(ABC):
         self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
     ) -> str:
         """Run the program and return what it said, or raise what it complained of."""
-        said = self.try_(*words, on_line=on_line, ending=ending)
-        if said.code != 0:
-            raise self.refused(words[0], said)
-        return said.out.strip()
+        answer = self.try_(*words, on_line=on_line, ending=ending)
+        if answer.code != 0:
+            raise self.refused(words[0], answer)
+        return answer.out.strip()
 
-    def refused(self, what: str | Path, said: Said) -> ContainerToolError:
+    def refused(self, what: str | Path, answer: Answer) -> ContainerToolError:
         """The error for a command that failed."""
-        complaint = said.complaint
-        last = complaint[-1] if complaint else f"exit code {said.code}"
+        complaint = answer.complaint
+        last = complaint[-1] if complaint else f"exit code {answer.code}"
         return ContainerToolError(f"{self.name} {what}: {last}", said=complaint)
 
     # Building
@@ -133,16 +138,16 @@ class Engine(ABC):
             note = folder / "id"
             words = ["build", *self.build_options(wanted), "--iidfile", str(note)]
             # Always followed: whoever stops it must find nothing left of it.
-            said = self._build([*words, str(wanted.context)], on_line or (lambda _: None))
-            if said.code != 0:
-                refusal = self.refused("build", said)
+            answer = self._build([*words, str(wanted.context)], on_line or (lambda _: None))
+            if answer.code != 0:
+                refusal = self.refused("build", answer)
                 # Without room it could not write down that they are gone; now there is some again.
                 for container in _LEFT.findall("\n".join(refusal.said)):
                     self.try_(*self._discard, container)
                 raise refusal
             return bare_id(note.read_text().strip())
 
-    def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
+    def _build(self, words: Sequence[str], on_line: OnLine) -> Answer:
         given = os.environ if self.environ is None else self.environ
         environ = self.build_environment(given)
         return follow(self.command(*words), on_line, self.ending, environ)
@@ -152,7 +157,7 @@ class Engine(ABC):
         return with_own_cache(given, os.geteuid(), CACHE_OF_ALL)
 
     def build_options(self, wanted: Build) -> list[str]:
-        """The options of `build` that every engine has."""
+        """The options of `build` that every tool has."""
         words = ["--file", str(wanted.file), "--tag", wanted.tag]
         if wanted.target:
             words += ["--target", wanted.target]
@@ -172,13 +177,13 @@ class Engine(ABC):
     # What it has
 
     def find(self, image: str) -> ImageInfo | None:
-        """An image, by name, tag, digest or id; `None` if the engine has no such one."""
-        said = self.try_(*self._inspect_words(image))
-        if said.code == 0:
-            return self._read_inspect(said.out)
-        if any(words in said.err.lower() for words in self._absent):
+        """An image, by name, tag, digest or id; `None` if the tool has no such one."""
+        answer = self.try_(*self._inspect_words(image))
+        if answer.code == 0:
+            return self._read_inspect(answer.out)
+        if any(words in answer.err.lower() for words in self._absent):
             return None
-        raise self.refused("inspect", said)
+        raise self.refused("inspect", answer)
 
     def inspect(self, image: str) -> ImageInfo:
         """The same, where it has to be there."""
@@ -245,7 +250,7 @@ class Engine(ABC):
 
     # Containers
 
-    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Said:
+    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Answer:
         """`run` with these words: options, an image, a command."""
         return self.try_("run", *words, on_line=on_line)
 
@@ -267,10 +272,9 @@ class Engine(ABC):
 
 
 def with_own_cache(given: Mapping[str, str], user: int, of_all: Path) -> Mapping[str, str]:
-    """An environment whose builds keep what they cache where this user may write.
+    """An environment whose builds cache where this user may write.
 
-    podman 4 and buildah 1 keep it for all users of a machine in one folder, which is that of
-    whoever built first.
+    podman 4 and buildah 1 use one folder for all users, which belongs to whoever built first.
     """
     try:
         # Root may write anywhere.
@@ -294,7 +298,7 @@ def variables(lines: Sequence[str]) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in lines)
 
 
-class Podman(Engine):
+class Podman(ContainerTool):
     """podman, as root or not: no daemon; shares its store with buildah."""
 
     name = "podman"
@@ -315,13 +319,13 @@ def image_format(wanted: Build) -> list[str]:
 
 
 def push_with_digest_file(
-    engine: Engine, name: str, on_line: OnLine | None, *, insecure: bool
+    tool: ContainerTool, name: str, on_line: OnLine | None, *, insecure: bool
 ) -> str:
     """What podman and buildah have in common: the digest is written to a file."""
     with temporary_folder("push") as folder:
         note = folder / "digest"
-        words = [*engine.trust_words(insecure), "--digestfile", str(note), name]
-        engine.ask("push", *words, on_line=on_line, ending=interrupt)
+        words = [*tool.trust_words(insecure), "--digestfile", str(note), name]
+        tool.ask("push", *words, on_line=on_line, ending=interrupt)
         return note.read_text().strip()
 
 
@@ -332,7 +336,7 @@ _NO_BUILDKIT = re.compile(
 _DIGEST = re.compile(r"digest: (sha256:[0-9a-f]{64})")
 
 
-class Docker(Engine):
+class Docker(ContainerTool):
     """docker, whose daemon has to be running; our Dockerfiles need its BuildKit."""
 
     name = "docker"
@@ -347,7 +351,7 @@ class Docker(Engine):
         """The environment a build is run in; clients of before 23.0 use BuildKit only if told."""
         return {**given, "DOCKER_BUILDKIT": "1"}
 
-    def _build(self, words: Sequence[str], on_line: OnLine) -> Said:
+    def _build(self, words: Sequence[str], on_line: OnLine) -> Answer:
         said = super()._build(words, on_line)
         if said.code != 0 and _NO_BUILDKIT.search(said.out):
             raise NoContainerToolError(
@@ -367,3 +371,146 @@ class Docker(Engine):
         if not found:
             raise ContainerToolError(f"docker push reported no digest for {name}")
         return str(found[-1])
+
+
+class Buildah(ContainerTool):
+    """buildah, as root or not."""
+
+    name = "buildah"
+    runs = False
+    _listed = "{{.Name}}:{{.Tag}}"
+    _discard = ("rm",)
+
+    def build_options(self, wanted: Build) -> list[str]:
+        """The options of `build`; unlike podman it keeps no layers unless told to."""
+        return [*super().build_options(wanted), "--layers", *image_format(wanted)]
+
+    def _inspect_words(self, image: str) -> tuple[str, ...]:
+        return ("inspect", "--type", "image", image)
+
+    def _read_inspect(self, text: str) -> ImageInfo:
+        table = json.loads(text)
+        image = table["OCIv1"]
+        config = image.get("config") or {}
+        name, digest = table.get("FromImage") or "", table.get("FromImageDigest") or ""
+        return ImageInfo(
+            id=bare_id(table["FromImageID"]),
+            tags=(name,) if name else (),
+            digests=(f"{name.rpartition(':')[0] or name}@{digest}",) if digest else (),
+            layers=tuple((image.get("rootfs") or {}).get("diff_ids") or ()),
+            labels=config.get("Labels") or {},
+            user=config.get("User") or "",
+            env=variables(config.get("Env") or ()),
+            workdir=config.get("WorkingDir") or "",
+            command=tuple(config.get("Cmd") or ()),
+            architecture=image.get("architecture") or "",
+        )
+
+    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
+        """Push an image under its name and return the digest the registry has it by."""
+        return push_with_digest_file(self, name, on_line, insecure=insecure)
+
+    def run(self, *words: str | Path, on_line: OnLine | None = None) -> Answer:
+        """Refuse: its `run` is one step of a build."""
+        raise ContainerToolError(
+            "buildah builds images and starts none", "Install podman: it has the same images."
+        )
+
+    @contextmanager
+    def container(self, image: str) -> Iterator[str]:
+        """A container that is not started, for its files; it is gone afterwards."""
+        name = self.ask("from", "--pull-never", image).splitlines()[-1]
+        try:
+            yield name
+        finally:
+            self.try_("rm", name)
+
+    def copy_out(self, image: str, path: str, into: Path) -> None:
+        """Copy what lies at a path of an image into a folder of this machine."""
+        self.inspect(image)
+        with self.container(image) as name:
+            root = Path(self.ask("mount", name))
+            try:
+                source = root / path.strip("/").removesuffix("/.")
+                if not source.exists():
+                    raise ContainerToolError(f"{image} has no {path}")
+                if source.is_dir():
+                    inner = "" if path.endswith("/.") else source.name
+                    shutil.copytree(source, into / inner, symlinks=True, dirs_exist_ok=True)
+                else:
+                    shutil.copy2(source, into)
+            finally:
+                self.try_("umount", name)
+
+
+# In the order they are tried. podman first: it needs nothing to be running.
+TOOLS: Mapping[str, type[ContainerTool]] = {"podman": Podman, "docker": Docker, "buildah": Buildah}
+_READERS = {"podman": read_podman, "docker": read_docker, "buildah": read_buildah}
+VARIABLE = "TORCHSMITH_ENGINE"
+
+_INSTALL = "Install one: apt-get install podman (or docker.io, or buildah)."
+
+
+def find_tool(
+    wanted: str = "", environ: Mapping[str, str] | None = None, *, runs: bool = False
+) -> ContainerTool:
+    """The tool of this name, or $TORCHSMITH_ENGINE, or the first that answers (and `runs` any)."""
+    variables = os.environ if environ is None else environ
+    programs = Programs(variables, timeout=20.0)
+    name = wanted or variables.get(VARIABLE, "")
+    if name:
+        return _named(name, "--engine" if wanted else VARIABLE, programs, environ, runs=runs)
+    silent: list[Found] = []
+    for known, tool in TOOLS.items():
+        if runs and not tool.runs:
+            continue
+        found = _READERS[known](programs)
+        if found is not None and found.running:
+            return tool(found.path, found.version, environ)
+        silent += [found] if found is not None else []
+    if silent:
+        raise _not_running(silent[0])
+    raise NoContainerToolError("no container engine is installed here", _INSTALL)
+
+
+def check_name(name: str, origin: str = "--engine") -> None:
+    """Refuse a container tool that torchsmith does not know."""
+    if name not in TOOLS:
+        raise UsageError(
+            f"{origin}: {name!r} is not a container tool that torchsmith knows",
+            did_you_mean(name, TOOLS),
+        )
+
+
+def _named(
+    name: str, origin: str, programs: Programs, environ: Mapping[str, str] | None, *, runs: bool
+) -> ContainerTool:
+    check_name(name, origin)
+    if runs and not TOOLS[name].runs:
+        raise NoContainerToolError(
+            f"{origin}: {name} builds images and starts none", "Use podman or docker."
+        )
+    found = _READERS[name](programs)
+    if found is None:
+        there = [other for other in TOOLS if other != name and programs.find(other)]
+        instead = f" Or use {there[0]}, which is here." if there else ""
+        raise NoContainerToolError(
+            f"{name} is not installed, or does not answer",
+            f"apt-get install {'docker.io' if name == 'docker' else name}.{instead}",
+        )
+    if not found.running:
+        raise _not_running(found)
+    return TOOLS[name](found.path, found.version, environ)
+
+
+def _not_running(found: Found) -> NoContainerToolError:
+    detail = f": {found.detail}" if found.detail else ""
+    denied = "permission denied" in found.detail.lower()
+    return NoContainerToolError(
+        f"{found.name} is installed but not running{detail}"
+        if not denied
+        else f"this user may not talk to {found.name}{detail}",
+        "Add the user to the group docker and log in again, or use podman."
+        if denied
+        else f"Start it: systemctl start {found.name}; or use podman, which needs no daemon.",
+    )

@@ -1,0 +1,1 @@
+"""The clients of the targets that jobs go to; each alone starts the programs of its target."""
