@@ -88,7 +88,7 @@ def submit(
 @app.command("list")
 def list_(
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1 << 31, help="At most so many.")
+        int, typer.Option("--limit", min=1, max=1_000_000, help="At most so many.")
     ] = 20,
     store: wishes.StoreFolder = None,
     json: wishes.Json = False,
