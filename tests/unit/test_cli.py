@@ -166,7 +166,7 @@ def test_facts_answer_questions(run: Run, question: tuple[str, ...], answer: str
     [
         (("gpu", "rtx 3099"), "Did you mean"),
         (("torch", "1.9.9"), "1.9"),
-        (("torch", "new; rm"), "not a version"),
+        (("torch", "new; rm"), "is not a release"),
         (("cuda", "11.9"), "11."),
         (("board", "jetson-tx3"), "jetson-tx2"),
         (("companion", "vison"), "vision"),

@@ -188,12 +188,12 @@ def test_a_lock_that_cannot_be_read_is_never_a_reason_to_go_without(tmp_path: Pa
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('torch = "2.6.0"\npython = "3.11"\n', encoding="utf-8")
     lock = tmp_path / "torchsmith.lock"
-    makers: tuple[tuple[Callable[[], None], str], ...] = (
-        (lambda: os.mkfifo(lock), "is not a file"),
-        (lambda: lock.symlink_to("nowhere"), "does not exist"),
-        (lock.mkdir, "is a folder"),
-    )
-    for make, reason in makers:
+    makers: dict[str, Callable[[], None]] = {
+        "is not a file": lambda: os.mkfifo(lock),
+        "does not exist": lambda: lock.symlink_to("nowhere"),
+        "is a folder": lock.mkdir,
+    }
+    for reason, make in makers.items():
         make()
         with pytest.raises(LockError, match=reason):
             plan_recipe(load_recipe(recipe), Host(platform="linux-x86_64"), Store(tmp_path / "s"))

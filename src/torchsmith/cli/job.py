@@ -89,7 +89,7 @@ def submit(
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, Option(min=1, max=1 << 31, help="At most so many.")] = 20,
+    limit: Annotated[int, Option(min=1, max=1_000_000, help="At most so many.")] = 20,
     store: options.StoreFolder = None,
     json: options.Json = False,
 ) -> None:

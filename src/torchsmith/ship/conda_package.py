@@ -14,7 +14,7 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Annotated, cast
+from typing import IO, Annotated, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct
@@ -44,7 +44,19 @@ Record = dict[str, object]
 # Solvers read a whole channel or none of it: one value of another type spoils it for everybody.
 # Names are plain ASCII, or two packages could look the same.
 _Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z", max_length=200)]
-_Version = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.!+*-]+\Z", max_length=200)]
+# An epoch, parts, a local part (https://docs.conda.io/projects/conda-build/en/latest/resources/
+# package-spec.html); an underscore may end it, as in 1.1.1_. rattler reads nothing else.
+_Version = Annotated[
+    str,
+    Meta(
+        pattern=r"^([0-9]+!)?[A-Za-z0-9]+([._-][A-Za-z0-9]+)*_?(\+[A-Za-z0-9]+([._-][A-Za-z0-9]+)*)?\Z",
+        max_length=200,
+    ),
+]
+_Build = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.!+*-]+\Z", max_length=200)]
+_Purl = Annotated[str, Meta(pattern=r"^pkg:[a-z][a-z0-9.+-]*/[!-~]+\Z", max_length=2000)]
+# The last millisecond of the year 9999.
+_Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 _Line = Annotated[str, Meta(pattern=r"^[ -~]*\Z", max_length=2000)]
 _Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z", max_length=2000)]
 _Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -58,7 +70,7 @@ class _Index(Struct, omit_defaults=True):
 
     name: _Name
     version: _Version
-    build: _Version
+    build: _Build
     subdir: _Line
     build_number: _Count = 0
     depends: tuple[_Line, ...] = ()
@@ -66,16 +78,16 @@ class _Index(Struct, omit_defaults=True):
     extra_depends: dict[_Line, tuple[_Line, ...]] | None = None
     arch: _Line | None = None
     platform: _Line | None = None
-    noarch: _Line | bool | None = None
+    noarch: Literal["python", "generic"] | bool | None = None
     features: _Line | None = None
     track_features: _Line | tuple[_Line, ...] | None = None
     flags: tuple[_Line, ...] | None = None
     license: _Text | None = None
     license_family: _Text | None = None
     preferred_env: _Line | None = None
-    purls: tuple[_Line, ...] | None = None
+    purls: tuple[_Purl, ...] | None = None
     python_site_packages_path: _Line | None = None
-    timestamp: _Count | None = None
+    timestamp: _Moment | None = None
 
 
 def stem(name: str) -> str:
