@@ -51,7 +51,8 @@ class Signer:
 
     def close(self) -> None:
         subprocess.run(["gpgconf", "--homedir", str(self.home), "--kill", "all"], check=False)
-        shutil.rmtree(self.home)
+        # The agent removes its sockets when it ends, which may be at the same time.
+        shutil.rmtree(self.home, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
