@@ -117,10 +117,18 @@ class Browser:
         field.clear()
         field.send_keys(text)
 
+    def click(self, how: str, where: str) -> None:
+        """Click an element. A page that refreshes itself may replace it in between."""
+
+        def clicked() -> WebElement:
+            element = self.driver.find_element(how, where)
+            element.click()
+            return element
+
+        self.wait(clicked)
+
     def press(self, words: str) -> None:
-        self.wait(
-            lambda: self.driver.find_element(By.XPATH, f"//button[normalize-space()='{words}']")
-        ).click()
+        self.click(By.XPATH, f"//button[normalize-space()='{words}']")
 
     def picture(self, name: str) -> None:
         """The page at two widths, light and dark; nothing jumped, or is wider than the screen."""
@@ -349,7 +357,7 @@ def test_a_stopped_build_goes_on_from_the_page(inside: Browser, portal: Portal) 
     build = small_build(portal.folder, "new")
     inside.driver.get(f"{portal.address}/builds")
     inside.reads("small-b")
-    inside.find("tbody tr:first-child .code a").click()
+    inside.click(By.CSS_SELECTOR, "tbody tr:first-child .code a")
     inside.reads("Compile small", "running")
     inside.reads("waits for", "of memory", "limit 1.5 GiB")
     inside.picture("waiting")
@@ -409,7 +417,7 @@ def test_the_doctor_sees_the_nodes(inside: Browser, portal: Portal) -> None:
     inside.driver.get(f"{portal.address}/doctor")
     inside.reads("n1", "n2", "idle", "gpu:2")
     inside.press("Look at the nodes")
-    inside.find("#node-1 summary").click()
+    inside.click(By.CSS_SELECTOR, "#node-1 summary")
     inside.reads("compiler", "seen")
     inside.wait(lambda: _both_seen(inside))
     inside.find("#nodes").location_once_scrolled_into_view  # noqa: B018

@@ -52,7 +52,7 @@ def resolved(preset: str) -> Resolution:
 
 def test_the_folders_of_the_interpreter_are_not_linked_in() -> None:
     assert all("/home/someone/lib" in line for line in linked({}))
-    resolution = resolved("quickstart")
+    resolution = with_mkl("off")
     compilers = {resolution.compiler.cc, resolution.compiler.cxx}
     for line in linked(dict(build_env(resolution))):
         assert line in {f"{compiler} -shared" for compiler in compilers}
@@ -81,8 +81,18 @@ def test_companions_have_debugging_information_only_where_it_is_asked_for() -> N
 def test_a_gcc_beside_the_distribution_s_own_links_with_its_libraries(
     named: str, flags: str | None
 ) -> None:
-    resolution = resolved("quickstart")
+    resolution = with_mkl("off")
     numbered = replace(resolution, compiler=replace(resolution.compiler, cxx=named))
     assert dict(build_env(numbered)).get("LDFLAGS") == flags
     own = replace(numbered, env=(*numbered.env, ("LDFLAGS", "-Wl,-z,now")))
     assert dict(build_env(own))["LDFLAGS"] == "-Wl,-z,now"
+
+
+def test_mkls_archives_bring_no_executable_stack() -> None:
+    assert dict(build_env(with_mkl("static")))["LDFLAGS"] == "-Wl,-z,noexecstack"
+
+
+def with_mkl(mode: str) -> Resolution:
+    found = resolved("quickstart")
+    features = tuple((name, mode if name == "mkl" else now) for name, now in found.features)
+    return replace(found, features=features)

@@ -576,6 +576,7 @@ def test_all_conflicts_come_at_once_each_once_and_in_the_same_order() -> None:
         "arch-cuda",
         "arch-torch",
         "cudnn-torch",
+        "cudnn-arch",
         "companion-torch",
         "companion-torch",
         "compiler-cuda",

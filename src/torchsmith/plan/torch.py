@@ -233,10 +233,17 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
         "LDSHARED": f"{compiler.cc} -shared",
         "LDCXXSHARED": f"{compiler.cxx} -shared",
     }
+    linking: list[str] = []
     if compiler.kind == "gcc" and compiler.cxx.rpartition("-")[2].isdigit():
         # g++-13 beside the distribution's own gcc 14 links with gcc 13's libstdc++, which lacks
         # what the distribution's libraries want of theirs. The newer one is there when they run.
-        env["LDFLAGS"] = "-Wl,--allow-shlib-undefined"
+        linking.append("-Wl,--allow-shlib-undefined")
+    if resolution.feature("mkl") == "static":
+        # Objects of MKL's archives do not say that they need no executable stack, so the linker
+        # asks for one, and glibc from 2.41 on loads no such library.
+        linking.append("-Wl,-z,noexecstack")
+    if linking:
+        env["LDFLAGS"] = " ".join(linking)
     if resolution.cuda is not None:
         env["CUDAHOSTCXX"] = resolution.compiler.cxx
         if toolkit := toolkit_folder(resolution):
