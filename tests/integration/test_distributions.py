@@ -122,7 +122,7 @@ def test_an_extension_and_torchvision_are_built_in_their_distribution(
     assert all(f"-cp{PYTHONS[number]}-" in name for name in wheels)
     for path in (here.project / "dist").glob("*.verify.json"):
         report = json.loads(path.read_text())
-        assert not [item for item in report["checks"] if item["outcome"] == "fail"]
+        assert not [item for item in report["checks"] if item["status"] == "fail"]
 
 
 @pytest.mark.parametrize(("number", "cuda"), [("12", "11.8"), ("13", "12.4")])

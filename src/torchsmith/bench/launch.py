@@ -7,7 +7,6 @@ import itertools
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from torchsmith.bench.worker import script
 from torchsmith.bench.worker.script import SETTINGS
 from torchsmith.errors import HostError, UsageError
 from torchsmith.inputs import check_file
+from torchsmith.programs import call
 
 if TYPE_CHECKING:
     from torchsmith.verify.target import Environment
@@ -212,10 +212,10 @@ def _published(side: Side, say: Say, python: str, first: Side | None) -> Path:
         words += ["--only-binary", ":all:", "--python-version", short]
         words += ["--dest", str(wheels / "torch"), f"torch=={release}"]
         for command in ([sys.executable, "-P", "-m", "venv", str(wheels)], words):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = call(command)
         found = next((wheels / "torch").glob("torch-*.whl"), None)
         if found is None:
-            reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+            reason = (done.complaint or ["no reason given"])[-1]
             raise HostError(
                 f"pip brings no torch {release} for Python {short}: {reason}",
                 "Name another release, such as pip:2.6.0, or a wheel.",
