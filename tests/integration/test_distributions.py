@@ -42,12 +42,16 @@ suite = "trixie"
 # torch is only compiled against: a module with a version is enough to be asked.
 TORCH = """
 import os, sys
-from setuptools import setup
+from setuptools import Distribution, setup
+class Compiled(Distribution):
+    def has_ext_modules(self):
+        return True
 os.makedirs("build", exist_ok=True)
 with open("build/CMakeCache.txt", "w") as cache:
     cache.write("USE_CUDA:BOOL=1\\n")
 if "--cmake-only" not in sys.argv:
-    setup(name="torch", version=os.environ["PYTORCH_BUILD_VERSION"], py_modules=["torch"])
+    setup(name="torch", version=os.environ["PYTORCH_BUILD_VERSION"], py_modules=["torch"],
+          distclass=Compiled)
 """
 KERNEL = """
 #include <cublas_v2.h>
