@@ -3,6 +3,8 @@
     python gpu_checks.py ops         # the extension of benchmarks/gpu_ops
     python gpu_checks.py vision      # torchvision's own kernels
     python gpu_checks.py torch       # torch itself: cub, cuBLAS, cuDNN, cuFFT, NCCL, training
+    python gpu_checks.py PACKAGE     # torch-scatter, torch-cluster, torch-spline-conv,
+                                     # causal-conv1d, flash-attn
 
 Prints one line of JSON: each check with the worst difference seen, the most allowed, and whether
 it holds. The references are the CPU's: other code, written by others.
@@ -21,6 +23,8 @@ from typing import Any
 _EXACT, _CLOSE, _DOUBLE = 0.0, 1e-5, 1e-12
 # Between pixels a place that is off in its last digit is multiplied by the slope there.
 _BETWEEN = 1e-4
+# Of half precision, after two products.
+_HALF = 5e-3
 Found = tuple[str, float, float]
 
 
@@ -193,6 +197,83 @@ def _reduced(torch: Any) -> float:
     return off
 
 
+def scatter(torch: Any) -> Iterator[Found]:
+    """torch-scatter's kernels on the GPU against its own on the CPU, results and gradients."""
+    library = importlib.import_module("torch_scatter")
+    index = torch.randint(0, 100, (10_007,))
+    x = torch.randn(10_007, 17)
+    for name in ("sum", "mean", "max"):
+
+        def scattered(x: Any, at: Any, name: str = name) -> Any:
+            return library.scatter(x, at, 0, reduce=name)
+
+        yield from _both(torch, f"scatter {name}", scattered, x, index)
+    ends = torch.tensor([0, 3, 3, 5_000, 10_007])
+    for name in ("sum", "max"):
+
+        def reduced(x: Any, at: Any, name: str = name) -> Any:
+            return library.segment_csr(x, at, reduce=name)
+
+        yield from _both(torch, f"segment_csr {name}", reduced, x, ends)
+
+
+def cluster(torch: Any) -> Iterator[Found]:
+    """torch-cluster's kernels on the GPU against its own on the CPU."""
+    library = importlib.import_module("torch_cluster")
+    x, y = torch.randn(2_000, 3), torch.randn(300, 3)
+    theirs, mine = library.knn(x, y, 5), library.knn(x.cuda(), y.cuda(), 5)
+    # Among neighbours the order may differ, the distances may not.
+    near = [
+        (x[found[1]] - y[found[0]]).norm(dim=1).view(300, 5).sort()[0]
+        for found in (theirs, mine.cpu())
+    ]
+    yield "knn", worst(near[1], near[0]), _CLOSE
+
+
+def spline(torch: Any) -> Iterator[Found]:
+    """torch-spline-conv's kernels on the GPU against its own on the CPU."""
+    library = importlib.import_module("torch_spline_conv")
+    size, is_open = torch.tensor([5, 5]), torch.tensor([1, 0], dtype=torch.uint8)
+    edges, places = torch.randint(0, 500, (2, 4_000)), torch.rand(4_000, 2)
+    for degree in (1, 2, 3):
+
+        def call(x: Any, weight: Any, degree: int = degree) -> Any:
+            given = (each.to(x.device) for each in (edges, places))
+            kept = (each.to(x.device) for each in (size, is_open))
+            return library.spline_conv(x, *given, weight, *kept, degree)
+
+        inputs = torch.randn(500, 8), torch.randn(25, 8, 16)
+        yield from _both(torch, f"spline_conv of degree {degree}", call, *inputs)
+
+
+def causal(torch: Any) -> Iterator[Found]:
+    """causal-conv1d's kernels on the GPU against torch's own convolution."""
+    library = importlib.import_module("causal_conv1d")
+    for width in (2, 3, 4):
+        x = torch.randn(3, 64, 517)
+        weight = torch.randn(64, width)
+
+        def call(x: Any, weight: Any, width: int = width) -> Any:
+            if x.is_cuda:
+                return library.causal_conv1d_fn(x, weight)
+            padded = torch.nn.functional.pad(x, (width - 1, 0))
+            return torch.nn.functional.conv1d(padded, weight.unsqueeze(1), groups=64)
+
+        yield from _both(torch, f"causal_conv1d of width {width}", call, x, weight)
+
+
+def flash(torch: Any) -> Iterator[Found]:
+    """flash-attn's kernels on the GPU against plain attention in double precision."""
+    library = importlib.import_module("flash_attn")
+    for size in (32, 64, 128):
+        q, k, v = (torch.randn(2, 257, 4, size, dtype=torch.float16) for _ in range(3))
+        found = library.flash_attn_func(q.cuda(), k.cuda(), v.cuda(), causal=True)
+        wanted = torch.nn.functional.scaled_dot_product_attention(
+            *(each.double().transpose(1, 2) for each in (q, k, v)), is_causal=True
+        )
+        yield f"attention of {size}", worst(found, wanted.transpose(1, 2)), _HALF
+
+
 def main() -> int:
     """Run the checks that were named; 1 if one does not hold."""
     torch = importlib.import_module("torch")
@@ -204,9 +285,14 @@ def main() -> int:
         "ops": ops,
         "vision": vision,
         "torch": whole,
+        "torch-scatter": scatter,
+        "torch-cluster": cluster,
+        "torch-spline-conv": spline,
+        "causal-conv1d": causal,
+        "flash-attn": flash,
     }
-    modules = {"ops": "gpu_ops", "vision": "torchvision", "torch": "torch"}
-    module = importlib.import_module(modules[sys.argv[1]])
+    modules = {"ops": "gpu_ops", "vision": "torchvision"}
+    module = importlib.import_module(modules.get(sys.argv[1], sys.argv[1].replace("-", "_")))
     checks = [
         {"check": name, "worst": off, "allowed": most, "holds": off <= most}
         for name, off, most in suites[sys.argv[1]](torch)

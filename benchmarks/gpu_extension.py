@@ -139,15 +139,15 @@ def platform_words(settings: dict[str, Any]) -> list[str]:
     return ["--only-binary", ":all:", "--python-version", settings["python"], *words]
 
 
-def bring_wheels(folder: Path, settings: dict[str, Any]) -> None:
-    """Replace a folder with one that has torchsmith's wheel and those it requires."""
+def bring_wheels(folder: Path, settings: dict[str, Any], *others: str) -> None:
+    """Replace a folder with one that has torchsmith's wheel, those it requires, and others."""
     shutil.rmtree(folder, ignore_errors=True)
     wheels = folder / "wheels"
     wheels.mkdir(parents=True)
     pip = [sys.executable, "-m", "pip", "--quiet"]
     call(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, HERE.parent)
     (own,) = wheels.glob("torchsmith-*.whl")
-    call(*pip, "download", *platform_words(settings), "--dest", wheels, own)
+    call(*pip, "download", *platform_words(settings), "--dest", wheels, own, *others)
 
 
 def bring_bundles(

@@ -71,8 +71,8 @@ def spoken(words: list[str | Path], log: Path, env: dict[str, str] | None = None
     return done.stdout
 
 
-def install(folder: Path, work: Path, log: Path) -> Path:
-    """Make an environment with torchsmith in it, from the wheels that were brought alone."""
+def install(folder: Path, work: Path, log: Path, *others: str) -> Path:
+    """Make an environment with torchsmith and others in it, from the wheels brought alone."""
     place = work / "torchsmith"
     shutil.rmtree(place, ignore_errors=True)
     python = place / "bin/python"
@@ -82,6 +82,7 @@ def install(folder: Path, work: Path, log: Path) -> Path:
         "--find-links",
         folder / "wheels",
         "torchsmith",
+        *others,
     ]
     if importlib.util.find_spec("pip"):
         # Debian's Pythons cannot make one with pip in it without a package of their own.
@@ -148,7 +149,12 @@ def use(work: Path, name: str, wheel: Path, log: Path) -> dict[str, Any]:
     shutil.rmtree(place, ignore_errors=True)
     install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--no-index"]
     spoken([*install, "--no-deps", "--target", place, wheel], log)
-    words: list[str | Path] = [python, HERE / "gpu_checks.py", SUITES[name]]
+    return checked(python, place, SUITES[name], log)
+
+
+def checked(python: Path, place: Path, suite: str, log: Path) -> dict[str, Any]:
+    """Run the checks of a suite with what is installed in a folder."""
+    words: list[str | Path] = [python, HERE / "gpu_checks.py", suite]
     try:
         said = spoken(words, log, env={"PYTHONPATH": str(place)})
     except FailedError:

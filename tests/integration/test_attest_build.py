@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torchsmith.engine.store import Store
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
 from torchsmith.recipe.models import Recipe
+from torchsmith.verify.wheelfile import read_wheel
 
 pytestmark = pytest.mark.integration
 
@@ -92,11 +94,11 @@ class Bench:
             {},
         )
 
-    def run(self) -> RunResult:
+    def run(self, only: tuple[str, ...] | None = None) -> RunResult:
         journal = Journal(self.place / "store/journal.db")
         try:
             store = Store(self.place / "store")
-            return run_plan(self.plan, store, journal, work=self.place / "work")
+            return run_plan(self.plan, store, journal, work=self.place / "work", only=only)
         finally:
             journal.close()
 
@@ -195,6 +197,36 @@ def test_the_bill_is_valid_and_names_what_only_the_run_could_know(
     assert "requirement:torch==2.6.0" in found
     assert any(name.startswith("tool:setuptools@") for name in found)
     assert found["compiler"]["name"] in ("gcc", "clang")
+
+
+def test_the_wheel_holds_a_bill_of_what_it_was_made_of(built: Path) -> None:
+    with zipfile.ZipFile(built) as archive:
+        # https://peps.python.org/pep-0770/
+        text = archive.read("tiny-1.0.dist-info/sboms/torchsmith.cdx.json").decode()
+        record = archive.read("tiny-1.0.dist-info/RECORD").decode()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    assert "tiny-1.0.dist-info/sboms/torchsmith.cdx.json,sha256=" in record
+    assert {check.status for check in read_wheel(built).checks} == {"pass"}
+    told = json.loads(text)
+    assert told["metadata"]["component"]["purl"] == "pkg:pypi/tiny@1.0"
+    found = {item["bom-ref"]: item for item in told["components"]}
+    assert found["source:sources/extension/tiny"]["version"] == "main"
+    assert found["part:sources/extension/tiny/third_party/m"]["name"] == "m"
+    assert found["tool:torch@2.6.0"]
+    assert any(name.startswith("tool:setuptools@") for name in found)
+    # What another machine that builds the same need not have.
+    assert not any(name.startswith(("system:", "library:")) for name in found)
+
+
+def test_a_wheel_is_the_same_whichever_steps_were_asked_for(
+    bench: Bench, built: Path, tmp_path: Path
+) -> None:
+    alone = Bench.__new__(Bench)
+    alone.place, alone.plan = tmp_path, bench.plan
+    (compile_step,) = [step.id for step in bench.plan.steps if step.kind == "compile"]
+    alone.run(only=(compile_step,))
+    (wheel,) = (tmp_path / "work/dist").rglob("tiny-*.whl")
+    assert wheel.read_bytes() == built.read_bytes()
 
 
 def test_the_provenance_tells_how_and_when(built: Path, bench: Bench) -> None:

@@ -27,7 +27,14 @@ from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, ProofFailed, StepFailed
 from torchsmith.package.keys import keys_folder
-from torchsmith.plan.attest import HISTORY, History, Made, is_attestation
+from torchsmith.plan.attest import (
+    HISTORY,
+    INSIDE,
+    History,
+    Made,
+    about_wheel,
+    is_attestation,
+)
 from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Step
 from torchsmith.redact import Redactor
@@ -307,6 +314,8 @@ class Executor:
             knows = self.containers.knows
         if is_attestation(step):
             base = {**base, HISTORY: history(step, self.steps, self.recorder)}
+        if (inside := about_wheel(step, self.steps)) is not None:
+            base = {**base, INSIDE: msgspec.json.encode(inside).decode()}
         script = self.work.write_script(step, step_script(step))
         env = step_environment(
             step,

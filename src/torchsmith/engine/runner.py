@@ -97,7 +97,7 @@ def run_plan(
         stop,
         fresh=fresh,
         fetches=origins(steps),
-        steps={step.id: step for step in steps},
+        steps={step.id: step for step in plan.steps},
         containers=containers,
     )
     run = _Run(plan, steps, only, executor, recorder, base, cores or read_cores())

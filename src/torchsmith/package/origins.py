@@ -158,6 +158,28 @@ def read_tree(origin: Origin) -> Tree:
     )
 
 
+def planned_tree(origin: Origin, *, read: bool) -> Tree:
+    """A tree as far as every machine that builds this plan says the same of it.
+
+    No history, which a bundle leaves out. With `read`, its files are here to be looked at.
+    """
+    source, tree = origin.source, Path(origin.tree)
+    commit = origin.commit or (source.commit if source is not None else "")
+    package = version = ""
+    if read and source is not None and source.suite and not commit:
+        package, version = _debian(tree)
+    return Tree(
+        origin=origin,
+        sha256="",
+        date=0,
+        commit=commit,
+        package=package,
+        version=version,
+        series=tuple(_series(tree)) if version else (),
+        parts=tuple(sorted(_third_party(tree, ()))) if read else (),
+    )
+
+
 def _debian(tree: Path) -> tuple[str, str]:
     try:
         with (tree / "debian/changelog").open(encoding="utf-8", errors="replace") as file:

@@ -119,6 +119,8 @@ def _large_extra(*values: int) -> bytes:
     return struct.pack(f"<HH{len(values)}Q", _LARGE_EXTRA, 8 * len(values), *values)
 
 
+# Where a wheel's bill of materials lies, below its .dist-info: https://peps.python.org/pep-0770/
+BILL = "sboms/torchsmith.cdx.json"
 # The earliest a zip archive can say.
 EARLIEST: DosDate = (1980, 1, 1, 0, 0, 0)
 _LEVEL = 6
@@ -154,9 +156,13 @@ def pack_folder(folder: Path, wheel: Path, *, threads: int | None = None) -> Non
 
 
 def compress_wheel(
-    wheel: Path, *, latest: DosDate | None = None, threads: int | None = None
+    wheel: Path,
+    *,
+    latest: DosDate | None = None,
+    threads: int | None = None,
+    bill: bytes = b"",
 ) -> bool:
-    """Compress a wheel that was packed without.
+    """Compress a wheel that was packed without, and put its bill of materials into it.
 
     With `latest`, the date of its source, also pack anew one that tells when and by whom it was
     packed: not every build system heeds SOURCE_DATE_EPOCH, and few give files normal modes.
@@ -172,9 +178,11 @@ def compress_wheel(
         normal = all(
             info.date_time == date and info.external_attr >> 16 in _MODES for info in infos
         )
-        if compressed and (latest is None or normal):
+        if compressed and (latest is None or normal) and not bill:
             return False
         file = wheel.stat()
+        records = [info.filename for info in infos if _is_record(info.filename)]
+        place = f"{records[0].rpartition('/')[0]}/{BILL}" if bill and records else ""
         members = [
             Member(
                 info.filename,
@@ -183,7 +191,10 @@ def compress_wheel(
                 lambda info=info: archive.read(info),  # type: ignore[misc]
             )
             for info in infos
+            if info.filename != place
         ]
+        if place:
+            members.append(Member(place, len(bill), False, lambda: bill))
         write_wheel(members, wheel, date=date, threads=threads)
     wheel.chmod(stat.S_IMODE(file.st_mode))
     return True

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 FORM = 2
 # The runner passes a `History` in this variable: what it knows and the plan cannot.
 HISTORY = "TORCHSMITH_HISTORY"
+# And in this one, to a step that compiles a wheel: the `Attest` of that wheel alone.
+INSIDE = "TORCHSMITH_BILL"
 
 _ARTIFACTS = (".whl", ".conda", ".tar.bz2", ".tar.gz", ".zip")
 # Keys about what happens to a result: they change nothing in it.
@@ -157,6 +159,50 @@ def attest_step(recipe: Recipe, resolution: Resolution, steps: Mapping[str, Step
         task=Task("attest", attest),
         cost=Cost(core_seconds=15, disk_mb=1, basis="reading what was made"),
     )
+
+
+def about_wheel(step: Step, steps: Mapping[str, Step]) -> Attest | None:
+    """What a wheel that a step compiles says of itself; None for any other step.
+
+    Only what the step's key covers, so that one key is one wheel: of the trees, the one that it
+    compiles is here to be read.
+    """
+    attesting = steps.get(f"attest-{step.variant}")
+    plan = attesting.task.arguments if attesting is not None and attesting.task else None
+    if step.kind != "compile" or not isinstance(plan, Attest):
+        return None
+    found = [item for item in plan.subjects if item.step == step.id and _is_wheel(item.artifact)]
+    if not found:
+        return None
+    (subject,) = found
+    compiled = next(
+        other.outputs[0]
+        for other in (steps[need] for need in step.needs)
+        if other.kind in ("fetch", "patch") and other.project == step.project
+    )
+    origins = tuple(
+        replace(origin, tree=compiled) if origin.project == step.project else origin
+        for origin in plan.origins
+        if origin.tree in subject.trees
+    )
+    changes = tuple(
+        replace(change, why="where it applies" if change.unless or change.only_with else "")
+        for change in plan.changes
+        if change.project == step.project
+    )
+    return Attest(
+        recipe={},
+        variant="",
+        resolution={"compiler": plan.resolution.get("compiler")},
+        subjects=(replace(subject, trees=(compiled,)),),
+        origins=origins,
+        changes=changes,
+        torch=plan.torch,
+    )
+
+
+def _is_wheel(artifact: str) -> bool:
+    return artifact.endswith(".whl")
 
 
 def _artifacts(step: Step) -> list[str]:
