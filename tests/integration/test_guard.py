@@ -202,6 +202,31 @@ def test_setuptools_compiles_files_side_by_side(guard: Guard, tmp_path: Path) ->
     assert 1 < most <= 3
 
 
+def test_the_files_of_all_extensions_are_compiled_side_by_side(
+    guard: Guard, tmp_path: Path
+) -> None:
+    names = ["one", "two", "three"]
+    for name in names:
+        (tmp_path / f"{name}.cpp").write_text("#include <map>\n")
+        (tmp_path / f"{name}_module.cpp").write_text(MODULE.format(name=name))
+    (tmp_path / "setup.py").write_text(SETUP.format(names=names))
+    done = guard(*BUILD, options=("--jobs", "3"), CCACHE_DISABLE="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6/6 compiles" in done.stderr
+    # Each once, and nothing is linked before all that goes into anything is there.
+    files = [f"{name}{end}.cpp" for name in names for end in ("", "_module")]
+    assert guard.compiled == sorted(files)
+    times = [(item.began, item.ended) for item in guard.compiles if item.output.endswith(".o")]
+    assert max(sum(began <= at < ended for began, ended in times) for at, _ in times) == 3
+    linked = [item.began for item in guard.compiles if not item.output.endswith(".o")]
+    assert len(linked) == 3
+    assert min(linked) >= max(ended for _, ended in times)
+    (tmp_path / "two.cpp").write_text("this is no C++\n")
+    failed = guard(*BUILD, options=("--jobs", "3"), CCACHE_DISABLE="1")
+    assert failed.returncode == 1
+    assert "two.cpp:1" in failed.stderr
+
+
 @pytest.mark.parametrize("installer", [("pip",), ("uv", "pip")], ids=["pip", "uv"])
 def test_a_build_in_an_environment_of_its_own_is_governed(
     guard: Guard, tmp_path: Path, installer: tuple[str, ...]

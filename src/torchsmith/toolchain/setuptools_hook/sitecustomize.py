@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 
 # setuptools has a copy of distutils, and moved the compiler class within it in 2025.
-_ENDS = ("distutils.ccompiler", "distutils.compilers.C.base")
+_ENDS = ("distutils.ccompiler", "distutils.compilers.C.base", "distutils.command.build_ext")
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _AfterImport:
-    """Finds the module that holds distutils' compiler class, and changes it once loaded."""
+    """Finds the modules that hold distutils' compiler class and command, and changes them."""
 
     @staticmethod
     def find_spec(

@@ -6,7 +6,9 @@ in the compiler's place (torch's does) may change the compiler object for each f
 there without being seen by the others. How many compilers really run is the governor's affair.
 
 A file is skipped if its object was made by the same command from files that did not change since.
-What that takes to know is kept in the store, not beside the object.
+What that takes to know is kept in the store, not beside the object. So the files of all extensions
+are compiled before the first is linked: setuptools finds them made when it goes through them, and
+links one after another, as it always did.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import os
 import pickle
 import select
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -41,8 +44,17 @@ _KNOWN = ("cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc")
 _turn = threading.Lock()
 
 
+# Where a process that only compiles says which file is done; None in any other.
+_ahead: int | None = None
+# Whether all was compiled, and counted, before.
+_counted = False
+
+
 def teach(module: ModuleType) -> None:
-    """Change the compiler class of a module of distutils."""
+    """Change the compiler class, or the command, of a module of distutils."""
+    command = module.__dict__.get("build_ext")
+    if command is not None and command.__module__ == module.__name__:
+        command._build_extensions_serial = _compiled_ahead(command._build_extensions_serial)
     for name in ("CCompiler", "Compiler"):
         kind = module.__dict__.get(name)
         # Not one that is only imported there: it was changed where it is from.
@@ -74,6 +86,68 @@ def _side_by_side(original: Callable[..., Any]) -> Callable[..., Any]:
     return compile_files
 
 
+def _compiled_ahead(original: Callable[..., None]) -> Callable[..., None]:
+    def build_extensions(self: Any) -> None:
+        if len(self.extensions) > 1 and _is_plain(self):
+            _compile_ahead(self)
+        original(self)
+
+    return build_extensions
+
+
+def _is_plain(command: Any) -> bool:
+    """Whether an extension is built by setuptools' own means: compiled here, and then linked."""
+    return (
+        bool(os.environ.get(_GOVERNOR) and os.environ.get(_OBJECTS))
+        and type(command).build_extension.__module__.endswith("command.build_ext")
+        and command.compiler.compiler_type == "unix"
+        # torch's puts ninja here.
+        and "compile" not in vars(command.compiler)
+    )
+
+
+def _compile_ahead(command: Any) -> None:
+    """Compile what every extension consists of; what fails is met again by who links."""
+    global _counted
+    total = sum(len(extension.sources) for extension in command.extensions)
+    answer, told = os.pipe()
+    children = [_fork_ahead(command, extension, told) for extension in command.extensions]
+    os.close(told)
+    try:
+        with os.fdopen(answer) as sources:
+            for done, source in enumerate(sources, 1):
+                _tell(done, total, source.rstrip("\n"))
+    except BaseException:
+        for pid in children:
+            os.kill(pid, 15)
+        raise
+    finally:
+        for pid in children:
+            os.waitpid(pid, 0)
+    _counted = True
+
+
+def _fork_ahead(command: Any, extension: Any, told: int) -> int:
+    global _ahead
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _ahead = told
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        command.compiler.link_shared_object = lambda *_args, **_kwargs: None
+        command.build_extension(extension)
+    except BaseException:
+        # Said by the one that compiles it again.
+        pass
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
 def _compile_all(compiler: Any, one: Callable[..., None], files: Sequence[tuple[Any, ...]]) -> None:
     most = int(os.environ.get("TORCHSMITH_CORES") or os.cpu_count() or 1)
     pending = list(reversed(files))
@@ -92,7 +166,8 @@ def _compile_all(compiler: Any, one: Callable[..., None], files: Sequence[tuple[
                     content = pipe.read()
                 if os.waitpid(pid, 0)[1]:
                     failure = failure or _error(content, source)
-                _tell(len(files) - len(pending) - len(running), len(files), source)
+                if not _counted:
+                    _tell(len(files) - len(pending) - len(running), len(files), source)
     finally:
         for answer, (pid, _) in running.items():
             os.close(answer)
@@ -146,6 +221,9 @@ def _error(content: bytes, source: str) -> BaseException:
 
 def _tell(done: int, total: int, source: str) -> None:
     """Tell the governor how far this is, for whoever watches."""
+    if _ahead is not None:
+        os.write(_ahead, os.fsencode(f"{source}\n"))
+        return
     body = b"\0".join([b"files", b"%d" % done, b"%d" % total, os.fsencode(source)])
     try:
         with socket.socket(socket.AF_UNIX) as link:
@@ -159,7 +237,9 @@ def _unless_made(run: Callable[..., None]) -> Callable[..., None]:
     def unless_made(command: Sequence[str], *args: Any, **kwargs: Any) -> None:
         made = _followed(command)
         if made is None:
-            run(command, *args, **kwargs)
+            # What could not be skipped later is left to who links.
+            if _ahead is None:
+                run(command, *args, **kwargs)
         elif not made.is_current():
             run([*command, *made.options], *args, **kwargs)
             made.keep()
