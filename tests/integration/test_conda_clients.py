@@ -25,6 +25,7 @@ from rattler import (
     GenericVirtualPackage,
     MatchSpec,
     PackageName,
+    Subdir,
     Version,
     solve,
 )
@@ -317,7 +318,7 @@ def test_a_solver_takes_no_build_for_another_gpu_and_heeds_flags(
         [Channel(channel.as_uri())],
         [MatchSpec(spec)],
         gateway,
-        platforms=[SUBDIR, "noarch"],
+        platforms=[Subdir(SUBDIR), Subdir("noarch")],
         virtual_packages=gpu,
     )
     if build:
