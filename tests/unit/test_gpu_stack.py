@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from benchmarks import gpu_stack
 from benchmarks.gpu_extension import described
+from benchmarks.gpu_run import built_with
 from tests.unit.conftest import Run
 
 pytestmark = pytest.mark.unit
@@ -31,7 +32,11 @@ def test_its_recipe_is_built_published_and_locked(run: Run, tmp_path: Path) -> N
     recipe = tmp_path / f"{gpu_stack.NAME}.toml"
     code, out, err = run("plan", str(recipe), "--host", str(host), "--json")
     assert code == 0, err
-    steps = [step["id"] for step in json.loads(out)["steps"]]
+    planned = {step["id"]: step for step in json.loads(out)["steps"]}
+    steps = list(planned)
+    (made,) = planned["environment-gpu-stack"]["outputs"]
+    python = tmp_path / "build" / gpu_stack.NAME / made / "bin/python"
+    assert built_with(tmp_path, gpu_stack.NAME) == python
     for name in SETTINGS["packages"]:
         assert f"compile-{name}-gpu-stack" in steps
         assert f"verify-{name}-gpu-stack" in steps
