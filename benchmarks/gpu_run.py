@@ -142,9 +142,14 @@ def build(torchsmith: Path, folder: Path, work: Path, name: str, log: Path) -> d
     }
 
 
+def built_with(work: Path, name: str) -> Path:
+    """The Python of the environment that a recipe was built in, on top of the torch's own."""
+    return work / "build" / name / "build" / name / "env/bin/python"
+
+
 def use(work: Path, name: str, wheel: Path, log: Path) -> dict[str, Any]:
     """Run the checks with the wheel, beside the torch it was built against."""
-    python = work / "build" / name / "env" / name / "bin/python"
+    python = built_with(work, name)
     place = work / "use" / name
     shutil.rmtree(place, ignore_errors=True)
     install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--no-index"]

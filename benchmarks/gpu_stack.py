@@ -103,7 +103,7 @@ def _prove(
     report: dict[str, Any], torchsmith: Path, folder: Path, work: Path, output: Path
 ) -> None:
     """Build, look inside, install both ways, use: each part is reported as soon as it is there."""
-    from benchmarks.gpu_run import build_steps, checked, cuobjdump, spoken
+    from benchmarks.gpu_run import build_steps, built_with, checked, cuobjdump, spoken
 
     settings = report["settings"]
     wanted = "sm_" + settings["gpu"].replace(".", "")
@@ -125,7 +125,7 @@ def _prove(
     report["published"] = sorted(listed)
     complete = listed >= {wheel.name for wheel in wheels}
 
-    python = work / "build" / NAME / "env" / NAME / "bin/python"
+    python = built_with(work, NAME)
     uv: list[str | Path] = [work / "torchsmith/bin/uv", "pip", "install", "--offline", "--quiet"]
     index = (work / "project/index/simple").as_uri()
     installs: dict[str, list[str | Path]] = {

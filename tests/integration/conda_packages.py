@@ -71,7 +71,12 @@ def pack_python(channel: Path, folder: Path) -> None:
 
 
 def pack_empty(
-    channel: Path, name: str, version: str, build: str = "0", depends: tuple[str, ...] = ()
+    channel: Path,
+    name: str,
+    version: str,
+    build: str = "0",
+    depends: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> None:
     """Pack a package without files, such as a channel has to choose others with."""
     nothing = channel.parent / "nothing"
@@ -84,6 +89,7 @@ def pack_empty(
         subdir=SUBDIR,
         tree=str(nothing),
         depends=depends,
+        flags=flags,
     )
     pack(spec)
 

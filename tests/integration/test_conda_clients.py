@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import csv
 import hashlib
@@ -17,6 +18,18 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from rattler import (
+    BuildString,
+    Channel,
+    Gateway,
+    GenericVirtualPackage,
+    MatchSpec,
+    PackageName,
+    Subdir,
+    Version,
+    solve,
+)
+from rattler.exceptions import SolverError
 from tests.integration.conda_packages import (
     PYTHON,
     SUBDIR,
@@ -33,6 +46,7 @@ from torchsmith.package.conda.explain import explain, read_channels
 from torchsmith.package.conda.pack import pack
 from torchsmith.package.conda.tree import PLACEHOLDER
 from torchsmith.plan.conda import CondaSpec
+from torchsmith.ship.channel import publish_packages
 from torchsmith.verify.binary import read_bytes
 
 pytestmark = pytest.mark.integration
@@ -276,3 +290,40 @@ def test_another_build_of_torch_is_explained(channel: Path) -> None:
     (told,) = explain(why_not(channel, "vision"), read_channels([channel]))
     assert told.name == "pytorch"
     assert "2.6.0 py3.11_cuda12.6_0" in told.cure
+
+
+@pytest.mark.parametrize(
+    ("arch", "spec", "build"),
+    [
+        ("9.0", "net[flags=[cuda]]", "cuda_0"),
+        ("8.0", "net", "cpu_0"),
+        ("", "net", "cpu_0"),
+        ("9.0", "net[flags=[cpu]]", "cpu_0"),
+        ("9.0", "net[flags=['sm:*']]", "cuda_0"),
+        ("8.0", "net[flags=[cuda]]", ""),
+    ],
+)
+def test_a_solver_takes_no_build_for_another_gpu_and_heeds_flags(
+    arch: str, spec: str, build: str, tmp_path: Path
+) -> None:
+    packed, channel = tmp_path / "packed", tmp_path / "channel"
+    needs = ("__cuda_arch >=9.0,<10.0a0",)
+    pack_empty(packed, "net", "1.0", "cuda_0", needs, ("cuda", "cuda:130", "sm:90"))
+    pack_empty(packed, "net", "1.0", "cpu_0", flags=("cpu",))
+    publish_packages(channel, sorted(packed.rglob("*.conda")))
+    name = PackageName("__cuda_arch")
+    gpu = [GenericVirtualPackage(name, Version(arch), BuildString("0"))] if arch else []
+    gateway = Gateway(cache_dir=tmp_path / "listings")
+    solving = solve(
+        [Channel(channel.as_uri())],
+        [MatchSpec(spec)],
+        gateway,
+        platforms=[Subdir(SUBDIR), Subdir("noarch")],
+        virtual_packages=gpu,
+    )
+    if build:
+        (found,) = asyncio.run(solving)
+        assert found.build == BuildString(build)
+    else:
+        with pytest.raises(SolverError):
+            asyncio.run(solving)

@@ -368,6 +368,19 @@ def test_make_does_not_become_parallel_by_itself(guard: Guard, tmp_path: Path) -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_build_with_a_job_server_of_its_own_is_governed(guard: Guard, tmp_path: Path) -> None:
+    names = ("a", "b", "c")
+    for name in names:
+        (tmp_path / f"{name}.c").write_text("int x;\n")
+    (tmp_path / "Makefile").write_text(
+        "all: inner\ninner:\n\t+$(MAKE) a.o b.o c.o\n%.o: %.c\n\tgcc -c $< -o $@\n"
+    )
+    done = guard("make", "-j3")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(Path(item.output).name for item in guard.compiles) == ["a.o", "b.o", "c.o"]
+    assert "past the guard" not in done.stderr
+
+
 def test_what_ignores_the_guard_is_told(guard: Guard, tmp_path: Path) -> None:
     (tmp_path / "a.cpp").write_text(source_of("a", 1, 3_000_000))
     command = ("env", "-i", f"PATH={os.environ['PATH']}", "g++", "-c", "a.cpp", *FLAGS.split())

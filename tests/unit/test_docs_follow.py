@@ -61,3 +61,35 @@ def test_the_ci_files_are_yaml_with_the_jobs_they_need() -> None:
     assert github["jobs"]["build"]["environment"] == "release"
     assert set(gitlab["stages"]) <= set(gitlab)
     assert gitlab["build"]["rules"][0]["when"] == "manual"
+
+
+@pytest.mark.parametrize("system", ["github", "gitlab"])
+def test_what_was_built_is_what_is_published(system: str, tmp_path: Path) -> None:
+    """A build writes the paths of its results, one a line: below dist/, or a folder for each."""
+    files = dict(
+        zip(
+            ("github", "gitlab"),
+            map(yaml.safe_load, re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.S | re.M)),
+            strict=True,
+        )
+    )
+    build = files[system]["jobs" if system == "github" else "build"]
+    lines = (
+        build["build"]["steps"][-1]["run"].splitlines() if system == "github" else build["script"]
+    )
+    (tmp_path / "torchsmith").write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = build ]; then printf "%s\\n" "/a b/dist/torch.whl" /dist/pylock.toml\n'
+        'else printf "%s\\n" "$@" > published.txt; fi\n'
+    )
+    (tmp_path / "torchsmith").chmod(0o755)
+    (tmp_path / "newest.txt").write_text("2.15.0\n")
+    wanted = [line for line in lines if "torchsmith " in line and "pip" not in line]
+    subprocess.run(
+        ["sh", "-eu", "-c", "\n".join(wanted)],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "NEWEST": "2.15.0"},
+        check=True,
+    )
+    told = (tmp_path / "published.txt").read_text().splitlines()
+    assert told == ["publish", "--index", "/srv/wheels", "/a b/dist/torch.whl"]

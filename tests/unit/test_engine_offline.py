@@ -55,12 +55,14 @@ def networks(bench: Bench) -> list[str]:
     return [event.network for event in bench.events if isinstance(event, events.StepStarted)]
 
 
-def test_a_compile_step_reaches_nobody(bench: Bench, server: int) -> None:
+def test_a_compile_step_reaches_nobody(bench: Bench, server: int, tmp_path: Path) -> None:
     with pytest.raises(StepFailed) as caught:
         bench.run(plan_of(reaching(server)))
     assert networks(bench) == ["none"]
     found = diagnose(Path(caught.value.log).read_text().splitlines())
     assert [item.id for item in found.named] == ["download-while-compiling"]
+    # Nothing is kept that a later build would take for a result.
+    assert not list(tmp_path.rglob("made"))
 
 
 def test_its_own_loopback_works(bench: Bench) -> None:

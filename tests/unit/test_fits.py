@@ -103,6 +103,17 @@ def test_a_symbol_of_others_or_of_a_lambda_is_not_torchs(name: str) -> None:
     assert not is_torchs(name)
 
 
+def test_metadata_that_lies_about_torch_is_shown_and_not_believed() -> None:
+    library = Library("demo/_C.so", machine="x86_64", needed=("libc10.so",), dynamic=True)
+    tags = frozenset(parse_tag("cp311-cp311-manylinux_2_28_x86_64"))
+    wheel = Wheel(
+        Path("demo.whl"), "demo", "1.0", tags, requires=("torch==2.9.0",), libraries=(library,)
+    )
+    lying = describe(wheel, {"demo/_C.so": needs(KEPT, GONE)})
+    assert lying.torch == "==2.9.0"
+    assert [judge(lying, TABLE, build).fits for build in (OLD, NEW)] == [True, False]
+
+
 def test_only_c_functions_are_stable() -> None:
     assert is_stable(SHIM)
     assert not is_stable(KEPT)

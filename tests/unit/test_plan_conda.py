@@ -105,6 +105,28 @@ def test_cuda_is_pinned_and_the_cpu_excluded() -> None:
     assert spec.build.startswith("py3.11_cuda12.6")
 
 
+@pytest.mark.parametrize(
+    ("gpus", "arch"),
+    [
+        ("8.6", "__cuda_arch >=8.6,<9.0a0"),
+        ("7.0;9.0a", "__cuda_arch >=7.0,<10.0a0"),
+        ("8.0;9.0+PTX", "__cuda_arch >=8.0"),
+    ],
+)
+def test_packages_say_on_demand_which_gpus_they_are_for(gpus: str, arch: str) -> None:
+    text = CUDA.replace('gpus = "8.6"', f'gpus = "{gpus}"')
+    for spec in (spec for _, spec in packing(planned(text)).values()):
+        assert not any(item.startswith("__cuda_arch") for item in spec.depends)
+        assert spec.flags == ()
+    for spec in (spec for _, spec in packing(planned(text + "conda_by_gpu = true\n")).values()):
+        assert arch in spec.depends
+        codes = gpus.replace("+PTX", "").replace(".", "").split(";")
+        assert spec.flags == ("cuda", "cuda:126", *(f"sm:{code}" for code in codes))
+    _, spec = packing(planned(RECIPE + "conda_by_gpu = true\n"))["pytorch"]
+    assert spec.flags == ("cpu",)
+    assert not any(item.startswith("__cuda_arch") for item in spec.depends)
+
+
 def test_drivers_run_every_minor_release_from_cuda_11_on() -> None:
     assert cuda_requirements("10.2") == ("cudatoolkit >=10.2,<10.3", "__cuda >=10.2")
     assert cuda_requirements("11.8") == ("cudatoolkit >=11.8,<11.9", "__cuda >=11.0")

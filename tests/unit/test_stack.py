@@ -193,3 +193,13 @@ def test_an_extension_of_a_known_project_is_told_what_a_stack_would_tell_it() ->
         f'sdist = "mamba_ssm==2.2.5"\nsha256 = "{"0" * 64}"\n'
     )
     assert dict(plan.step("compile-mine-lab").env)["MAMBA_FORCE_BUILD"] == "TRUE"
+
+
+def test_an_sdist_without_its_sources_is_not_what_is_built() -> None:
+    # PyPI's fast-hadamard-transform 1.1.0 has a setup.py that compiles csrc/, and no csrc/.
+    stack = {"fast-hadamard-transform": "match"}
+    found = resolved(torch="2.8.0", gpus=["9.0"], stack=stack, **CUDA)
+    (extension,) = found.extensions
+    assert not extension.sdist
+    assert extension.git_url == "https://github.com/Dao-AILab/fast-hadamard-transform"
+    assert extension.git_ref == "1cc807efbd6cc001df359822d60bf6052dd66859"

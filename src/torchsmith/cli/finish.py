@@ -31,6 +31,12 @@ def finish(
     output: Annotated[
         Path | None, Option(help="Folder. Default: finished/ beside each wheel.")
     ] = None,
+    experimental: Annotated[
+        bool,
+        Option(
+            "--experimental", help="Also write each as a wheel variant, which is a draft (PEP 825)."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Say what would be done; write nothing.")
     ] = False,
@@ -58,6 +64,11 @@ def finish(
         dry_run=dry_run,
         say=tell,
     )
+    if experimental and not dry_run:
+        from torchsmith.package.variant import write_variant
+
+        for item in made:
+            tell(f"as a variant: {write_variant(Path(item.result))}")
     if json:
         print_json({"wheels": [to_builtins(item) for item in made]})
         return

@@ -181,16 +181,16 @@ def _conda(
     before: Sequence[Step],
 ) -> list[Step]:
     """Pack torch, if it is built here, and what was built against it, each once it is proven."""
-    archive = recipe.packages.conda_format
+    packages = recipe.packages
     made: list[Step] = []
     if torch is not None:
         after = tuple(step.id for step in before)
-        made.append(conda_step(resolution, torch, proofs[0], after, archive))
+        made.append(conda_step(resolution, packages, torch, proofs[0], after))
     first = made[0] if made else None
     for proof in proofs[len(made) :]:
         wheel = collector.steps[f"compile-{proof.project}-{resolution.variant}"]
         name = conda_library(wheel.outputs[0])
-        made.append(library_conda_step(resolution, name, wheel, proof, first, archive))
+        made.append(library_conda_step(resolution, packages, name, wheel, proof, first))
     collector.add(*made)
     return made
 

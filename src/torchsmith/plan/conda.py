@@ -85,6 +85,7 @@ class CondaSpec(Struct, frozen=True):
     commands: tuple[str, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
     record: tuple[tuple[str, str], ...] = ()
+    flags: tuple[str, ...] = ()
     license: str = ""
     summary: str = ""
     home: str = ""
@@ -135,6 +136,26 @@ def cuda_requirements(version: str) -> tuple[str, str]:
     toolkit = "cudatoolkit" if numbers < (12,) else "cuda-version"
     driver = f"{numbers[0]}.0" if numbers >= _COMPATIBLE_CUDA else version
     return f"{toolkit} >={version},<{following(version)}", f"__cuda >={driver}"
+
+
+def gpu_requirements(resolution: Resolution) -> tuple[str, ...]:
+    """The GPUs that the code runs on: https://conda.org/learn/ceps/cep-0046"""
+    cuda = resolution.cuda
+    if cuda is None or not cuda.archs:
+        return ()
+    numbers = sorted(release(item.arch.rstrip("af"))[:2] for item in cuda.archs)
+    lowest, highest = numbers[0], numbers[-1]
+    # PTX is translated for every newer GPU, machine code runs within its major release.
+    above = "" if any(item.ptx for item in cuda.archs) else f",<{highest[0] + 1}.0a0"
+    return (f"__cuda_arch >={lowest[0]}.{lowest[1]}{above}",)
+
+
+def gpu_flags(resolution: Resolution) -> tuple[str, ...]:
+    """What a person can ask for in brackets: https://conda.org/learn/ceps/cep-0045"""
+    cuda = resolution.cuda
+    if cuda is None:
+        return ("cpu",)
+    return ("cuda", f"cuda:{cuda.short}", *(f"sm:{item.number}" for item in cuda.archs))
 
 
 def torch_depends(resolution: Resolution) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from torchsmith.plan.conda import (
     conda_subdir,
     cuda_requirements,
     exact_torch,
+    gpu_flags,
+    gpu_requirements,
     linked_blas,
     torch_constraints,
     torch_run_exports,
@@ -22,6 +24,7 @@ from torchsmith.plan.conda import (
 from torchsmith.plan.models import Cost, Step, Task, as_json
 from torchsmith.plan.publish import wheel_folder
 from torchsmith.plan.sources import patch_files
+from torchsmith.recipe.outcome import Packages
 from torchsmith.resolve.models import Resolution
 
 
@@ -103,6 +106,10 @@ def _packages(resolution: Resolution, stem: str, formats: tuple[str, ...]) -> tu
     return tuple(f"{folder}/{stem}.{archive}" for archive in formats)
 
 
+def _gpus(resolution: Resolution, packages: Packages) -> tuple[str, ...]:
+    return gpu_requirements(resolution) if packages.conda_by_gpu else ()
+
+
 def conda_record(resolution: Resolution) -> tuple[tuple[str, str], ...]:
     """What a package keeps of the plan it comes from: choices, and the patches themselves.
 
@@ -131,13 +138,16 @@ def conda_record(resolution: Resolution) -> tuple[tuple[str, str], ...]:
 
 
 def conda_step(
-    resolution: Resolution, wheel: Step, proof: Step, after: tuple[str, ...], archive: str
+    resolution: Resolution,
+    packages: Packages,
+    wheel: Step,
+    proof: Step,
+    after: tuple[str, ...],
 ) -> Step:
     """Pack the wheel just built as a conda package."""
     variant = resolution.variant
     name = f"pytorch-{resolution.torch}-{resolution.conda_build}"
-    formats = archive_formats(archive)
-    packages = _packages(resolution, name, formats)
+    formats = archive_formats(packages.conda_format)
     cuda = cuda_requirements(resolution.cuda.version) if resolution.cuda else ()
     numpy = conda_requirements(resolution.requires).get("numpy", "numpy")
     spec = CondaSpec(
@@ -150,11 +160,12 @@ def conda_step(
         formats=formats,
         wheel=wheel.outputs[0],
         python=resolution.python,
-        depends=(numpy, *cuda, *linked_blas(resolution)),
+        depends=(numpy, *cuda, *linked_blas(resolution), *_gpus(resolution, packages)),
         constrains=torch_constraints(resolution.torch, cuda=resolution.cuda is not None),
         run_exports=torch_run_exports(resolution.torch),
         imports=("torch",),
         record=conda_record(resolution),
+        flags=gpu_flags(resolution) if packages.conda_by_gpu else (),
     )
     return Step(
         id=f"package-conda-{variant}",
@@ -165,7 +176,7 @@ def conda_step(
         variant=variant,
         # Proven first: nobody takes a package back.
         needs=(wheel.id, proof.id, *after),
-        outputs=packages,
+        outputs=_packages(resolution, name, formats),
         task=Task("conda", spec),
         cost=Cost(core_seconds=300, disk_mb=3000, basis="compression"),
         details=(
@@ -177,14 +188,18 @@ def conda_step(
 
 
 def library_conda_step(
-    resolution: Resolution, name: str, wheel: Step, proof: Step, torch: Step | None, archive: str
+    resolution: Resolution,
+    packages: Packages,
+    name: str,
+    wheel: Step,
+    proof: Step,
+    torch: Step | None,
 ) -> Step:
     """Pack a companion or an extension; it needs the very torch it was built against."""
     variant = resolution.variant
-    formats = archive_formats(archive)
+    formats = archive_formats(packages.conda_format)
     # The version is in the wheel's name, once there is a wheel. A digit, or it is another's name.
     stem = f"{name}-[0-9]*-{resolution.conda_build}"
-    packages = _packages(resolution, stem, formats)
     pattern = wheel.outputs[0]
     spec = CondaSpec(
         output=f"channel/{variant}",
@@ -196,8 +211,9 @@ def library_conda_step(
         formats=formats,
         wheel=pattern,
         python=resolution.python,
-        depends=(exact_torch(resolution),),
+        depends=(exact_torch(resolution), *_gpus(resolution, packages)),
         record=conda_record(resolution),
+        flags=gpu_flags(resolution) if packages.conda_by_gpu else (),
     )
     return Step(
         id=f"package-conda-{name}-{variant}",
@@ -207,7 +223,7 @@ def library_conda_step(
         project=wheel.project,
         variant=variant,
         needs=(wheel.id, proof.id, *([torch.id] if torch else [])),
-        outputs=packages,
+        outputs=_packages(resolution, stem, formats),
         task=Task("conda", spec),
         cost=Cost(core_seconds=20, disk_mb=200, basis="compression"),
     )

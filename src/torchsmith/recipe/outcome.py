@@ -41,6 +41,11 @@ class Packages(_Section):
     conda_format: Literal["conda", "tar.bz2", "both"] = Field(
         "conda", description="How conda packages are written; clients of before 2019 read tar.bz2."
     )
+    conda_by_gpu: bool = Field(
+        False,
+        description="Conda packages say which GPUs they have code for (`__cuda_arch`) and carry "
+        "flags (`cuda`, `sm:90`); clients that do not know `__cuda_arch` do not install them.",
+    )
     libtorch: bool = Field(False, description="An archive for C++ alone.")
     magma: bool = Field(False, description="MAGMA as a conda package of its own (magma-cuda110).")
     magma_gpus: Gpus | None = Field(

@@ -177,6 +177,7 @@ class Description:
     depends: tuple[str, ...] = ()
     constrains: tuple[str, ...] = ()
     run_exports: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     license: str = ""
     summary: str = ""
     home: str = ""
@@ -233,6 +234,9 @@ def _index(described: Description) -> dict[str, object]:
         build=described.build,
         depends=list(described.depends),
         constrains=list(described.constrains),
+        flags=list(described.flags),
+        # The format that has flags: https://conda.org/learn/ceps/cep-0045
+        schema_version=3 if described.flags else "",
         license=described.license,
         timestamp=described.date * 1000,
         subdir=described.subdir,
@@ -288,6 +292,7 @@ def describe_tree(spec: CondaSpec) -> Description:
         depends=spec.depends,
         constrains=spec.constrains,
         run_exports=spec.run_exports,
+        flags=spec.flags,
         license=spec.license,
         summary=spec.summary,
         home=spec.home,
@@ -373,7 +378,7 @@ def describe_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Descr
     ]
     constrains = [*spec.constrains]
     run_exports = spec.run_exports
-    if cuda and not any(item.startswith("__cuda") for item in spec.depends):
+    if cuda and not any(item.startswith("__cuda ") for item in spec.depends):
         toolkit, driver = cuda_requirements(cuda)
         depends.append(driver)
         if wheel.name == "torch":
@@ -391,6 +396,7 @@ def describe_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Descr
         depends=_sorted(depends, spec.depends),
         constrains=tuple(sorted({*constrains, *constrained})),
         run_exports=run_exports,
+        flags=spec.flags,
         license=spec.license or _license(contents),
         summary=spec.summary or metadata.get("Summary", ""),
         home=spec.home or metadata.get("Home-page", "") or "",

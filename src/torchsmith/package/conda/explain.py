@@ -92,6 +92,13 @@ def _judged(name: str, spec: str, known: Available) -> tuple[str, str]:
             f"CONDA_OVERRIDE_CUDA={_number(versions) or '12.0'}; or ask for a CPU build"
             + _builds(known, "pytorch", "cpu"),
         )
+    if name == "__cuda_arch":
+        return (
+            f"no GPU is seen here that is of compute capability {versions}",
+            "Use a client that knows __cuda_arch; or, to install for another machine, set "
+            f"CONDA_OVERRIDE_CUDA_ARCH={_number(versions) or '8.0'}; or ask for a CPU build"
+            + _builds(known, "pytorch", "cpu"),
+        )
     if name == "__glibc":
         return (
             f"this system's glibc is older than {_number(versions)}",
