@@ -227,6 +227,34 @@ def test_the_files_of_all_extensions_are_compiled_side_by_side(
     assert "two.cpp:1" in failed.stderr
 
 
+def test_one_file_of_two_extensions_is_compiled_for_each(guard: Guard, tmp_path: Path) -> None:
+    (tmp_path / "shared.cpp").write_text(
+        '#include <Python.h>\nextern "C" PyObject *number() { return PyLong_FromLong(NUMBER); }\n'
+    )
+    for name in ("one", "two"):
+        text = MODULE.format(name=name).replace(
+            "PyModule_Create(&module)", "PyErr_SetObject(PyExc_KeyError, number()), nullptr"
+        )
+        (tmp_path / f"{name}.cpp").write_text(f'extern "C" struct _object *number();{text}')
+    (tmp_path / "setup.py").write_text(
+        "from setuptools import Extension, setup\n"
+        "def extension(number, name):\n"
+        '  files, macros = [f"{name}.cpp", "shared.cpp"], [("NUMBER", str(number))]\n'
+        "  return Extension(name, files, define_macros=macros)\n"
+        'modules = [extension(1, "one"), extension(2, "two")]\n'
+        'setup(name="both", version="1", ext_modules=modules)\n'
+    )
+    done = guard(*BUILD, "--inplace", CCACHE_DISABLE="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert guard.compiled == ["one.cpp", "shared.cpp", "shared.cpp", "two.cpp"]
+    for number, name in enumerate(["one", "two"], 1):
+        words = [sys.executable, "-c", f"import {name}"]
+        told = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert told.stderr.splitlines()[-1] == f"KeyError: {number}"
+    # What was laid aside is where it belongs.
+    assert not list(guard.store.rglob("*.o"))
+
+
 @pytest.mark.parametrize("installer", [("pip",), ("uv", "pip")], ids=["pip", "uv"])
 def test_a_build_in_an_environment_of_its_own_is_governed(
     guard: Guard, tmp_path: Path, installer: tuple[str, ...]

@@ -240,9 +240,11 @@ def _unless_made(run: Callable[..., None]) -> Callable[..., None]:
             # What could not be skipped later is left to who links.
             if _ahead is None:
                 run(command, *args, **kwargs)
-        elif not made.is_current():
+        elif _ahead is not None:
+            made.lay_aside(lambda words: run(words, *args, **kwargs))
+        elif not made.is_current() and not made.take():
             run([*command, *made.options], *args, **kwargs)
-            made.keep()
+            made.keep(made.object, made.note)
 
     return unless_made
 
@@ -261,16 +263,22 @@ def _followed(command: Sequence[str]) -> _Made | None:
 
 
 class _Made:
-    """An object and what it was made of."""
+    """An object and what it was made of.
+
+    Two extensions may have one file and one object, and not the same options: torch_cluster has its
+    functions with and without CUDA. So what is compiled ahead is laid aside under its command.
+    """
 
     def __init__(self, store: str, words: list[str]) -> None:
         self.object = os.path.abspath(words[words.index("-o") + 1])
         self.words = words
         name = hashlib.sha256(os.fsencode(self.object)).hexdigest()
         self.note = os.path.join(store, name[:2], name[2:])
+        self.aside = f"{self.note}.{self.command()[:16]}.o"
         self.list = f"{self.note}.{os.getpid()}.d"
         self.options = ["-MD", "-MF", self.list]
         self.began = time.time_ns()
+        os.makedirs(os.path.dirname(self.note), exist_ok=True)
 
     def command(self) -> str:
         """All that decides what is made, but for the files."""
@@ -280,17 +288,31 @@ class _Made:
 
     def is_current(self) -> bool:
         """Whether the object is as this command would make it."""
-        try:
-            with open(self.note, encoding="utf-8", errors="surrogateescape") as file:
-                known = json.load(file)
-            return known["command"] == self.command() and all(
-                _mark(path) == mark for path, mark in known["files"].items()
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            os.makedirs(os.path.dirname(self.note), exist_ok=True)
-            return False
+        return self._holds(self.note)
 
-    def keep(self) -> None:
+    def lay_aside(self, run: Callable[[list[str]], None]) -> None:
+        """Make the object for later, where no other extension's gets in its way."""
+        if self.is_current() or self._holds(f"{self.aside}.json"):
+            return
+        part = f"{self.aside}.{os.getpid()}.o"
+        at = self.words.index("-o") + 1
+        run([*self.words[:at], part, *self.words[at + 1 :], *self.options])
+        os.replace(part, self.aside)
+        self.keep(self.aside, f"{self.aside}.json")
+
+    def take(self) -> bool:
+        """Put what was laid aside where it belongs; whether there was anything."""
+        if not self._holds(f"{self.aside}.json"):
+            return False
+        files = self._known(f"{self.aside}.json")["files"]
+        del files[self.aside]
+        os.makedirs(os.path.dirname(self.object), exist_ok=True)
+        shutil.move(self.aside, self.object)
+        self._write(self.note, {**files, self.object: _mark(self.object)})
+        os.unlink(f"{self.aside}.json")
+        return True
+
+    def keep(self, made: str, note: str) -> None:
         """Note what was read, for the next time; where that fails it is compiled again then."""
         try:
             with open(self.list, encoding="utf-8", errors="surrogateescape") as file:
@@ -301,12 +323,28 @@ class _Made:
             if any(changed >= self.began for _, changed in marks.values()):
                 # Perhaps after the compiler had read it.
                 return
-            marks[self.object] = _mark(self.object)
-            with open(f"{self.list}.part", "w", encoding="utf-8", errors="surrogateescape") as file:
-                json.dump({"command": self.command(), "files": marks}, file)
-            os.replace(f"{self.list}.part", self.note)
+            self._write(note, {**marks, made: _mark(made)})
         except OSError:
             pass
+
+    def _holds(self, note: str) -> bool:
+        try:
+            known = self._known(note)
+            return known["command"] == self.command() and all(
+                _mark(path) == mark for path, mark in known["files"].items()
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False
+
+    def _known(self, note: str) -> Any:
+        with open(note, encoding="utf-8", errors="surrogateescape") as file:
+            return json.load(file)
+
+    def _write(self, note: str, marks: dict[str, list[int]]) -> None:
+        part = f"{note}.{os.getpid()}.part"
+        with open(part, "w", encoding="utf-8", errors="surrogateescape") as file:
+            json.dump({"command": self.command(), "files": marks}, file)
+        os.replace(part, note)
 
 
 def _mark(path: str) -> list[int]:
