@@ -32,7 +32,7 @@ LIMIT_MIB = 60
 NAMES = ("gpu-ops", "gpu-vision")
 SETTINGS = "settings.json"
 # Large, and certain to be beside a torch that has its torchvision: they need not travel.
-HAS = ("numpy==2.1.0", "pillow==11.0.0")
+HAS = ("numpy==2.1.0", "pillow==11.0.0", "scipy==1.15.0")
 
 _RECIPE = """\
 # Written by benchmarks/gpu_extension.py.

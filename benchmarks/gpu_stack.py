@@ -37,7 +37,7 @@ from benchmarks.gpu_extension import (
 NAME = "gpu-stack"
 REPORT = f"{NAME}.json"
 # What compiles in a few minutes, and requires little else.
-PACKAGES = ("torch-scatter", "torch-spline-conv", "causal-conv1d")
+PACKAGES = ("torch-scatter", "torch-spline-conv", "torch-cluster")
 
 _RECIPE = """\
 # Written by benchmarks/gpu_stack.py.

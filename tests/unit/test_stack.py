@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +51,37 @@ def refused(**wish: Any) -> Refusal:
         assert conflict.first.statement
         assert conflict.second.source.startswith("https://pypi.org/project/")
     return found
+
+
+# As in causal-conv1d's and mamba's: each release names all GPUs of its day.
+OWN_GPUS = """
+import os
+os.environ["TORCH_CUDA_ARCH_LIST"] = ""
+cc_flag = []
+cc_flag.append("-gencode")
+cc_flag.append("arch=compute_75,code=sm_75")
+print(["-O3", *cc_flag], os.environ["TORCH_CUDA_ARCH_LIST"])
+"""
+
+
+def test_a_setup_that_names_gpus_of_its_own_is_told_those_asked_for(tmp_path: Path) -> None:
+    plan = planned(
+        'name = "one"\ntorch = { release = "2.6.0", use = "wheel" }\npython = "3.11"\n'
+        'cuda = "12.4"\ngpus = ["9.0"]\n[stack]\nmamba-ssm = "match"\n'
+    )
+    step = plan.step("compile-mamba-ssm-one")
+    (edit,) = [line for line in step.commands if line.startswith("sed ")]
+    setup = tmp_path / "build/one/mamba-ssm/setup.py"
+    setup.parent.mkdir(parents=True)
+    setup.write_text(OWN_GPUS)
+    subprocess.run(["bash", "-c", edit], cwd=tmp_path, check=True)
+    env = {"TORCH_CUDA_ARCH_LIST": dict(step.env)["TORCH_CUDA_ARCH_LIST"]}
+    told = subprocess.check_output([sys.executable, setup], env=env, text=True)
+    assert told == "['-O3'] 9.0\n"
+    # So the code in the wheel can be held against what was asked for.
+    proof = plan.step("verify-mamba-ssm-one").expects
+    assert proof is not None
+    assert proof.built == ("mamba-ssm",)
 
 
 def test_what_a_package_imports_is_built_and_proven_before_it() -> None:

@@ -472,6 +472,7 @@ def about_stack(facts: Facts, name: str | None) -> Answer:
         "imports": ", ".join(package.uses),
         "needs": ", ".join(package.requires),
         "GPUs": "as its setup chooses" if package.own_archs else "",
+        "edited in setup.py": package.cuda_edit,
         "network": package.network,
         "tried by": package.gpu_check or package.check,
         "note": package.note,

@@ -291,12 +291,15 @@ class StackPackage(Library, frozen=True, kw_only=True):
 
     `env` is what its setup is told; `cuda_env` the same where it is built with CUDA, with
     `{archs}` for 8.6;9.0 and `{majors}` for 80;90. `apt` are Debian packages its build needs.
+    `cuda_edit` is an expression of `sed -E` for its setup.py, where a setup names GPUs of its own
+    and has no switch: what it does not name, torch takes from TORCH_CUDA_ARCH_LIST.
     """
 
     # Its name, which is as PyPI normalizes it.
     package: str = ""
     module: str
     cuda_env: dict[str, str] = {}
+    cuda_edit: str = ""
     # Its setup chooses the GPUs itself, whatever the recipe says.
     own_archs: bool = False
     # The variable that says how many files it may compile at once, where MAX_JOBS does not.

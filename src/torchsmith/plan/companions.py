@@ -314,6 +314,11 @@ def extension_steps(
         commands=(
             f"rm -f {dist}/{prefix}*.whl",
             fresh_copy(fetch.outputs[0], build),
+            *(
+                [f"sed -i -E {shlex.quote(extension.edit)} {build}/setup.py"]
+                if extension.edit
+                else []
+            ),
             *([f'export {extension.jobs}="${{MAX_JOBS:-1}}"'] if extension.jobs else []),
             "python -m pip wheel --quiet --no-deps --no-build-isolation "
             f"--wheel-dir {in_work(dist)} ./{build}",
@@ -329,6 +334,10 @@ def extension_steps(
     expects = expected_extension(resolution, extension, () if extension.check else (module,))
     proof = _verify(resolution, extension.name, check, expects, compile_step, environ, torch)
     return [fetch, compile_step, _beside(proof, extension, used)]
+
+
+def _edited(extension: ExtensionChoice, setup: str) -> list[str]:
+    return [f"sed -i -E {shlex.quote(extension.edit)} {setup}"] if extension.edit else []
 
 
 def _beside(proof: Step, extension: ExtensionChoice, used: Sequence[Step]) -> Step:

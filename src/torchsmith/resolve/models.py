@@ -175,6 +175,8 @@ class ExtensionChoice(Struct, frozen=True):
     uses: tuple[str, ...] = ()
     jobs: str = ""
     network: str = ""
+    # An expression of `sed -E` for its setup.py.
+    edit: str = ""
     own_archs: bool = False
 
 

@@ -190,6 +190,7 @@ def decide_stack(
                 uses=tuple(package.uses),
                 jobs=package.jobs,
                 network=package.network,
+                edit=package.cuda_edit if cuda else "",
                 own_archs=package.own_archs,
             )
         )
