@@ -26,13 +26,26 @@ FACTS = shipped()
 HOST = Host(platform="linux-x86_64", system="debian-12")
 
 
-def planned(torch: str, suite: str) -> Plan:
-    text = f'torch = "{torch}"\nsource = {{ kind = "debian", suite = "{suite}" }}\n'
+def resolved(torch: str, suite: str) -> tuple[Recipe, Resolution]:
+    text = f'torch = {torch}\nsource = {{ kind = "debian", suite = "{suite}" }}\n'
     recipe = parse_recipe(text + 'profile = "minimal"\ncuda = "none"\npython = "3.11"', "t", None)
     (variant,) = expand(recipe.recipe)
     resolution = resolve(variant, FACTS, HOST, {})
     assert isinstance(resolution, Resolution), resolution
-    return make_plan(recipe.recipe, [resolution], FACTS, "test")
+    return recipe.recipe, resolution
+
+
+def planned(torch: str, suite: str) -> Plan:
+    recipe, resolution = resolved(f'"{torch}"', suite)
+    return make_plan(recipe, [resolution], FACTS, "test")
+
+
+def test_a_torch_that_is_not_compiled_needs_no_libraries_of_its_source() -> None:
+    _, compiled = resolved('"2.6.0"', "trixie")
+    assert "libcpp-httplib-dev" in compiled.apt
+    # Debian 11 does not have it.
+    _, published = resolved('{ release = "2.6.0", use = "wheel" }', "trixie")
+    assert published.apt == ()
 
 
 @pytest.mark.parametrize("known", FACTS.systems.debian_build, ids=lambda known: known.torch)

@@ -399,7 +399,8 @@ class _Attempt:
         frontend = entry_for(facts.torch.frontend, torch)
         system = find_system(facts, target.system)
         flags = cpu_flags(facts, recipe, target, decided)
-        debian = debian_build(facts, torch, self.source, decided)
+        compiled = recipe.torch.use == "source"
+        debian = debian_build(facts, torch, self.source, decided) if compiled else None
         if not has_cmake_wheels(self.python):
             decided.choices.append(
                 Choice("CMake", "system", f"PyPI has no CMake wheels for Python {self.python}")
