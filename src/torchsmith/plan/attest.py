@@ -178,7 +178,7 @@ def about_wheel(step: Step, steps: Mapping[str, Step]) -> Attest | None:
     compiled = next(
         other.outputs[0]
         for other in (steps[need] for need in step.needs)
-        if other.kind in ("fetch", "patch") and other.project == step.project
+        if other.kind in ("fetch", "patch", "configure") and other.project == step.project
     )
     origins = tuple(
         replace(origin, tree=compiled) if origin.project == step.project else origin
