@@ -27,6 +27,13 @@ packages = { conda = true, libtorch = true }
 """
 
 
+LENDING = """
+[source]
+kind = "debian"
+suite = "bookworm"
+"""
+
+
 def attest(plan: Plan, variant: str = "lab") -> tuple[Step, Attest]:
     step = plan.step(f"attest-{variant}")
     return step, arguments(step, Attest)
@@ -107,3 +114,13 @@ def test_every_wheel_of_a_preset_has_something_to_say_of_itself(name: str) -> No
         # What it reads is there while it compiles: a step that it needs itself brought it.
         (tree,) = subject.trees
         assert any(tree in steps[need].outputs for need in step.needs)
+        assert len({origin.tree for origin in told.origins}) == len(told.origins)
+
+
+def test_a_source_that_lends_files_is_named_apart() -> None:
+    plan = planned(RECIPE.replace("2.6.0", "1.13.1") + LENDING)
+    steps = {step.id: step for step in plan.steps}
+    (torch,) = [step for step in plan.steps if step.id.startswith("compile-torch-")]
+    told = about_wheel(torch, steps)
+    assert told is not None
+    assert len({origin.tree for origin in told.origins}) == len(told.origins) > 1

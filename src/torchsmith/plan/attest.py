@@ -181,7 +181,10 @@ def about_wheel(step: Step, steps: Mapping[str, Step]) -> Attest | None:
         if other.kind in ("fetch", "patch", "configure") and other.project == step.project
     )
     origins = tuple(
-        replace(origin, tree=compiled) if origin.project == step.project else origin
+        # What is lent a few files lies with others' sources: it is named, and not read.
+        replace(origin, tree=compiled)
+        if origin.project == step.project and not (origin.source and origin.source.files)
+        else origin
         for origin in plan.origins
         if origin.tree in subject.trees
     )
