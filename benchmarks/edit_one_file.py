@@ -67,9 +67,8 @@ class Bench:
         # What they are named by: torch-2.6 is of 2.6, and others are of a project with no version.
         env["PYTORCH_BUILD_VERSION"] = kept.stem.partition("torch-")[2]
         env["CCACHE_DISABLE"] = "1"
-        # store/work/NAME/build/VARIANT/torch/build: its environment is env/VARIANT.
-        variant, work = self.folder.parents[1].name, self.folder.parents[3]
-        places = [work / "env" / variant / "bin", Path(sysconfig.get_path("scripts"))]
+        # store/work/NAME/build/VARIANT/torch/build: its environment is build/VARIANT/env.
+        places = [self.folder.parents[1] / "env/bin", Path(sysconfig.get_path("scripts"))]
         search = os.pathsep.join([*map(str, places), env["PATH"]])
         ninja = shutil.which("ninja", path=search)
         if ninja is None:

@@ -21,7 +21,7 @@ SETTINGS = {
     "gcc": "13.3.0",
     "glibc": "2.39",
     "platform": "linux-x86_64",
-    "packages": [*gpu_stack.PACKAGES, "flash-attn", "torch-cluster"],
+    "packages": sorted({*gpu_stack.PACKAGES, "flash-attn", "torch-cluster"}),
 }
 
 

@@ -7,10 +7,12 @@ import hashlib
 import pytest
 from tests.plans import arguments
 from tests.unit.test_plan_keys import planned
+from tests.unit.test_presets import planned as preset_plan
 
-from torchsmith.plan.attest import Attest, attestations, is_attestation
+from torchsmith.plan.attest import Attest, about_wheel, attestations, is_attestation
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.script import render_script
+from torchsmith.recipe.presets import presets
 
 pytestmark = pytest.mark.unit
 
@@ -22,6 +24,13 @@ cuda = "none"
 patches = ["fix.patch"]
 companions = { vision = "match" }
 packages = { conda = true, libtorch = true }
+"""
+
+
+LENDING = """
+[source]
+kind = "debian"
+suite = "bookworm"
 """
 
 
@@ -87,3 +96,31 @@ def test_a_script_without_torchsmith_leaves_the_hashes() -> None:
 def test_a_plan_that_makes_nothing_attests_nothing() -> None:
     plan = planned('name = "none"\ntorch = { release = "2.6.0", use = "wheel" }\ncuda = "none"\n')
     assert not [step for step in plan.steps if is_attestation(step)]
+
+
+@pytest.mark.parametrize("name", [preset.name for preset in presets()])
+def test_every_wheel_of_a_preset_has_something_to_say_of_itself(name: str) -> None:
+    plan = preset_plan(name)
+    steps = {step.id: step for step in plan.steps}
+    for step in plan.steps:
+        wheels = [output for output in step.outputs if output.endswith(".whl")]
+        told = about_wheel(step, steps)
+        if step.kind != "compile" or not wheels:
+            assert told is None
+            continue
+        assert told is not None
+        (subject,) = told.subjects
+        assert subject.artifact == wheels[0]
+        # What it reads is there while it compiles: a step that it needs itself brought it.
+        (tree,) = subject.trees
+        assert any(tree in steps[need].outputs for need in step.needs)
+        assert len({origin.tree for origin in told.origins}) == len(told.origins)
+
+
+def test_a_source_that_lends_files_is_named_apart() -> None:
+    plan = planned(RECIPE.replace("2.6.0", "1.13.1") + LENDING)
+    steps = {step.id: step for step in plan.steps}
+    (torch,) = [step for step in plan.steps if step.id.startswith("compile-torch-")]
+    told = about_wheel(torch, steps)
+    assert told is not None
+    assert len({origin.tree for origin in told.origins}) == len(told.origins) > 1

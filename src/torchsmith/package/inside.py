@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
 from packaging.utils import parse_wheel_filename
 
 from torchsmith.package.contents import Contents
@@ -23,7 +24,13 @@ def inner_bill(plan: Attest, wheel: Path, date: int) -> bytes:
     """Write the bill of a wheel that was just compiled in this folder."""
     name, version, *_ = parse_wheel_filename(wheel.name)
     (subject,) = plan.subjects
-    trees = tuple(planned_tree(item, read=item.tree in subject.trees) for item in plan.origins)
+    # Named by the project: the folder of a build has the name somebody gave the variant.
+    trees = tuple(
+        replace(planned_tree(item, read=True), origin=replace(item, tree=item.project))
+        if item.tree in subject.trees
+        else planned_tree(item, read=False)
+        for item in plan.origins
+    )
     # A torch that is not built here is no tool, but nothing says better what it was made with.
     torch = (("torch", plan.torch),) if plan.torch else ()
     contents = Contents(

@@ -178,10 +178,13 @@ def about_wheel(step: Step, steps: Mapping[str, Step]) -> Attest | None:
     compiled = next(
         other.outputs[0]
         for other in (steps[need] for need in step.needs)
-        if other.kind in ("fetch", "patch") and other.project == step.project
+        if other.kind in ("fetch", "patch", "configure") and other.project == step.project
     )
     origins = tuple(
-        replace(origin, tree=compiled) if origin.project == step.project else origin
+        # What is lent a few files lies with others' sources: it is named, and not read.
+        replace(origin, tree=compiled)
+        if origin.project == step.project and not (origin.source and origin.source.files)
+        else origin
         for origin in plan.origins
         if origin.tree in subject.trees
     )
