@@ -260,6 +260,14 @@ def test_a_python_uv_does_not_have_is_the_distribution_s_own_or_built(python: st
     assert f"python{python} -m venv" in "\n".join(environment(built).commands)
 
 
+def test_no_place_is_named_for_a_python_that_does_not_have_it() -> None:
+    # No conda channel has CPython 3.5 for AArch64.
+    made = refused(torch="1.1.0", python="3.5", board="jetson-nano")
+    (conflict,) = (item for item in made.conflicts if item.kind == "python-nowhere")
+    own = "a base image of your own that has CPython 3.5: image.base"
+    assert conflict.cure == f"Python 3.6; or {own}"
+
+
 def test_a_python_s_source_can_be_one_s_own_where_there_is_a_container() -> None:
     own = {"url": "https://example.org/python.tar.xz", "sha256": "ab" * 32}
     wish = {"torch": "2.6.0", "python": "3.11", "build": {"python_source": own}}
