@@ -11,6 +11,8 @@ from torchsmith.errors import RecipeError
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import releases
 from torchsmith.host.models import Compiler, Host, InstalledGpu, Python, Toolkit
+from torchsmith.plan.build import make_plan
+from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.stages import base_stage, environment_commands
 from torchsmith.plan.torch import build_env, environment
 from torchsmith.recipe.compose import compose
@@ -286,6 +288,20 @@ def test_a_wheel_of_another_cuda_than_pypi_s_comes_from_that_cuda_s_index() -> N
     assert made.version == "2.13.0+cu126"
     own = resolved(torch={"release": "2.13.0", "use": "wheel"}, cuda="13.0", python="3.12")
     assert (own.wheel_index, own.version) == ("", "2.13.0")
+
+
+def test_pypi_s_wheel_has_a_cuda_that_nobody_asked_for_and_that_is_said() -> None:
+    wish: dict[str, Any] = {"torch": {"release": "2.6.0", "use": "wheel"}, "python": "3.11"}
+    made = resolved(**wish, cuda="none")
+    assert "PyPI's torch 2.6.0 for linux-x86_64 has CUDA 12.4" in cautions(made)
+    # Nor does the label of an image say that it has none.
+    recipe = Recipe.model_validate({**wish, "cuda": "none", "image": {"name": "lab"}})
+    plan = make_plan(recipe, [made], FACTS, "0")
+    text = dockerfile_context(plan, recipe, "0")["Dockerfile"].decode()
+    assert "dev.torchsmith.torch=2.6.0" in text
+    assert "dev.torchsmith.cuda" not in text
+    assert "PyPI" not in cautions(resolved(**wish, cuda="none", platform="linux-aarch64"))
+    assert "PyPI" not in cautions(resolved(**wish, cuda="12.6"))
 
 
 def test_the_environment_and_the_image_install_the_wheel_of_that_cuda() -> None:
