@@ -57,7 +57,7 @@ name = "near"
 folder = "near"
 check = 'import near, ssl, sys; assert sys.base_prefix == "/opt/python"; near.answer()'
 """
-# The published torch 1.5.1 has no header that today's gcc compiles.
+# Only Python is old here: headers of torch 1.5.1 are another matter.
 WITHOUT_TORCH = """
 from setuptools import Extension, setup
 setup(name="near", version="1.0", ext_modules=[Extension("near", ["near.cpp"])])
@@ -78,5 +78,4 @@ def test_cpython_3_6_of_python_org_is_built_once_and_compiled_with(
     here("build", "--quiet")
     (wheel,) = (here.project / "dist").glob("near-*.whl")
     assert "-cp36-cp36m-" in wheel.name
-    steps = here("build", "--dry-run").splitlines()
-    assert all(line.startswith("=") for line in steps if " base " in line or " compile " in line)
+    assert "to be run" not in here("build", "--dry-run")
