@@ -168,6 +168,7 @@ class File:
     url: str
     yanked: bool
     has_metadata: bool
+    requires_python: str = ""
 
     @property
     def is_wheel(self) -> bool:
@@ -179,8 +180,9 @@ class File:
         """The version in its name, where the name has one."""
         if self.is_wheel:
             return self.name.split("-")[1]
-        stem, found, _ = self.name.rpartition(".tar.gz")
-        return stem.rpartition("-")[2] if found else None
+        # Of NumPy's there were only these for years.
+        stem = self.name.removesuffix(".tar.gz").removesuffix(".zip")
+        return stem.rpartition("-")[2] if stem != self.name else None
 
     @property
     def platform(self) -> str:
@@ -221,6 +223,7 @@ class _SimplePage(HTMLParser):
                 has_metadata=bool(
                     attributes.keys() & {"data-core-metadata", "data-dist-info-metadata"}
                 ),
+                requires_python=attributes.get("data-requires-python") or "",
             )
         )
 

@@ -36,10 +36,16 @@ _Reader.yaml_implicit_resolvers = {
 _Reader.add_implicit_resolver(
     "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
 )
+# 1e-3 is a number for everybody but YAML 1.1, which wants a dot and a sign.
+_Reader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
 
 
 class _Writer(yaml.SafeDumper):
-    """Blocks for text of several lines, and no aliases."""
+    """Blocks for text of several lines, no aliases, quotes around what only sounds like a value."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -54,6 +60,15 @@ def _text(writer: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Writer.add_representer(str, _text)
+# Text that is a number or a truth for Kubernetes' reader: 08 is eight there, y is true.
+_Writer.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"^[-+]?(?:0o[0-7_]+|(?:\.[0-9_]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?)$"
+    ),
+    list("-+.0123456789"),
+)
+_Writer.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^[yYnN]$"), list("yYnN"))
 
 
 def read(text: str) -> JsonValue:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from platform import machine
 
 import pytest
 from tests.every_command import LEAVES, options
@@ -303,6 +304,15 @@ def test_a_dry_run_tells_the_same_to_programs_and_to_people(run: Run) -> None:
     assert [step["title"] in shown for step in told["steps"]] == [True] * len(told["steps"])
     assert {step["status"] for step in told["steps"]} == {"to run"}
     assert told["seconds"] == sum(step["seconds"] for step in told["steps"]) > 0
+
+
+def test_a_dry_run_says_what_the_build_itself_would_be_refused_for(run: Run) -> None:
+    there = "linux-x86_64" if machine() == "aarch64" else "linux-aarch64"
+    words = ("--preset", "quickstart", "--python", "3.11", "--platform", there)
+    code, out, err = run("build", "--dry-run", *words)
+    assert (code, "Nothing was run" in out) == (0, True)
+    assert f"{there} cannot be compiled on this" in err
+    assert err.count("the build itself would end here") == 1
 
 
 # What people may ask in each command without a file; those that serve, build or push are not.

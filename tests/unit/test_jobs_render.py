@@ -323,6 +323,14 @@ def test_compose_says_what_a_failing_task_and_ports_of_several_tasks_do(tmp_path
     assert "port web is open for its first task alone" in notes
 
 
+def test_an_array_of_a_job_with_several_roles_is_refused(tmp_path: Path) -> None:
+    # sbatch: "Invalid job array specification".
+    roles = "".join(f'{ROLE}name = "{name}"\n{PLAIN}' for name in ("one", "two"))
+    text = HEAD + 'slurm.array = "0-3"\n' + roles
+    with pytest.raises(UsageError, match="no arrays of jobs with several roles"):
+        rendered(tmp_path, text, "slurm")
+
+
 def test_what_an_engine_has_no_word_for_is_said(tmp_path: Path) -> None:
     text = HEAD + ROLE + PLAIN + 'port = [{ name = "web" }]\nretries = 1\n'
     assert any("ports" in note for note in rendered(tmp_path, text, "slurm").notes)

@@ -19,6 +19,7 @@ from torchsmith.jobs.clients import render
 from torchsmith.jobs.files import load_jobs
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.conda import CondaSpec
+from torchsmith.plan.expects import Expects
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Plan, Step
 from torchsmith.plan.publish import Delivery, Shipment
@@ -393,6 +394,21 @@ def test_jetson_compiles_more_than_the_board_holds_and_that_is_said() -> None:
 def test_python_3_5_gets_the_last_cffi_that_was_made_for_it(name: str) -> None:
     (resolution,) = planned(name).variants
     assert "cffi<1.15" in resolution.requires
+
+
+@pytest.mark.parametrize("name", ["orion-vgpu", "jetson-tx2"])
+def test_python_3_5_gets_the_same_numpy_wherever_it_gets_one(name: str) -> None:
+    plan = planned(name)
+    texts = [dockerfile(name), render_script(plan, __version__)]
+    lines = [line for text in texts for line in text.splitlines() if "pip install" in line]
+    asking = [line for line in lines if "numpy" in line]
+    assert len(asking) >= 5
+    assert all("'numpy<1.18'" in line for line in asking), asking
+    for step in plan.steps:
+        if step.kind == "verify":
+            assert step.task is not None
+            assert isinstance(step.task.arguments, Expects)
+            assert step.task.arguments.numpy == ("numpy<1.18",)
 
 
 def test_jetson_finds_cudnn_where_the_document_says() -> None:

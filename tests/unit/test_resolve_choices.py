@@ -8,6 +8,7 @@ import pytest
 
 from torchsmith.facts.files import Facts
 from torchsmith.host.models import Compiler, Host, InstalledGpu, Python, Toolkit
+from torchsmith.plan.conda import conda_requirements
 from torchsmith.plan.render.dockerfile import render_base
 from torchsmith.recipe.matrix import Variant, expand
 from torchsmith.recipe.models import Recipe
@@ -617,3 +618,22 @@ def test_what_no_variable_decides_is_not_looked_for_in_cmakes_cache() -> None:
     made = resolved(torch="2.6.0", python="3.11", cuda="12.6", gpus=["8.6"], profile="minimal")
     assert dict(made.features)["cupti"] == "off"
     assert "USE_CUPTI_SO" not in dict(made.expected_cache)
+
+
+def test_a_version_that_the_recipe_asks_of_a_package_is_asked_for() -> None:
+    asked = ["numpy==1.26.4", "setuptools==69.5.1", "six==1.15", "wheel", "numpy-stl"]
+    requires = resolved(torch="2.6.0", python="3.11", build={"pip": asked}).requires
+    # What torch itself needs stays asked for.
+    for text in (*asked, "numpy<3", "setuptools<80"):
+        assert text in requires
+    assert [text for text in requires if text.startswith("six")] == ["six==1.15"]
+    assert conda_requirements(requires)["numpy"] == "numpy <3,==1.26.4"
+
+
+def test_python_3_5_gets_what_can_be_installed_for_it() -> None:
+    old = {"torch": "1.1.0", "python": "3.5", "system": "ubuntu-16.04", "cuda": "none"}
+    assert {"cffi<1.15", "numpy<1.18"} <= set(resolved(**old).requires)
+    own = resolved(**old, build={"pip": ["cffi==1.14.0"]}).requires
+    assert [text for text in own if text.startswith("cffi")] == ["cffi==1.14.0"]
+    newer = resolved(**{**old, "python": "3.6"}).requires
+    assert {"cffi", "numpy<2"} <= set(newer)

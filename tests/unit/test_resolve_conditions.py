@@ -11,6 +11,8 @@ from torchsmith.errors import RecipeError
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import releases
 from torchsmith.host.models import Compiler, Host, InstalledGpu, Python, Toolkit
+from torchsmith.plan.build import make_plan
+from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.stages import base_stage, environment_commands
 from torchsmith.plan.torch import build_env, environment
 from torchsmith.recipe.compose import compose
@@ -258,6 +260,16 @@ def test_a_python_uv_does_not_have_is_the_distribution_s_own_or_built(python: st
     lines = "\n".join(base_stage(built, compilers=True))
     assert f"echo '{built.cpython.sha256}  /tmp/python.tar' | sha256sum --check" in lines
     assert f"python{python} -m venv" in "\n".join(environment(built).commands)
+    # 3.7 aligns memory as today's compilers take it to be.
+    assert ("#define ALIGNMENT 16" in lines) == (python != "3.7")
+
+
+def test_no_place_is_named_for_a_python_that_does_not_have_it() -> None:
+    # No conda channel has CPython 3.5 for AArch64.
+    made = refused(torch="1.1.0", python="3.5", board="jetson-nano")
+    (conflict,) = (item for item in made.conflicts if item.kind == "python-nowhere")
+    own = "a base image of your own that has CPython 3.5: image.base"
+    assert conflict.cure == f"Python 3.6; or {own}"
 
 
 def test_a_python_s_source_can_be_one_s_own_where_there_is_a_container() -> None:
@@ -278,6 +290,20 @@ def test_a_wheel_of_another_cuda_than_pypi_s_comes_from_that_cuda_s_index() -> N
     assert made.version == "2.13.0+cu126"
     own = resolved(torch={"release": "2.13.0", "use": "wheel"}, cuda="13.0", python="3.12")
     assert (own.wheel_index, own.version) == ("", "2.13.0")
+
+
+def test_pypi_s_wheel_has_a_cuda_that_nobody_asked_for_and_that_is_said() -> None:
+    wish: dict[str, Any] = {"torch": {"release": "2.6.0", "use": "wheel"}, "python": "3.11"}
+    made = resolved(**wish, cuda="none")
+    assert "PyPI's torch 2.6.0 for linux-x86_64 has CUDA 12.4" in cautions(made)
+    # Nor does the label of an image say that it has none.
+    recipe = Recipe.model_validate({**wish, "cuda": "none", "image": {"name": "lab"}})
+    plan = make_plan(recipe, [made], FACTS, "0")
+    text = dockerfile_context(plan, recipe, "0")["Dockerfile"].decode()
+    assert "dev.torchsmith.torch=2.6.0" in text
+    assert "dev.torchsmith.cuda" not in text
+    assert "PyPI" not in cautions(resolved(**wish, cuda="none", platform="linux-aarch64"))
+    assert "PyPI" not in cautions(resolved(**wish, cuda="12.6"))
 
 
 def test_the_environment_and_the_image_install_the_wheel_of_that_cuda() -> None:

@@ -166,9 +166,15 @@ def build(
         farm.check_built(plan, pending_steps(plan, root))
     asked = choose(plan, step)
     if dry_run:
-        from torchsmith.cli.show_build import show_dry_run
+        from torchsmith.cli.show_build import show_dry_run, tell_refusals
         from torchsmith.engine.runner import outlook
 
+        tell_refusals(
+            partial(ensure_toolkits, plan, here),
+            partial(ensure_platform, plan, here),
+            partial(ensure_images, asked),
+            lambda: ensure_containers(asked, pending_steps(plan, root, work), engine),
+        )
         ahead = outlook(
             plan,
             root,

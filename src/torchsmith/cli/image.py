@@ -10,7 +10,6 @@ from typer import Argument, Option
 from torchsmith.cli import options, planning
 from torchsmith.cli.help import App
 from torchsmith.cli.output import answer, print_json, show_files, tell, write_tree
-from torchsmith.errors import NoContainerToolError
 
 if TYPE_CHECKING:
     from torchsmith.images.reference import Reference
@@ -68,7 +67,6 @@ def build(
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
-    from torchsmith.images.tools import find_tool
     from torchsmith.recipe.compose import with_training
     from torchsmith.toolchain.packages import ensure_packages
 
@@ -87,13 +85,10 @@ def build(
     wanted = [step.id for step in images]
     plan = replace(whole, steps=tuple(choose(whole, wanted)))
     if dry_run:
-        from torchsmith.cli.show_build import show_dry_run
+        from torchsmith.cli.show_build import show_dry_run, tell_refusals
         from torchsmith.engine.runner import outlook
 
-        try:
-            find_tool(engine)
-        except NoContainerToolError as error:
-            tell(f"! {error.message}; the build itself would end here. {error.hint}")
+        tell_refusals(partial(ensure_images, images), partial(ensure_platform, plan, here))
         ahead = outlook(plan, root, project=project, work=work, only=wanted)
         show_dry_run(ahead, json=json)
         return

@@ -8,12 +8,13 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from torchsmith.cli.output import counted, duration, log_line, print_json, print_json_line
+from torchsmith.cli.output import counted, duration, log_line, print_json, print_json_line, tell
 from torchsmith.cli.terminal import rich_console, say, style
 from torchsmith.engine import events
+from torchsmith.errors import TorchsmithError
 from torchsmith.toolchain import governor_events
 
 if TYPE_CHECKING:
@@ -259,6 +260,18 @@ def display(*, json: bool, quiet: bool) -> Iterator[Display]:
     )
     with Progress(*columns, console=rich_console(sys.stderr), transient=True) as progress:
         yield _Live(progress)
+
+
+def tell_refusals(*checks: Callable[[], object]) -> None:
+    """Say what the build itself would be refused for; a dry run answers all the same."""
+    told: set[str] = set()
+    for check in checks:
+        try:
+            check()
+        except TorchsmithError as error:
+            if error.message not in told:
+                told.add(error.message)
+                tell(f"! {error.message}; the build itself would end here. {error.hint}")
 
 
 def show_dry_run(ahead: Outlook, *, json: bool) -> None:

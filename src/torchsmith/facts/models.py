@@ -716,6 +716,8 @@ class CPython(Fact, frozen=True, kw_only=True):
     version: Version
     url: str
     sha256: Sha256
+    # Newer releases say that they fit, and pip cannot install them there.
+    pins: list[str] = []
 
 
 class OtherPlatform(Fact, frozen=True, kw_only=True):

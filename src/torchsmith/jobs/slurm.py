@@ -98,6 +98,11 @@ def render(job: Job) -> Rendering:
 def script(job: Job, record: str = "") -> str:
     """The script of one job; in `record`, a folder all nodes see, it keeps output and ends."""
     only_folders(job, "Slurm")
+    if job.slurm.array and len(job.roles) > 1:
+        raise UsageError(
+            f"job {job.name}: Slurm has no arrays of jobs with several roles",
+            "Leave out slurm.array, or give the job one role.",
+        )
     bound = _bound(job)
     lines = ["#!/bin/bash", *_directives(job), "", "set -euo pipefail"]
     watched = _watched(job)

@@ -258,7 +258,7 @@ def _verify(
             ),
         ),
         outputs=reports(compiled.outputs[0]),
-        pip=(*(("numpy",) if torch else ()), *_REQUIRED.get(name, ())),
+        pip=(*(resolution.numpy if torch else ()), *_REQUIRED.get(name, ())),
         cost=Cost(core_seconds=20, disk_mb=100, basis="an installation"),
     )
 

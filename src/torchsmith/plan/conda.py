@@ -108,14 +108,14 @@ def archive_formats(asked: str) -> tuple[str, ...]:
 
 def conda_requirements(requires: Sequence[str]) -> dict[str, str]:
     """Python requirements as conda writes them: 'numpy<3' -> 'numpy <3'."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for text in requires:
         split = re.fullmatch(r"([A-Za-z0-9._-]+)\s*(.*)", text.split(";")[0].strip())
         assert split, text
         name = split[1].lower()
         name = CONDA_NAMES.get(name, name)
-        found[name] = f"{name} {split[2]}".strip()
-    return found
+        found.setdefault(name, []).extend([split[2]] if split[2] else [])
+    return {name: f"{name} {','.join(limits)}".strip() for name, limits in found.items()}
 
 
 def following(version: str) -> str:

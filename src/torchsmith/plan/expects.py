@@ -45,7 +45,8 @@ class Expects(Struct, frozen=True, omit_defaults=True):
 
     The rest is for a step of a plan, as paths of its work folder: the `wheel` (a pattern where
     its whole name is the build's choice), those installed `beside` it, the `environment` whose
-    Python is used, whether the fresh one lies on top of that one, and its `folder`.
+    Python is used, whether the fresh one lies on top of that one, and its `folder`; `numpy` is
+    how pip is asked for NumPy.
     """
 
     package: str = "torch"
@@ -72,6 +73,7 @@ class Expects(Struct, frozen=True, omit_defaults=True):
     environment: str = ""
     layered: bool = False
     folder: str = ""
+    numpy: tuple[str, ...] = ()
     proof: int = PROOF
 
     def must_be_shared(self, name: str) -> bool:
@@ -94,6 +96,7 @@ def _expected(resolution: Resolution) -> Expects:
         archs=_archs(resolution),
         arch_list=cuda.arch_list if cuda else "",
         system_libraries=True,
+        numpy=resolution.numpy,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, DebianBuild, VendoredFile
@@ -10,6 +11,7 @@ from torchsmith.facts.ranges import python_release, requirement, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.names import did_you_mean
 from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.build_rules import source_of_python
 from torchsmith.resolve.models import (
     Caution,
     Choice,
@@ -202,9 +204,9 @@ def needs_cmake(recipe: Recipe) -> bool:
 
 
 def build_requires(
-    facts: Facts, torch: str, python: str, packages: list[str], *, cmake: bool
+    facts: Facts, torch: str, python: str, packages: list[str], own: Sequence[str], *, cmake: bool
 ) -> tuple[str, ...]:
-    """The Python packages the build needs, as pip requirements."""
+    """The Python packages the build needs, as pip requirements; `own` are the recipe's."""
     spans = {
         "setuptools": span_of(facts, "setuptools", torch),
         "numpy": span_of(facts, "numpy", torch),
@@ -212,7 +214,7 @@ def build_requires(
     }
     wanted: dict[str, str] = {}
     for text in packages:
-        name = text.split(">")[0].split("=")[0].split("<")[0].split(";")[0].strip()
+        name = _name(text)
         wanted[name] = requirement(name, version_range(spans[name])) if name in spans else text
     wanted.setdefault("setuptools", requirement("setuptools", version_range(spans["setuptools"])))
     wanted.setdefault("wheel", "wheel")
@@ -223,4 +225,20 @@ def build_requires(
     else:
         wanted.pop("cmake", None)
         wanted.pop("ninja", None)
-    return tuple(sorted(wanted.values()))
+    old = source_of_python(facts, python)
+    pins = {_name(pin): pin for pin in (old.pins if old is not None else ())}
+    needed = {name: pins.get(name, text) for name, text in wanted.items()}
+    both: list[str] = []
+    for text in own:
+        name = _name(text)
+        if name in spans and text != name:
+            # pip takes what fits both, or says that nothing does.
+            both.append(text)
+        elif text != name or name not in needed:
+            needed[name] = text
+    return tuple(sorted({*needed.values(), *both}))
+
+
+def _name(text: str) -> str:
+    found = re.match(r"[\w.-]+", text)
+    return found[0] if found else text

@@ -482,7 +482,7 @@ def python_place_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
         ),
         f"name a distribution to build in (system): CPython {python} is built there from source"
         if source is not None and not asked.board
-        else f"take CPython {python} from conda, in a base image of your own: image.base",
+        else f"a base image of your own that has CPython {python}: image.base",
     )
     yield Clash(conflict, ("python", "system"))
 

@@ -5,6 +5,7 @@ msgspec structs rather than dataclasses: thirty of these are made at every start
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from msgspec import Struct
@@ -307,6 +308,12 @@ class Resolution(Struct, frozen=True):
     def feature(self, name: str) -> Mode | None:
         """How a feature was decided, None if this release does not know it."""
         return dict(self.features).get(name)
+
+    @property
+    def numpy(self) -> tuple[str, ...]:
+        """What pip is asked for to have NumPy: torch does not require it, most programs do."""
+        found = [text for text in self.requires if re.match(r"numpy(?![\w.-])", text)]
+        return tuple(found) or ("numpy",)
 
 
 class Refusal(Struct, frozen=True):

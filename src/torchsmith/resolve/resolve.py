@@ -288,6 +288,18 @@ class _Attempt:
                 )
             )
 
+        platform = self.target.platform
+        wheel = self.recipe.torch.use == "wheel"
+        if wheel and not self._wheel_index() and not self.cuda and platform in known.pypi_cuda_on:
+            self.decided.cautions.append(
+                Caution(
+                    f"PyPI's torch {known.version} for {platform} has CUDA {known.pypi_cuda}, and "
+                    "brings gigabytes of its libraries",
+                    f"with PIP_EXTRA_INDEX_URL={WHEEL_INDEX}/cpu pip takes the one without",
+                    source=addresses(sources, known),
+                )
+            )
+
     def _consider_place(self, torch: str) -> None:
         """What may go wrong in this place with this compiler, without being sure to."""
         if self.recipe.torch.use != "source":
@@ -446,8 +458,8 @@ class _Attempt:
                     *(frontend.requires if frontend else []),
                     *self.features.pip,
                     *build_packages(facts, stack),
-                    *recipe.build.pip,
                 ],
+                recipe.build.pip,
                 cmake=needs_cmake(recipe),
             ),
             frontend=frontend.command if frontend else "setup.py",

@@ -43,6 +43,7 @@ def prove(expects: Expects) -> Report:
         folder=Path(expects.folder),
         layered=expects.layered,
         beside=tuple(map(one_file, expects.beside)),
+        numpy=expects.numpy,
     )
     made = verify(
         [wheel], options=options, asked=[expects], say=lambda text: print(text, flush=True)

@@ -60,7 +60,8 @@ class Options(Struct, frozen=True):
 
     `folder` is where the fresh environment is made, by default a temporary one; with `layered`
     it lies on top of the one whose Python is named, which stays as it is. `beside` are wheels
-    that are installed too and not looked at.
+    that are installed too and not looked at; `numpy` is how pip is asked for NumPy, by default
+    as torch wants it.
     """
 
     python: str = ""
@@ -68,6 +69,7 @@ class Options(Struct, frozen=True):
     layered: bool = False
     beside: tuple[Path, ...] = ()
     deps: bool = True
+    numpy: tuple[str, ...] = ()
     find_links: str = ""
     keep: bool = False
     run: bool = True
@@ -233,7 +235,7 @@ def _install(
         install += ["--no-index", "--find-links", options.find_links]
     names = [str(path.absolute()) for path in (*options.beside, *(item.path for item in wheels))]
     if options.deps:
-        names.append(_numpy(wheels, options.beside))
+        names += options.numpy or (_numpy(wheels, options.beside),)
     else:
         install.append("--no-deps")
     done = _quietly([*install, *names], temporary)

@@ -178,6 +178,8 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
     cuda = resolution.cuda
     # Without what is made of the build afterwards: a job or an upload makes no other image.
     recipe_text = recipe.model_dump_json(exclude={"description", "job", "name", "publish"})
+    # Which CUDA a wheel has that pip chooses, its index decides.
+    chosen = resolution.use == "source" or cuda is not None or resolution.wheel_index
     return {
         "org.opencontainers.image.title": f"PyTorch {resolution.version}",
         "org.opencontainers.image.version": resolution.version,
@@ -190,7 +192,7 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
         "dev.torchsmith.variant": resolution.variant,
         "dev.torchsmith.torch": resolution.version,
         "dev.torchsmith.python": resolution.python,
-        "dev.torchsmith.cuda": cuda.version if cuda else "none",
+        **({"dev.torchsmith.cuda": cuda.version if cuda else "none"} if chosen else {}),
         "dev.torchsmith.archs": cuda.arch_list if cuda else "",
         SHM_LABEL: (recipe.image or Image()).shm_size,
         WHEELS_IMAGE_LABEL: wheels,

@@ -57,6 +57,17 @@ CPYTHON_PACKAGES = (
 )
 
 
+# Of Pythons before 3.7. Compilers since gcc 7 take memory for aligned as x86-64 has it, and such a
+# Python dies: https://bugs.python.org/issue27987. glibc 2.41 has a sinpi of its own:
+# https://bugs.python.org/issue36106
+_CPYTHON_MENDS = (
+    "sed -i 's/^#define ALIGNMENT  *8 /#define ALIGNMENT 16 /; "
+    "s/^#define ALIGNMENT_SHIFT  *3$/#define ALIGNMENT_SHIFT 4/' Objects/obmalloc.c",
+    "sed -i 's/^    double dummy;/    long double dummy;/' Include/objimpl.h",
+    "sed -i 's/\\bsinpi(/m_sinpi(/g' Modules/mathmodule.c",
+)
+
+
 def cpython_commands(python: str, source: CPythonChoice) -> list[str]:
     """Commands that build CPython into /opt/python, with the libraries it needs beside it."""
     archive, tree, own = "/tmp/python.tar", "/tmp/python", "/opt/python"
@@ -68,6 +79,7 @@ def cpython_commands(python: str, source: CPythonChoice) -> list[str]:
         f"mkdir {tree}",
         f"tar --extract --file {archive} --directory {tree} --strip-components=1",
         f"cd {tree}",
+        *(_CPYTHON_MENDS if python_release(python) < (3, 7) else ()),
         f"CC=gcc LDFLAGS=-Wl,-rpath,{own}/lib ./configure --prefix={own} {quietly}",
         f'make -j "$(nproc)" {quietly}',
         f"make install {quietly}",
@@ -372,7 +384,7 @@ def environment_commands(resolution: Resolution, files: str) -> list[str]:
         make = f'"$(command -v python{python} || command -v python3)" -m venv /opt/venv'
     packages = list(runtime_requirements(resolution))
     # torch runs without numpy, but warns at every import, and nearly every program uses it.
-    packages += [text for text in resolution.requires if text.startswith("numpy")] or ["numpy"]
+    packages += resolution.numpy
     first: list[str] = []
     if resolution.wheel_index:
         first = ["--index-url", resolution.wheel_index, f"torch=={resolution.version}"]

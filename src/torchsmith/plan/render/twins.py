@@ -93,13 +93,13 @@ def _verify(expects: Expects) -> tuple[str, ...]:
     else:
         made = fresh_venv(f"{below}/bin/python", folder, expects.python)
     ours = expects.package == "torch"
-    wheels = [*([] if expects.layered else ["numpy"]), *expects.beside]
-    pip = sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet")
+    asked = () if expects.layered else expects.numpy
+    pip = sh(f"{folder}/bin/python", "-m", "pip", "install", "--quiet", *asked)
     program = "; ".join(_checks(expects)) if ours else expects.check
     return (
         *made,
         # A pattern stands for the one wheel the build has made.
-        " ".join([pip, *wheels, expects.wheel]),
+        " ".join([pip, *expects.beside, expects.wheel]),
         *([] if ours or not expects.version else [_version(expects)]),
         # Away from the sources: the import must find the installed one.
         f"cd {folder}",

@@ -1,10 +1,8 @@
 """Found first by every Python of a build: teaches setuptools to compile files side by side.
 
 Python imports a module of this name when it starts. The one that would have been found without
-this folder is run, too.
+this folder is run, too. Python 3.5 and 3.6 read this as well, and compile one file at a time.
 """
-
-from __future__ import annotations
 
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
@@ -23,8 +21,10 @@ class _AfterImport:
 
     @staticmethod
     def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        name: str,
+        path: "Sequence[str] | None" = None,
+        target: "ModuleType | None" = None,
+    ) -> "ModuleSpec | None":
         if not name.endswith(_ENDS):
             return None
         spec = PathFinder.find_spec(name, path, target)
@@ -32,7 +32,7 @@ class _AfterImport:
             return None
         execute = spec.loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module: "ModuleType") -> None:
             execute(module)
             from torchsmith_side_by_side import teach  # type: ignore[import-not-found]
 
@@ -53,5 +53,6 @@ def _run_next() -> None:
         spec.loader.exec_module(module)
 
 
-sys.meta_path.insert(0, _AfterImport)
+if sys.version_info >= (3, 7):
+    sys.meta_path.insert(0, _AfterImport)
 _run_next()
