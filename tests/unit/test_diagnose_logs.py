@@ -129,6 +129,36 @@ PackagesNotFoundError: The following packages are not available|conda-package-no
   - nothing provides requested cudatoolkit 11.8**|conda-package-not-found
 ImportError: libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent|mkl-too-new
 ImportError: x.so: undefined symbol: aoti_torch_abi_version|extension-newer-than-torch
+'ninja' is not recognized as an internal or external command,|program-missing
+'nvcc' is not recognized as an internal or external command,|nvcc-not-found
+nvcc : The term 'nvcc' is not recognized as the name of a cmdlet, function,|nvcc-not-found
+zsh: command not found: pip|program-missing
+error: unrecognized command line option '-Wno-foo'|compiler-option-unknown
+cc1plus: error: unrecognized command-line option '-std=c++20'|compiler-too-old
+x.lib(a.obj) : error LNK2005: "void run()" already defined in b.obj|multiple-definition
+duplicate symbol __ZN2at6native13pixel_shuffleERKNS_6TensorEx in:|multiple-definition
+ld.lld: error: duplicate symbol: foo|multiple-definition
+Undefined symbols for architecture x86_64:|undefined-reference
+  Could not find a configuration file for package "OpenCV" that is compatible|cmake-package-missing
+c++: error: torch: No such file or directory|build-input-missing
+ImportError: type "Net" referenced unknown base type "torch::nn::Module"|torch-not-imported-first
+Error: Could not find some dependencies for pytorch: cudatoolkit >=9.0,<9.1|conda-unsatisfiable
+mv: cannot stat 'dist/torch-*.whl': No such file or directory|file-missing
+AssertionError: Default process group is not initialized|process-group-missing
+BlockingIOError: [Errno 11] Resource temporarily unavailable|threads-not-permitted
+RuntimeError: Found dtype Double but expected Float|tensors-of-two-types
+ImportError: Using a `device_map` requires Accelerate|python-package-wanted
+ProcessGroupNCCL.cpp:260, unhandled cuda error|nccl-failed
+NCCL error in: NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8|nccl-invalid-usage
+ImportError: undefined symbol: _ZNK2at6Tensor6deviceEv|extension-for-another-torch
+fatal: reference is not a tree: v1.2.3|git-reference-missing
+E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 12|apt-locked
+KeyError: 'SLURM_PROCID'|slurm-variables-missing
+TypeError: 'NoneType' object is not subscriptable|value-is-none
+json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)|data-not-read
+RuntimeError: stack expects each tensor to be equal size, but got [3, 4] at entry 0|tensor-sizes
+error: no matching function for call to 'run(int)'|source-types-differ
+Loss is nan, stopping training|loss-not-a-number
 """
 
 
@@ -363,8 +393,8 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
             "unknown",
         ),
         # What only sounds like one.
-        ("NameError: name 'use_cuda' is not defined", "unknown"),
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", "unknown"),
+        ("NameError: name 'use_cuda' is not defined", "python-name-undefined"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "connection-failed"),
         (
             "make: Warning: File 'x.o' has modification time 2 s in the future\nerror: a",
             "unknown",

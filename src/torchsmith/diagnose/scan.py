@@ -88,7 +88,8 @@ _TROUBLE = re.compile(
     r"(?i)\b(?:errors?|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
     r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such|"
     r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*|out of memory|"
-    r"mismatch|conflicts for|unrecogni[sz]ed|unexpectedly|terminated|not able to|"
+    r"mismatch|conflicts for|is (?:nan|inf)|unrecogni[sz]ed|not recogni[sz]ed|duplicate symbol|"
+    r"\w+Failed|\w*Interrupt|StopIteration|unexpectedly|terminated|not able to|"
     r"restarting kernel)\b"
 )
 _MAGIC = (
@@ -138,6 +139,11 @@ class Seen:
         return bool(self.suspects) or any(
             _TROUBLE.search(line.text) and not _IDLE.search(line.text) for line in self.tail
         )
+
+
+def only_tried(text: str) -> bool:
+    """Whether a line tells of something that is done only to see whether it works."""
+    return bool(_IDLE.search(text))
 
 
 def scan_file(file: BinaryIO, knowledge: Knowledge) -> Seen:
