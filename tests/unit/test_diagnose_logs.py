@@ -159,6 +159,16 @@ json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)|data-not
 RuntimeError: stack expects each tensor to be equal size, but got [3, 4] at entry 0|tensor-sizes
 error: no matching function for call to 'run(int)'|source-types-differ
 Loss is nan, stopping training|loss-not-a-number
+python: can't open file '/lab/demo.py': [Errno 2] No such file or directory|file-missing
+ERROR: No supported gcc/g++ host compiler found.|nvcc-host-unusable
+No local packages or working download links found for spconv|easy-install-finds-nothing
+ImportError: Please build Cython components with: `pip install --editable .`|compiled-part-missing
+OSError: Could not load this library: /x/torchaudio/lib/libtorchaudio.so|companion-not-loaded
+(RayTrainWorker pid=7315) *** SIGABRT received at time=1734086759 ***|aborted
+InductorError                             Traceback (most recent call last)|torch-compile-failed
+x at 0x07fae240a1c80: NVRTC_ERROR_INVALID_OPTION|nvrtc-option-refused
+ptxas x.ptx, line 1; error   : Instruction 'tensormap.replace' not supported on .target 'sm_120'|kernel-wants-newer-gpu
+ptxas error   : Value of threads per SM for entry _ZN4matx is out of range. x|kernel-launch-bounds
 """
 
 
@@ -245,6 +255,17 @@ LINKED = """\
 /usr/bin/ld: skipping incompatible /usr/lib/libcuda.so when searching for -lcuda
 [100%] Linking CXX shared library libx.so
 """
+
+
+NOT_FETCHED_BUT_BUILT = """\
+error: Failed to prepare distributions
+  Caused by: Failed to fetch wheel: flash-attn==2.6.3
+  Caused by: Build backend failed to build wheel through `build_wheel()` with exit status: 1
+"""
+
+
+def test_a_wheel_whose_build_failed_is_no_download_that_failed() -> None:
+    assert ids(diagnose(NOT_FETCHED_BUT_BUILT.splitlines())) == []
 
 
 @pytest.mark.parametrize("log", [CMAKE, RETRIED, PLATFORM, NCCL, STEP, QUEUE, LINKED])
@@ -516,6 +537,12 @@ def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: s
             "was not found and is required by this application",
             "wants: lab",
         ),
+        (
+            "ImportError: DLL load failed while importing graph_cpu: The specified module could "
+            "not be found.",
+            "a compiled library, or one that it needs: graph_cpu",
+        ),
+        ("ModuleNotFoundError: No module named 'spconv.core_cc'", "was not installed whole"),
     ],
 )
 def test_a_title_claims_no_more_than_the_line_says(log: str, title: str) -> None:

@@ -32,6 +32,7 @@ _CAUSE = re.compile(
 # Said by anything, often without consequence: the last such line counts.
 _MAYBE = re.compile(
     r"(?<![-\w])(\w*Error|error|ERROR|\w*Exception|\w+Expired|\w+Failed|fatal|FAILED|Killed)(:|\b.*:)"
+    r"|^\w+Error\s+Traceback \(most recent call last\)"
 )
 # Said of another program or process, which has said it better.
 _RELAYED = re.compile(
