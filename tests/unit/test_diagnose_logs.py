@@ -167,7 +167,7 @@ OSError: Could not load this library: /x/torchaudio/lib/libtorchaudio.so|compani
 (RayTrainWorker pid=7315) *** SIGABRT received at time=1734086759 ***|aborted
 InductorError                             Traceback (most recent call last)|torch-compile-failed
 x at 0x07fae240a1c80: NVRTC_ERROR_INVALID_OPTION|nvrtc-option-refused
-ptxas x.ptx, line 1; error   : Instruction 'tensormap.replace' not supported on .target 'sm_120'|kernel-wants-newer-gpu
+ptxas x, line 1; error : Instruction 'a.b' not supported on .target 'sm_120'|kernel-wants-newer-gpu
 ptxas error   : Value of threads per SM for entry _ZN4matx is out of range. x|kernel-launch-bounds
 """
 
