@@ -169,6 +169,9 @@ InductorError                             Traceback (most recent call last)|torc
 x at 0x07fae240a1c80: NVRTC_ERROR_INVALID_OPTION|nvrtc-option-refused
 ptxas x, line 1; error : Instruction 'a.b' not supported on .target 'sm_120'|kernel-wants-newer-gpu
 ptxas error   : Value of threads per SM for entry _ZN4matx is out of range. x|kernel-launch-bounds
+error: Don't know how to compile kernel.cu to build\\kernel.obj|cuda-source-for-setuptools
+Library load error 1114: A dynamic link library (DLL) initialization routine|windows-library-missing
+AssertionError: Invalid CUDA '--device 0' requested, use '--device cpu'|no-gpu-found
 """
 
 
@@ -255,6 +258,18 @@ LINKED = """\
 /usr/bin/ld: skipping incompatible /usr/lib/libcuda.so when searching for -lcuda
 [100%] Linking CXX shared library libx.so
 """
+
+
+TENSORFLOW = """\
+AttributeError: 'Namespace' object has no attribute 'noplots'
+2022-07-15 16:05:06.78: W tensorflow/stream_executor/platform/default/dso_loader.cc:59] Could not \
+load dynamic library 'libcudart.so.10.1'; dlerror: libcudart.so.10.1: cannot open shared object file
+2022-07-15 16:05:06.78: I tensorflow/stream_executor/cuda/cudart_stub.cc:29] Ignore above cudart
+"""
+
+
+def test_what_tensorflow_says_when_it_is_imported_is_no_failure_of_torch() -> None:
+    assert ids(diagnose(TENSORFLOW.splitlines())) == ["attribute-missing"]
 
 
 NOT_FETCHED_BUT_BUILT = """\
@@ -543,6 +558,11 @@ def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: s
             "a compiled library, or one that it needs: graph_cpu",
         ),
         ("ModuleNotFoundError: No module named 'spconv.core_cc'", "was not installed whole"),
+        (
+            "python: Error while finding module specification for 'axolotl.cli.train' "
+            "(ModuleNotFoundError: No module named 'axolotl')",
+            "has no module axolotl",
+        ),
     ],
 )
 def test_a_title_claims_no_more_than_the_line_says(log: str, title: str) -> None:
@@ -564,6 +584,12 @@ def test_a_title_claims_no_more_than_the_line_says(log: str, title: str) -> None
 )
 def test_what_sounds_like_a_failure_is_not_called_quiet(line: str) -> None:
     assert diagnose([line]).ended == "badly"
+
+
+@pytest.mark.parametrize("line", ["程序启动时发生了某种问题", "не удалось запустить программу"])
+def test_a_language_that_is_not_read_is_not_called_quiet(line: str) -> None:
+    assert diagnose(["epoch 1", line]).ended == "badly"
+    assert diagnose(["epoch 1", "epoch 2"]).ended == "quiet"
 
 
 def test_what_was_overcome_is_told_apart() -> None:
@@ -654,6 +680,11 @@ def test_what_a_terminal_is_told_does_not_hide_a_failure(line: str) -> None:
             "foo.c:1:10: 致命的エラー: Python.h: そのようなファイルやディレクトリはありません",
             "python-headers-missing",
         ),
+        ("'llamafactory-cli' 不是内部或外部命令，也不是可运行的程序", "program-missing"),
+        ('Der Befehl "ninja" ist entweder falsch geschrieben oder konnte nicht', "program-missing"),
+        ("'ninja' n'est pas reconnu en tant que commande interne", "program-missing"),
+        ("无法将“ninja”项识别为 cmdlet、函数、脚本文件", "program-missing"),
+        ("lltm.obj : error LNK2001: 无法解析的外部符号 run", "undefined-reference"),
     ],
 )
 def test_messages_in_other_languages_are_known(line: str, cause: str) -> None:

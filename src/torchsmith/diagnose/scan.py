@@ -45,9 +45,11 @@ _CONTROLS = re.compile(
     rb"|(?:\^\[|\\x1b|\\u001b|\\033|\\e|#033)\[[0-9;?]{0,20}[A-Za-z]"
     rb"|\[(?:[0-9]{1,3}(?:;[0-9]{1,3}){1,5}|[0-9]|[34][0-9])m(?=\S|$)"
 )
-# What is done only to see whether it works, and what NCCL tells when asked to, is no failure.
+# What is done only to see whether it works, what NCCL tells when asked to, and what TensorFlow says
+# when something imports it, is no failure.
 _IDLE = re.compile(
-    r"NCCL INFO|(?:^|[\s|])-- (?:Could NOT|Performing|Looking for|Check|Detecting|Found|Using|Not )"
+    r"NCCL INFO|\b[IW] (?:external/|tensorflow/)"
+    r"|(?:^|[\s|])-- (?:Could NOT|Performing|Looking for|Check|Detecting|Found|Using|Not )"
     r"|(?:^|/)(?:src|Check\w+|cmTC_\w+)\.c(?:xx|u)?:\d+:"
 )
 # Lines with one of these are kept for logs that nothing known explains.
@@ -92,6 +94,8 @@ _TROUBLE = re.compile(
     r"\w+Failed|\w*Interrupt|StopIteration|unexpectedly|terminated|not able to|"
     r"restarting kernel)\b"
 )
+# Words of a language that is not read here: nobody can say that they tell of no failure.
+_UNREAD = re.compile("[\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{4}")
 _MAGIC = (
     (b"\x1f\x8b", gzip.open),
     (b"BZh", bz2.open),
@@ -137,7 +141,9 @@ class Seen:
     def troubled(self) -> bool:
         """Whether anything in the log sounds like a failure."""
         return bool(self.suspects) or any(
-            _TROUBLE.search(line.text) and not _IDLE.search(line.text) for line in self.tail
+            _UNREAD.search(line.text)
+            or (_TROUBLE.search(line.text) and not _IDLE.search(line.text))
+            for line in self.tail
         )
 
 
