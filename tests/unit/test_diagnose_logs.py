@@ -172,6 +172,9 @@ ptxas error   : Value of threads per SM for entry _ZN4matx is out of range. x|ke
 error: Don't know how to compile kernel.cu to build\\kernel.obj|cuda-source-for-setuptools
 Library load error 1114: A dynamic link library (DLL) initialization routine|windows-library-missing
 AssertionError: Invalid CUDA '--device 0' requested, use '--device cpu'|no-gpu-found
+RuntimeError: Expected all tensors to be on the same device, but foun|tensors-on-two-devices
+error: unexpected argument '--no-sources-package' found|option-unknown
+RuntimeError: initialization failed: name 'run' is not defined.|python-name-undefined
 """
 
 
