@@ -225,7 +225,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         answer = refresh_pypi.main(["--check"])
         unread = unread or answer == 2
         found += ["PyPI: see above"] if answer == 1 else []
-    print("\n".join(found) if found else "nothing differs", end="\n")
+    nothing = "nothing differs in what was read" if unread else "nothing differs"
+    print("\n".join(found) or nothing)
     return 1 if found else 2 if unread else 0
 
 

@@ -83,5 +83,7 @@ def test_drivers_are_compared_in_any_table() -> None:
 
 def test_what_cannot_be_read_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--stored", "--release-md", "there-is-none.md"]) == 2
-    assert "there-is-none.md was not read" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "there-is-none.md was not read" in printed.err
+    assert printed.out == "nothing differs in what was read\n"
     assert {f"{origin.option}.txt" for origin in ORIGINS} == {f.name for f in STORED.iterdir()}
