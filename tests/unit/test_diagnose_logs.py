@@ -175,6 +175,11 @@ AssertionError: Invalid CUDA '--device 0' requested, use '--device cpu'|no-gpu-f
 RuntimeError: Expected all tensors to be on the same device, but foun|tensors-on-two-devices
 error: unexpected argument '--no-sources-package' found|option-unknown
 RuntimeError: initialization failed: name 'run' is not defined.|python-name-undefined
+error: option --user not recognized|option-unknown
+E: Release file for http://x/InRelease is not valid yet (invalid for another 5h)|clock-wrong
+sbatch: error: AssocGrpGRES|slurm-account
+AssertionError: /usr/lib/python3.8/distutils/core.py|debian-setuptools-mixed
+RuntimeError: makeDeviceForHostname(): unsupported gloo device|gloo-interface
 """
 
 
