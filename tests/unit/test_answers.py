@@ -175,6 +175,8 @@ def test_programs_get_numbers_and_lists_and_people_one_line() -> None:
     assert torch["wheels"]["linux-x86_64"] == ["12.6", "12.9", "13.0", "13.2"]
     assert torch["pypi_cuda"] == {"linux-x86_64": "13.0", "linux-aarch64": "13.0"}
     assert torch["companions"]["torchcodec"] == "0.14.0"
+    older = answers.about_torch(FACTS, "2.6.0").as_json()["data"]
+    assert (older["cuda"][-1], older["cuda_built_by_others"]) == ("12.6", ["12.8"])
     assert answers.about_cuda(FACTS, "12.4").as_json()["data"]["driver_compat"]
 
 

@@ -281,20 +281,56 @@ def test_nothing_is_found_in_nothing() -> None:
     assert found.first_error == ()
 
 
+BROKEN_SOURCE = [
+    *NEUTRAL,
+    "FAILED: a.o",
+    "a.cpp:3:5: error: {message}",
+    "ninja: build stopped: subcommand failed.",
+    "Traceback (most recent call last):",
+    "subprocess.CalledProcessError: Command 'cmake' returned 1",
+]
+
+
 def test_of_an_unknown_failure_the_first_error_is_shown() -> None:
+    found = diagnose([line.format(message="nobody knows this") for line in BROKEN_SOURCE])
+    assert found.named == ()
+    assert found.first_error[0].text == "a.cpp:3:5: error: nobody knows this"
+    assert found.first_error[0].number == len(NEUTRAL) + 2
+
+
+def test_of_a_failure_that_nothing_explains_the_kind_is_named() -> None:
+    message = "‘x’ was not declared in this scope"
+    found = diagnose([line.format(message=message) for line in BROKEN_SOURCE])
+    (named,) = found.named
+    assert (named.id, named.standing) == ("source-name-unknown", "kind")
+    assert "x" in named.title
+    assert named.lines[0].text == f"a.cpp:3:5: error: {message}"
+    assert found.ended == "badly"
+    assert found.first_error == ()
+
+
+def test_a_kind_is_named_only_for_the_lines_that_end_the_log() -> None:
+    told = ["KeyError: 'lr'", "retrying with the default", *NEUTRAL]
+    assert diagnose([*told, "ValueError: nobody knows this"]).named == ()
+    (named,) = diagnose([*told, "KeyError: 'epochs'"]).named
+    assert named.title == "The program looks for 'epochs', and it is not there"
+
+
+def test_a_kind_is_not_named_beside_what_is_known() -> None:
+    assert ids(diagnose([KILLED, "KeyError: 'lr'"])) == ["compiler-killed"]
+
+
+def test_what_a_launcher_says_of_its_workers_does_not_hide_their_own_words() -> None:
+    summary = ["  traceback : To enable traceback see: https://pytorch.org/docs"] * 20
     found = diagnose(
         [
-            *NEUTRAL,
-            "FAILED: a.o",
-            "a.cpp:3:5: error: ‘x’ was not declared in this scope",
-            "ninja: build stopped: subcommand failed.",
-            "Traceback (most recent call last):",
-            "subprocess.CalledProcessError: Command 'cmake' returned 1",
+            "[rank0]: IndexError: index out of range in self",
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+            *summary,
+            "  error_file: <N/A>",
         ]
     )
-    assert found.named == ()
-    assert found.first_error[0].text.startswith("a.cpp:3:5: error:")
-    assert found.first_error[0].number == len(NEUTRAL) + 2
+    assert ids(found) == ["index-too-large"]
 
 
 def test_of_an_unknown_exception_the_last_line_is_shown() -> None:

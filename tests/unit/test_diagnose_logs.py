@@ -129,6 +129,57 @@ PackagesNotFoundError: The following packages are not available|conda-package-no
   - nothing provides requested cudatoolkit 11.8**|conda-package-not-found
 ImportError: libtorch_cpu.so: undefined symbol: iJIT_NotifyEvent|mkl-too-new
 ImportError: x.so: undefined symbol: aoti_torch_abi_version|extension-newer-than-torch
+'ninja' is not recognized as an internal or external command,|program-missing
+'nvcc' is not recognized as an internal or external command,|nvcc-not-found
+nvcc : The term 'nvcc' is not recognized as the name of a cmdlet, function,|nvcc-not-found
+zsh: command not found: pip|program-missing
+error: unrecognized command line option '-Wno-foo'|compiler-option-unknown
+cc1plus: error: unrecognized command-line option '-std=c++20'|compiler-too-old
+x.lib(a.obj) : error LNK2005: "void run()" already defined in b.obj|multiple-definition
+duplicate symbol __ZN2at6native13pixel_shuffleERKNS_6TensorEx in:|multiple-definition
+ld.lld: error: duplicate symbol: foo|multiple-definition
+Undefined symbols for architecture x86_64:|undefined-reference
+  Could not find a configuration file for package "OpenCV" that is compatible|cmake-package-missing
+c++: error: torch: No such file or directory|build-input-missing
+ImportError: type "Net" referenced unknown base type "torch::nn::Module"|torch-not-imported-first
+Error: Could not find some dependencies for pytorch: cudatoolkit >=9.0,<9.1|conda-unsatisfiable
+mv: cannot stat 'dist/torch-*.whl': No such file or directory|file-missing
+AssertionError: Default process group is not initialized|process-group-missing
+BlockingIOError: [Errno 11] Resource temporarily unavailable|threads-not-permitted
+RuntimeError: Found dtype Double but expected Float|tensors-of-two-types
+ImportError: Using a `device_map` requires Accelerate|python-package-wanted
+ProcessGroupNCCL.cpp:260, unhandled cuda error|nccl-failed
+NCCL error in: NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8|nccl-invalid-usage
+ImportError: undefined symbol: _ZNK2at6Tensor6deviceEv|extension-for-another-torch
+fatal: reference is not a tree: v1.2.3|git-reference-missing
+E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 12|apt-locked
+KeyError: 'SLURM_PROCID'|slurm-variables-missing
+TypeError: 'NoneType' object is not subscriptable|value-is-none
+json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)|data-not-read
+RuntimeError: stack expects each tensor to be equal size, but got [3, 4] at entry 0|tensor-sizes
+error: no matching function for call to 'run(int)'|source-types-differ
+Loss is nan, stopping training|loss-not-a-number
+python: can't open file '/lab/demo.py': [Errno 2] No such file or directory|file-missing
+ERROR: No supported gcc/g++ host compiler found.|nvcc-host-unusable
+No local packages or working download links found for spconv|easy-install-finds-nothing
+ImportError: Please build Cython components with: `pip install --editable .`|compiled-part-missing
+OSError: Could not load this library: /x/torchaudio/lib/libtorchaudio.so|companion-not-loaded
+(RayTrainWorker pid=7315) *** SIGABRT received at time=1734086759 ***|aborted
+InductorError                             Traceback (most recent call last)|torch-compile-failed
+x at 0x07fae240a1c80: NVRTC_ERROR_INVALID_OPTION|nvrtc-option-refused
+ptxas x, line 1; error : Instruction 'a.b' not supported on .target 'sm_120'|kernel-wants-newer-gpu
+ptxas error   : Value of threads per SM for entry _ZN4matx is out of range. x|kernel-launch-bounds
+error: Don't know how to compile kernel.cu to build\\kernel.obj|cuda-source-for-setuptools
+Library load error 1114: A dynamic link library (DLL) initialization routine|windows-library-missing
+AssertionError: Invalid CUDA '--device 0' requested, use '--device cpu'|no-gpu-found
+RuntimeError: Expected all tensors to be on the same device, but foun|tensors-on-two-devices
+error: unexpected argument '--no-sources-package' found|option-unknown
+RuntimeError: initialization failed: name 'run' is not defined.|python-name-undefined
+error: option --user not recognized|option-unknown
+E: Release file for http://x/InRelease is not valid yet (invalid for another 5h)|clock-wrong
+sbatch: error: AssocGrpGRES|slurm-account
+AssertionError: /usr/lib/python3.8/distutils/core.py|debian-setuptools-mixed
+RuntimeError: makeDeviceForHostname(): unsupported gloo device|gloo-interface
 """
 
 
@@ -215,6 +266,29 @@ LINKED = """\
 /usr/bin/ld: skipping incompatible /usr/lib/libcuda.so when searching for -lcuda
 [100%] Linking CXX shared library libx.so
 """
+
+
+TENSORFLOW = """\
+AttributeError: 'Namespace' object has no attribute 'noplots'
+2022-07-15 16:05:06.78: W tensorflow/stream_executor/platform/default/dso_loader.cc:59] Could not \
+load dynamic library 'libcudart.so.10.1'; dlerror: libcudart.so.10.1: cannot open shared object file
+2022-07-15 16:05:06.78: I tensorflow/stream_executor/cuda/cudart_stub.cc:29] Ignore above cudart
+"""
+
+
+def test_what_tensorflow_says_when_it_is_imported_is_no_failure_of_torch() -> None:
+    assert ids(diagnose(TENSORFLOW.splitlines())) == ["attribute-missing"]
+
+
+NOT_FETCHED_BUT_BUILT = """\
+error: Failed to prepare distributions
+  Caused by: Failed to fetch wheel: flash-attn==2.6.3
+  Caused by: Build backend failed to build wheel through `build_wheel()` with exit status: 1
+"""
+
+
+def test_a_wheel_whose_build_failed_is_no_download_that_failed() -> None:
+    assert ids(diagnose(NOT_FETCHED_BUT_BUILT.splitlines())) == []
 
 
 @pytest.mark.parametrize("log", [CMAKE, RETRIED, PLATFORM, NCCL, STEP, QUEUE, LINKED])
@@ -363,8 +437,8 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
             "unknown",
         ),
         # What only sounds like one.
-        ("NameError: name 'use_cuda' is not defined", "unknown"),
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", "unknown"),
+        ("NameError: name 'use_cuda' is not defined", "python-name-undefined"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "connection-failed"),
         (
             "make: Warning: File 'x.o' has modification time 2 s in the future\nerror: a",
             "unknown",
@@ -486,6 +560,17 @@ def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: s
             "was not found and is required by this application",
             "wants: lab",
         ),
+        (
+            "ImportError: DLL load failed while importing graph_cpu: The specified module could "
+            "not be found.",
+            "a compiled library, or one that it needs: graph_cpu",
+        ),
+        ("ModuleNotFoundError: No module named 'spconv.core_cc'", "was not installed whole"),
+        (
+            "python: Error while finding module specification for 'axolotl.cli.train' "
+            "(ModuleNotFoundError: No module named 'axolotl')",
+            "has no module axolotl",
+        ),
     ],
 )
 def test_a_title_claims_no_more_than_the_line_says(log: str, title: str) -> None:
@@ -507,6 +592,12 @@ def test_a_title_claims_no_more_than_the_line_says(log: str, title: str) -> None
 )
 def test_what_sounds_like_a_failure_is_not_called_quiet(line: str) -> None:
     assert diagnose([line]).ended == "badly"
+
+
+@pytest.mark.parametrize("line", ["程序启动时发生了某种问题", "не удалось запустить программу"])
+def test_a_language_that_is_not_read_is_not_called_quiet(line: str) -> None:
+    assert diagnose(["epoch 1", line]).ended == "badly"
+    assert diagnose(["epoch 1", "epoch 2"]).ended == "quiet"
 
 
 def test_what_was_overcome_is_told_apart() -> None:
@@ -597,6 +688,11 @@ def test_what_a_terminal_is_told_does_not_hide_a_failure(line: str) -> None:
             "foo.c:1:10: 致命的エラー: Python.h: そのようなファイルやディレクトリはありません",
             "python-headers-missing",
         ),
+        ("'llamafactory-cli' 不是内部或外部命令，也不是可运行的程序", "program-missing"),
+        ('Der Befehl "ninja" ist entweder falsch geschrieben oder konnte nicht', "program-missing"),
+        ("'ninja' n'est pas reconnu en tant que commande interne", "program-missing"),
+        ("无法将“ninja”项识别为 cmdlet、函数、脚本文件", "program-missing"),
+        ("lltm.obj : error LNK2001: 无法解析的外部符号 run", "undefined-reference"),
     ],
 )
 def test_messages_in_other_languages_are_known(line: str, cause: str) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchsmith.facts.files import Facts
-from torchsmith.facts.gpus import find_gpu, nearest_gpus
+from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
 from torchsmith.facts.models import Gpu
 
 pytestmark = pytest.mark.unit
@@ -327,3 +327,15 @@ def test_no_text_is_too_strange_to_look_up(text: str) -> None:
 @given(st.sampled_from(FACTS.gpus.gpu), st.text(alphabet="0123456789xkz", min_size=1, max_size=3))
 def test_more_letters_or_digits_never_mean_the_same_card(gpu: Gpu, more: str) -> None:
     assert find_gpu(FACTS, gpu.name + more) is not gpu or gpu.name + more in gpu.aliases
+
+
+def test_a_revision_behind_a_name_tells_no_two_cards_apart() -> None:
+    found = find_gpu(Facts(), "Gigabyte GeForce RTX 3080 VISION OC 10G (rev. 2.0)")
+    assert found is not None
+    assert found.name == "GeForce RTX 3080"
+
+
+def test_a_card_that_is_too_old_is_said_to_be() -> None:
+    old = other_cards(Facts(), "NVIDIA GeForce GTX 560 Ti 448")
+    assert old is not None
+    assert old.vendor == "NVIDIA, too old"

@@ -745,3 +745,16 @@ def test_debian_has_one_nccl_or_none(
     )
     assert kinds(refusal) == ["nccl-debian"]
     assert cure in refusal.conflicts[0].cure
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"torch": "1.12.1", "python": "3.8", "system": "ubuntu-18.04"}
+        | {"build": {"compiler": "gcc-9"}},
+        {"torch": "1.12.1", "python": "3.8", "cuda": "11.6", "system": "ubuntu-22.04"},
+    ],
+)
+def test_what_a_distribution_lacks_a_base_image_may_have(wish: dict[str, Any]) -> None:
+    told = " ".join(conflict.second.statement for conflict in refused(**wish).conflicts)
+    assert "`image.base`" in told

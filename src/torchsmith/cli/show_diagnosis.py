@@ -52,6 +52,8 @@ def _tree(named: Named, mark: str = "x") -> Branch:
         root.add(f"line {line.number}: {line.text}", "dim")
     if named.standing == "symptom":
         root.add("a symptom: these lines do not say what caused it")
+    elif named.standing == "kind":
+        root.add("a kind of failure: what caused this one is not known")
     root.add(f"means: {named.meaning}")
     for cause in named.causes:
         word = "because" if cause.certain else "perhaps"

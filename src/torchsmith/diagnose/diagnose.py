@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from torchsmith.diagnose.knowledge import Knowledge, shipped
 from torchsmith.diagnose.models import Cause, Condition, Failure, Fix, Standing
-from torchsmith.diagnose.scan import Hit, Line, Seen, scan_lines
-from torchsmith.engine.failure import explain
+from torchsmith.diagnose.scan import Hit, Line, Seen, only_tried, scan_lines
+from torchsmith.engine.failure import explain, fatal_line
 from torchsmith.facts.cuda import driver_standing, find_arch, find_toolkit
 from torchsmith.facts.files import Facts
 from torchsmith.facts.files import shipped as shipped_facts
@@ -19,7 +19,7 @@ from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
 from torchsmith.redact import redacted
 
-_STANDINGS = ("cause", "symptom", "warning")
+_STANDINGS = ("cause", "symptom", "warning", "kind")
 # A line that calls itself a warning is named after those that end a program.
 _MILD = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b(?!S)|^W: |\bwarning: |\[W\d* |^W\d{4} ")
 # But of what goes wrong with a GPU this one is the reason.
@@ -42,7 +42,7 @@ class Named:
     """A failure that is known, with the names of this case filled in.
 
     `after` is the failure it only follows from; empty if it stands for itself. A symptom says what
-    the log shows, and not why.
+    the log shows, and not why; a kind says of an end that nothing else explains what kind it is.
     """
 
     id: str
@@ -148,14 +148,33 @@ def explained(
     if all(known.failures[item.id].standing == "warning" for item in left):
         ended = "well" if seen.well else "badly" if left or seen.troubled else "quiet"
     unknown = ended == "badly" and not left
+    error = _first_error(seen) if unknown else ()
+    if unknown and (kind := _kind(error, known)):
+        failure, hit = kind
+        seen.hits.update({text: [hit] for text in failure.any_of})
+        left = (_named(failure, known.area_of[failure.id], [hit], seen, host, facts, {}),)
     return Diagnosis(
         left,
-        _first_error(seen) if unknown else (),
+        () if left else error,
         seen.lines,
         ended,
         _shown(seen.well, seen) if seen.well and ended == "well" else None,
         named(past),
     )
+
+
+def _kind(error: Sequence[Line], known: Knowledge) -> tuple[Failure, Hit] | None:
+    """The kind of failure that the fatal one of these lines shows, and that line."""
+    fatal = fatal_line([line.text for line in error])
+    if fatal is None:
+        return None
+    line = error[fatal]
+    for failure in known.kinds:
+        for text in failure.any_of:
+            if found := re.search(text, line.text):
+                groups = {name: value for name, value in found.groupdict().items() if value}
+                return failure, Hit(line, groups)
+    return None
 
 
 def _other_names(ids: Iterable[str], matched: Mapping[str, list[Hit]]) -> dict[str, str]:
@@ -291,7 +310,7 @@ def filled(text: str, caught: Mapping[str, str]) -> str:
 
 def _first_error(seen: Seen) -> tuple[Line, ...]:
     """The lines that say why, of a log that nothing known explains."""
-    near = {line.number: line for line in (*seen.suspects, *seen.tail)}
+    near = {line.number: line for line in (*seen.suspects, *seen.tail) if not only_tried(line.text)}
     cut = {number: _cut(redacted(line.text.strip())) for number, line in near.items()}
     first = {cut[number]: number for number in sorted(near, reverse=True)}
     found = explain(cut[number] for number in sorted(near))

@@ -39,11 +39,17 @@ class Knowledge:
         }
         self.failures = {item.id: item for items in self.areas.values() for item in items}
         self.area_of = {item.id: area for area, items in self.areas.items() for item in items}
+        self.kinds = tuple(item for item in self.failures.values() if item.standing == "kind")
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:
-        """Every expression to look for, each once."""
-        texts = dict.fromkeys(text for item in self.failures.values() for text in texts_of(item))
+        """Every expression to look for in a whole log, each once."""
+        texts = dict.fromkeys(
+            text
+            for item in self.failures.values()
+            if item.standing != "kind"
+            for text in texts_of(item)
+        )
         return tuple(Pattern(text, required_literal(text).encode()) for text in texts)
 
     @cached_property

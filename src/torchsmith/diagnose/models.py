@@ -18,8 +18,9 @@ Condition = Literal[
     "little-shared-memory",
     "little-memory",
 ]
-# A symptom is named only after the causes; a warning after both.
-Standing = Literal["cause", "symptom", "warning"]
+# A symptom is named only after the causes; a warning after both. A kind is looked for only in the
+# lines that end a log that nothing else explains.
+Standing = Literal["cause", "symptom", "warning", "kind"]
 
 
 class _Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

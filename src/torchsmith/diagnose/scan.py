@@ -45,9 +45,11 @@ _CONTROLS = re.compile(
     rb"|(?:\^\[|\\x1b|\\u001b|\\033|\\e|#033)\[[0-9;?]{0,20}[A-Za-z]"
     rb"|\[(?:[0-9]{1,3}(?:;[0-9]{1,3}){1,5}|[0-9]|[34][0-9])m(?=\S|$)"
 )
-# What is done only to see whether it works, and what NCCL tells when asked to, is no failure.
+# What is done only to see whether it works, what NCCL tells when asked to, and what TensorFlow says
+# when something imports it, is no failure.
 _IDLE = re.compile(
-    r"NCCL INFO|(?:^|[\s|])-- (?:Could NOT|Performing|Looking for|Check|Detecting|Found|Using|Not )"
+    r"NCCL INFO|\b[IW] (?:external/|tensorflow/)"
+    r"|(?:^|[\s|])-- (?:Could NOT|Performing|Looking for|Check|Detecting|Found|Using|Not )"
     r"|(?:^|/)(?:src|Check\w+|cmTC_\w+)\.c(?:xx|u)?:\d+:"
 )
 # Lines with one of these are kept for logs that nothing known explains.
@@ -88,9 +90,12 @@ _TROUBLE = re.compile(
     r"(?i)\b(?:errors?|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
     r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such|"
     r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*|out of memory|"
-    r"mismatch|conflicts for|unrecogni[sz]ed|unexpectedly|terminated|not able to|"
+    r"mismatch|conflicts for|is (?:nan|inf)|unrecogni[sz]ed|not recogni[sz]ed|duplicate symbol|"
+    r"\w+Failed|\w*Interrupt|StopIteration|unexpectedly|terminated|not able to|"
     r"restarting kernel)\b"
 )
+# Words of a language that is not read here: nobody can say that they tell of no failure.
+_UNREAD = re.compile("[\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{4}")
 _MAGIC = (
     (b"\x1f\x8b", gzip.open),
     (b"BZh", bz2.open),
@@ -136,8 +141,15 @@ class Seen:
     def troubled(self) -> bool:
         """Whether anything in the log sounds like a failure."""
         return bool(self.suspects) or any(
-            _TROUBLE.search(line.text) and not _IDLE.search(line.text) for line in self.tail
+            _UNREAD.search(line.text)
+            or (_TROUBLE.search(line.text) and not _IDLE.search(line.text))
+            for line in self.tail
         )
+
+
+def only_tried(text: str) -> bool:
+    """Whether a line tells of something that is done only to see whether it works."""
+    return bool(_IDLE.search(text))
 
 
 def scan_file(file: BinaryIO, knowledge: Knowledge) -> Seen:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 _MOST_LINES = 15
 _CONTEXT = 3
+_TAIL = 60
 
 # Said by the program that failed. The first such line is the cause; what follows are its results.
 _CAUSE = re.compile(
@@ -29,7 +30,18 @@ _CAUSE = re.compile(
     re.VERBOSE,
 )
 # Said by anything, often without consequence: the last such line counts.
-_MAYBE = re.compile(r"(?<![-\w])(\w*Error|error|ERROR|\w*Exception|fatal|FAILED|Killed)(:|\b.*:)")
+_MAYBE = re.compile(
+    r"(?<![-\w])(\w*Error|error|ERROR|\w*Exception|\w+Expired|\w+Failed|fatal|FAILED|Killed)(:|\b.*:)"
+    r"|^\w+Error\s+Traceback \(most recent call last\)"
+)
+# Said of another program or process, which has said it better.
+_RELAYED = re.compile(
+    r"CalledProcessError|ChildFailedError|ProcessRaisedException|ProcessExitedException"
+    r"|Error (?:compiling objects for|building) extension|subprocess-exited-with-error"
+    r"|Failed building wheel|failed-wheel-build|metadata-generation-failed|legacy-install-failure"
+    r"|error_file|Command errored out|failed \(exitcode|[Ee]xited with exit code"
+    r"|completed with exit|Engine core|EngineDeadError"
+)
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # What ninja and make say about the program that has already said it better.
 _ECHO = re.compile(r"^(FAILED: |ninja: build stopped|make(\[\d+\])?: \*\*\*)")
@@ -41,7 +53,7 @@ _NO_ROOM = re.compile(
 def explain(lines: Iterable[str]) -> tuple[str, ...]:
     """The lines of a log that say why, in order, never more than a screen of them."""
     before: deque[str] = deque(maxlen=2)
-    tail: deque[str] = deque(maxlen=_MOST_LINES)
+    tail: deque[str] = deque(maxlen=_TAIL)
     found: list[str] = []
     wanted = 0
     for raw in lines:
@@ -77,10 +89,30 @@ def _is_position(line: str) -> bool:
 
 def _ending(tail: list[str]) -> tuple[str, ...]:
     """No program named its error: the end of the log, from the last line that sounds like one."""
-    for index in range(len(tail) - 1, -1, -1):
-        if _MAYBE.search(tail[index]):
-            return tuple(tail[max(0, index - _CONTEXT) :])
-    return tuple(tail[-8:])
+    errors = [index for index, line in enumerate(tail) if _MAYBE.search(line)]
+    own = [index for index in errors if not _RELAYED.search(tail[index])]
+    if not errors:
+        return tuple(tail[-8:])
+    start = max(0, (own or errors)[-1] - _CONTEXT)
+    return tuple(tail[start : start + _MOST_LINES])
+
+
+def fatal_line(found: Sequence[str]) -> int | None:
+    """Which of the lines that `explain` found names the failure: the first of a compiler or tool,
+    else the last."""
+    said = [
+        index
+        for index, line in enumerate(found)
+        if _CAUSE.search(line.lstrip()) and not _ECHO.match(line.lstrip())
+    ]
+    if said:
+        return said[0]
+    own = [
+        index
+        for index, line in enumerate(found)
+        if _MAYBE.search(line) and not _RELAYED.search(line)
+    ]
+    return own[-1] if own else None
 
 
 def explain_log(log: Path) -> tuple[str, ...]:

@@ -227,11 +227,9 @@ def _torch_in_short(facts: Facts, found: TorchRelease) -> tuple[str, dict[str, A
         "commit": found.commit,
         "python": found.pythons,
         "python_experimental": found.experimental,
-        "cuda": [
-            item.version
-            for item in toolkits(facts)
-            if span is not None and item.version in version_range(span.value)
-        ],
+        "cuda": _cudas_in(facts, span.value if span is not None else None),
+        # Others build it with these; upstream does not publish it.
+        "cuda_built_by_others": _cudas_in(facts, span.works if span is not None else None),
         "wheels": wheels,
         "pypi_cuda": dict.fromkeys(found.pypi_cuda_on, found.pypi_cuda),
         "archs": list(archs.known) if archs is not None else [],
@@ -244,6 +242,12 @@ def _torch_in_short(facts: Facts, found: TorchRelease) -> tuple[str, dict[str, A
     published = ", ".join(wheels["linux-x86_64"]) or "no CUDA"
     short = f"Python {found.pythons[0]} to {found.pythons[-1]}; wheels for CUDA {published}"
     return short, data
+
+
+def _cudas_in(facts: Facts, span: str | None) -> list[str]:
+    """The toolkits of a range; none of no range."""
+    known = [item.version for item in toolkits(facts)]
+    return [version for version in known if span and version in version_range(span)]
 
 
 def about_cuda(facts: Facts, version: str | None) -> Answer:

@@ -49,6 +49,8 @@ _SAME_NAME_SAME_CHIP = (6, 0)
 # lspci names the chip, and the card in brackets: "GA104M [GeForce RTX 3070 Mobile / Max-Q]".
 _IN_BRACKETS = re.compile(r"\[([^\[\]]{2,60})\]")
 _WORD = re.compile(r"[a-z0-9]+")
+# Gigabyte writes it behind its names.
+_REVISION = re.compile(r"\(rev\.? ?[\d.]{1,9}\)", re.IGNORECASE)
 # Alone, these are AMD's names too: there is a GeForce 840M and a Radeon 840M.
 _BARE_NUMBER = re.compile(r"\d{3}[a-z]*")
 # No card's name is longer; a pasted log line is no reason to compare for seconds.
@@ -99,7 +101,8 @@ def _index(facts: Facts) -> _Index:
 
 def find_gpu(facts: Facts, name: str) -> Gpu | None:
     """Return the GPU a name says, or None if it says none or more than one."""
-    inside = _IN_BRACKETS.findall(name[:_LONGEST])
+    name = _REVISION.sub("", name[:_LONGEST])
+    inside = _IN_BRACKETS.findall(name)
     found = (_find_named(facts, text) for text in (name, *inside))
     return next((gpu for gpu in found if gpu is not None), None)
 

@@ -263,7 +263,11 @@ def _packaged(facts: Facts, system: System, kind: str, version: str) -> Iterator
         "compiler-packaged",
         f"{system.name} does not package gcc {version}",
         Evidence(f"compiler: gcc {version}"),
-        Evidence(f"{system.name} packages gcc {listed}", addresses(facts.systems.sources, system)),
+        Evidence(
+            f"{system.name} packages gcc {listed}; a base image of your own (`image.base`) may "
+            "have another",
+            addresses(facts.systems.sources, system),
+        ),
     )
     yield Clash(conflict, ("compiler", "system"))
 
@@ -337,7 +341,8 @@ def _toolkit(facts: Facts, asked: Combination) -> Iterator[Clash]:
             Evidence(f"asked for: system = {asked.system!r}"),
             Evidence(
                 f"NVIDIA's images of CUDA {cuda} are for {images}; its packages for "
-                f"{asked.platform} are for {systems}; nvcc is not on PyPI",
+                f"{asked.platform} are for {systems}; nvcc is not on PyPI; a base image of your "
+                "own (`image.base`) may have it",
                 " ".join([source, _end_source(facts, cuda)]).strip(),
             ),
         )
