@@ -87,7 +87,7 @@ def cpython_commands(python: str, source: CPythonChoice) -> list[str]:
         f"ldd {own}/lib/python{python}/lib-dynload/*.so | awk '/=> [/]/ {{ print $3 }}' | sort -u "
         "| grep -E '/lib(bz2|crypto|ffi|lzma|sqlite3|ssl|z)[.]so' "
         f"| xargs -r cp -t {own}/lib",
-        f"{own}/bin/python{python} -c 'import bz2, ctypes, lzma, sqlite3, ssl, venv, zlib' "
+        f"{own}/bin/python{python} -c 'import bz2, ctypes, lzma, math, sqlite3, ssl, venv, zlib' "
         f"|| {{ tail -n 40 /tmp/python.log; echo 'CPython {python} lacks a module: this "
         "distribution is too new for it'; exit 1; }",
         "cd /",
