@@ -630,6 +630,11 @@ def test_a_version_that_the_recipe_asks_of_a_package_is_asked_for() -> None:
     assert conda_requirements(requires)["numpy"] == "numpy <3,==1.26.4"
 
 
+def test_free_threaded_3_13_gets_the_last_numpy_with_wheels_for_it() -> None:
+    assert "numpy<2.5" in resolved(torch="2.11.0", python="3.13t", cuda="none").requires
+    assert "numpy<2.5" not in resolved(torch="2.11.0", python="3.13", cuda="none").requires
+
+
 def test_python_3_5_gets_what_can_be_installed_for_it() -> None:
     old = {"torch": "1.1.0", "python": "3.5", "system": "ubuntu-16.04", "cuda": "none"}
     assert {"cffi<1.15", "numpy<1.18"} <= set(resolved(**old).requires)

@@ -15,7 +15,7 @@ from torchsmith.errors import HostError, UsageError
 from torchsmith.host.models import Python
 from torchsmith.host.system import read_platform
 from torchsmith.verify.binary import Library
-from torchsmith.verify.target import choose_python, fits, sort_targets
+from torchsmith.verify.target import Environment, choose_python, fits, sort_targets
 from torchsmith.verify.wheelfile import Wheel, read_wheel, torch_pin
 
 pytestmark = pytest.mark.unit
@@ -247,3 +247,8 @@ def test_what_cannot_be_verified_together_is_refused(tmp_path: Path) -> None:
 )
 def test_a_manylinux_tag_promises_a_glibc(platform: str, glibc: str) -> None:
     assert Wheel(Path("x"), tags=frozenset({Tag("cp311", "cp311", platform)})).glibc == glibc
+
+
+@pytest.mark.parametrize(("flags", "short"), [("", "3.13"), ("t", "3.13t"), ("td", "3.13t")])
+def test_a_free_threaded_python_has_folders_of_its_own_name(flags: str, short: str) -> None:
+    assert Environment(Path("python"), "3.13.5", Path("/usr"), (), flags).short == short

@@ -716,8 +716,13 @@ class CPython(Fact, frozen=True, kw_only=True):
     version: Version
     url: str
     sha256: Sha256
-    # Newer releases say that they fit, and pip cannot install them there.
-    pins: list[str] = []
+
+
+class Pinned(Fact, frozen=True, kw_only=True):
+    """Releases that pip takes for a Python where the newest would have to be compiled."""
+
+    python: PythonVersion
+    pins: list[str]
 
 
 class OtherPlatform(Fact, frozen=True, kw_only=True):
@@ -734,6 +739,7 @@ class SystemsFile(_Model, frozen=True, kw_only=True):
 
     sources: dict[str, Source]
     system: list[System]
+    pinned: list[Pinned] = []
     other_platform: list[OtherPlatform] = []
     cpython: list[CPython]
     debian: list[DebianSource]

@@ -11,7 +11,6 @@ from torchsmith.facts.ranges import python_release, requirement, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.names import did_you_mean
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.build_rules import source_of_python
 from torchsmith.resolve.models import (
     Caution,
     Choice,
@@ -225,8 +224,8 @@ def build_requires(
     else:
         wanted.pop("cmake", None)
         wanted.pop("ninja", None)
-    old = source_of_python(facts, python)
-    pins = {_name(pin): pin for pin in (old.pins if old is not None else ())}
+    known = (item.pins for item in facts.systems.pinned if item.python == python)
+    pins = {_name(pin): pin for pin in next(known, [])}
     needed = {name: pins.get(name, text) for name, text in wanted.items()}
     both: list[str] = []
     for text in own:

@@ -45,6 +45,11 @@ class Environment(Struct, frozen=True):
     paths: tuple[Path, ...]
     flags: str = ""
 
+    @property
+    def short(self) -> str:
+        """As its folders are named: 3.13, and 3.13t where it is free-threaded."""
+        return ".".join(self.version.split(".")[:2]) + ("t" if "t" in self.flags else "")
+
     def installed(self) -> dict[str, Distribution]:
         """Distributions by name; the first on the path hides the others, as in an import."""
         found: dict[str, Distribution] = {}
@@ -194,9 +199,9 @@ def fresh_environment(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     try:
-        version = read_environment(creator).version
-        say(f"installing into a fresh environment of Python {version}")
-        yield _install(wheels, creator, version, folder / "env", options)
+        python = read_environment(creator)
+        say(f"installing into a fresh environment of Python {python.version}")
+        yield _install(wheels, creator, python.short, folder / "env", options)
     finally:
         shutil.rmtree(folder / "tmp", ignore_errors=True)
         if options.keep:
@@ -206,9 +211,8 @@ def fresh_environment(
 
 
 def _install(
-    wheels: Sequence[Wheel], creator: Path, version: str, folder: Path, options: Options
+    wheels: Sequence[Wheel], creator: Path, short: str, folder: Path, options: Options
 ) -> tuple[Environment, str]:
-    short = ".".join(version.split(".")[:2])
     temporary = folder.with_name("tmp")
     commands = fresh_venv(str(creator), str(folder), short)
     if options.layered:
