@@ -33,7 +33,6 @@ account = "lab"
 qos = "long"
 constraint = "a100&nvlink"
 gpu_type = "a100"
-array = "0-3%2"
 modules = ["cuda/12.6"]
 
 [[data]]
@@ -67,7 +66,7 @@ command = "torchrun train.py"
 SMALL = """
 name = "small"
 image = "lab/torch"
-slurm = { container = "apptainer" }
+slurm = { container = "apptainer", array = "0-3%2" }
 
 [[role]]
 tasks = 4
