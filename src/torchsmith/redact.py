@@ -33,7 +33,7 @@ _TOKENS = (
     *(b"account_key", b"accountkey", b"private_key", b"private-key", b"privatekey", b"auth_key"),
     *(b"secret_key", b"secretkey", b"secret-key", b"encryption_key", b"accesssignature"),
     *(b"credential", b"credentials", b"_pat", b"sharedaccesskey", b"signing_key", b"deploy_key"),
-    *(b"connection_string", b"connectionstring", b"webhook_url", b"_authtoken"),
+    *(b"connection_string", b"connectionstring", b"webhook_url", b"_authtoken", b"key-data"),
 )
 # `$TOKEN`, `<token>`, `{{ token }}`: whoever reads it needs these, and they are no secrets.
 _VALUE = (
@@ -124,6 +124,8 @@ _PLACES = (
     _rule("/api/webhooks/", r"/api/webhooks/(?P<secret>[\w/-]{8,400})"),
     _rule("webhook.office.com/", r"webhook\.office\.com/(?P<secret>[^\s\"']{8,600})"),
     _rule("/bot", r"/bot(?P<secret>\d{5,16}:[\w-]{30,60})"),
+)
+_KEYS = (
     # A private key, in lines or with `\n` between them; the second is one cut off.
     _rule(
         "-----begin",
@@ -168,8 +170,10 @@ def _by_word(content: bytes, lower: bytes) -> Iterator[tuple[int, int]]:
                 at = lower.find(word, end)
 
 
-def _by_place(content: bytes, lower: bytes) -> Iterator[tuple[int, int]]:
-    for key, expression in _PLACES:
+def _by_place(
+    content: bytes, lower: bytes, rules: Iterable[tuple[bytes, re.Pattern[bytes]]]
+) -> Iterator[tuple[int, int]]:
+    for key, expression in rules:
         at = lower.find(key)
         while at != -1:
             found = expression.match(content, at)
@@ -188,7 +192,22 @@ def _by_beginning(content: bytes) -> Iterator[tuple[int, int]]:
 def cleaned(content: bytes) -> bytes:
     """The same bytes without what looks like a secret."""
     lower = content.lower()
-    spans = sorted({*_by_word(content, lower), *_by_place(content, lower), *_by_beginning(content)})
+    places = _by_place(content, lower, (*_PLACES, *_KEYS))
+    return _masked(content, {*_by_word(content, lower), *places, *_by_beginning(content)})
+
+
+def without_keys(content: bytes) -> bytes:
+    """The same lines, those of private keys masked: for who looks at each line by itself."""
+    if b"PRIVATE KEY" not in content:
+        return content
+    return _masked(content, _by_place(content, content.lower(), _KEYS), line_by_line=True)
+
+
+def _masked(
+    content: bytes, found: Iterable[tuple[int, int]], *, line_by_line: bool = False
+) -> bytes:
+    # Two rules may see one secret: the one that sees more of it first.
+    spans = sorted(found, key=lambda span: (span[0], -span[1]))
     if not spans:
         return content
     parts: list[bytes] = []
@@ -196,8 +215,9 @@ def cleaned(content: bytes) -> bytes:
     for start, end in spans:
         if end <= done:
             continue
-        # Two rules may see one secret, one of them more of it.
-        parts += (content[done:start], _MASK) if start >= done else ()
+        if start >= done:
+            ends = content.count(b"\n", start, end) if line_by_line else 0
+            parts += (content[done:start], _MASK, (b"\n" + _MASK) * ends)
         done = end
     return b"".join([*parts, content[done:]])
 

@@ -97,6 +97,19 @@ def test_what_came_right_after_all_is_told(run: Run, tmp_path: Path) -> None:
     assert "it came right after all (line 1)" in out
 
 
+def test_a_private_key_in_a_log_is_not_quoted_line_by_line(run: Run, tmp_path: Path) -> None:
+    line = "NqVwYS81VP7Hb1DX8pPd5khxE3pyIgKpaUnArl63XykWZeiN"
+    (tmp_path / "x.log").write_text(
+        f"error: -----BEGIN RSA PRIVATE KEY-----\n{line}\n{line}\n-----END RSA PRIVATE KEY-----\n"
+        "fatal error: it\n",
+        encoding="utf-8",
+    )
+    for options in ((), ("--json",)):
+        _, out, _ = run("diagnose", "x.log", *options)
+        assert line not in out
+        assert "fatal error: it" in out
+
+
 def test_a_log_that_is_empty_or_packed_is_one_sentence(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04...")
     (tmp_path / "x.log").write_bytes(b"")

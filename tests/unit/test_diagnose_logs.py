@@ -64,6 +64,11 @@ def of_bytes(data: bytes) -> Diagnosis:
             "incompatibility. Expected 96 from C header, got 88 from PyObject",
             "numpy-binary-differs",
         ),
+        (
+            "from tools.nnwrap import generate_wrappers as generate_nn_wrappers\n"
+            "ModuleNotFoundError: No module named 'tools.nnwrap'",
+            "pip-torch-placeholder",
+        ),
         ("foo.c:3:10: fatal error: ffi.h: No such file or directory", "libffi-headers-missing"),
         (
             "RuntimeError: CUDA error: too many resources requested for lanch",

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from torchsmith.redact import LineReader, Redactor, redacted, redacted_lines
+from torchsmith.redact import LineReader, Redactor, redacted, redacted_lines, without_keys
 
 pytestmark = pytest.mark.unit
 
@@ -47,6 +47,7 @@ KEY_LINE = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cK+"
         "MYSQL_PWD=geheim123",
         "api_key=geheim123",
         "_authToken=geheim123",
+        "    client-key-data: geheim123geheim123",
         "Server=x;Uid=sa;Pwd=geheim123;",
         "AccountName=x;AccountKey=geheim123geheim123==;EndpointSuffix=y",
         # by the command or the place
@@ -122,6 +123,9 @@ def test_a_private_key_is_taken_out_line_by_line() -> None:
     assert KEY_LINE[:20] not in redacted(text)
     assert redacted(text).endswith("\nb")
     assert KEY_LINE[:20] not in redacted(f"error: x\n{KEY_LINE}\n")
+    lines = without_keys(f"{text}\nerror: x\n".encode()).decode().splitlines()
+    assert KEY_LINE[:20] not in "".join(lines)
+    assert lines.index("error: x") == text.count("\n") + 1
 
 
 @pytest.mark.parametrize("size", [1, 7, 50, 4096])

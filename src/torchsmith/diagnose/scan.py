@@ -22,6 +22,7 @@ from typing import BinaryIO, cast
 
 from torchsmith.diagnose.knowledge import Knowledge, Pattern
 from torchsmith.diagnose.languages import in_english
+from torchsmith.redact import without_keys
 
 _CHUNK = 1 << 20
 # A line without an end, such as a progress bar without returns, is cut here.
@@ -266,7 +267,7 @@ def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
     forms: set[int] = set()
     ended = True
     for raw in chunks:
-        said = raw.replace(b"\r\n", b"\n").replace(b"\x00", b"")
+        said = without_keys(raw.replace(b"\r\n", b"\n").replace(b"\x00", b""))
         if b"\x1b" in said or b"[" in said:
             said = _CONTROLS.sub(b"", said)
         chunk = in_english(said)
