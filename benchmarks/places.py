@@ -3,9 +3,10 @@
     python -m benchmarks.places [RECIPE] [--files 50] [--seed 1] [--system debian-12]
 
 RECIPE asks for torch from source (default: the preset quickstart). Its torch is configured on this
-machine, then files of it are drawn and compiled without a compiler cache, as steps of a plan: a few
-here, then the same few in a container of the named distribution, and so on, so that both meet the
-machine in the same state. The two should be the same distribution, so that only the place differs.
+machine, then files of it are drawn and compiled without a compiler cache, as steps of a plan: each
+here and in a container of the named distribution, in two builds at the same time with one compile
+each, so that both meet the machine in the same state, were it busy. The two should be the same
+distribution, so that only the place differs.
 The store is --store. What was measured is kept there: the same command goes on where it was
 stopped.
 """
@@ -19,6 +20,7 @@ import re
 import shlex
 import subprocess
 import uuid
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace as with_fields
 from pathlib import Path
 
@@ -34,7 +36,7 @@ from torchsmith.plan.models import HERE, Place, Plan, Step
 from torchsmith.recipe.load import LoadedRecipe, load_recipe
 from torchsmith.recipe.presets import find_preset
 
-# So many are compiled here, then there.
+# So many are compiled in one step.
 _AT_ONCE = 5
 _GENERATORS = ("generate-torch-sources", "ATEN_CPU_FILES_GEN_TARGET")
 
@@ -62,7 +64,7 @@ def _to_nowhere(entry: dict[str, str]) -> str:
 
 
 def step(place: Place, commands: list[str], needs: tuple[str, ...]) -> Step:
-    """A step that compiles a few files, two at once."""
+    """A step that compiles a few files, one after the other."""
     lines = "\n".join(commands)
     where = "container" if place.inside else "here"
     return Step(
@@ -75,7 +77,7 @@ def step(place: Place, commands: list[str], needs: tuple[str, ...]) -> Step:
         env=(("ROUND", uuid.uuid4().hex),),
         commands=(
             f"cat > round.sh <<'END_OF_ROUND'\n{lines}\nEND_OF_ROUND",
-            "xargs --delimiter='\\n' --max-procs=2 --max-args=1 bash -c < round.sh",
+            "xargs --delimiter='\\n' --max-args=1 bash -c < round.sh",
             f"echo done > done-{where}",
         ),
         outputs=(f"done-{where}",),
@@ -87,8 +89,8 @@ def planned(loaded: LoadedRecipe, store: Store, *, here: bool = False) -> Plan:
     return plan_recipe(loaded, read_host(Path.cwd()), store, Wanted(build_only=True, here=here))
 
 
-def measured(plan: Plan, store: Store, project: Path, work: Path) -> dict[str, float]:
-    """The CPU-seconds of every compile step of a plan that is run for them alone."""
+def measured(plan: Plan, store: Store, project: Path, work: Path) -> float:
+    """The CPU-seconds of the last step of a plan."""
     took: dict[str, float] = {}
 
     def note(event: Event) -> None:
@@ -96,7 +98,7 @@ def measured(plan: Plan, store: Store, project: Path, work: Path) -> dict[str, f
             took[event.step] = event.cpu_seconds
 
     build(with_keys(plan, {}), store, project=project, work=work, on_event=note)
-    return {where: took[f"compile-{where}"] for where in ("here", "container")}
+    return took[plan.steps[-1].id]
 
 
 def main() -> None:
@@ -127,9 +129,20 @@ def main() -> None:
         few = commands[begin : begin + _AT_ONCE]
         files = f"{begin + 1}-{begin + len(few)}"
         if files not in results:
-            steps = (base, step(HERE, few, ()), step(place, few, (base.id,)))
-            pair = replace(boxed, name=plan.name, steps=steps)
-            results[files] = measured(pair, store, project, configured.work)
+            plans = {
+                "here": replace(boxed, name="here", steps=(step(HERE, few, ()),)),
+                "container": replace(
+                    boxed, name="there", steps=(base, step(place, few, (base.id,)))
+                ),
+            }
+            with ProcessPoolExecutor(len(plans)) as both:
+                took = {
+                    where: both.submit(
+                        measured, one, store, project, store.root / "work" / one.name
+                    )
+                    for where, one in plans.items()
+                }
+                results[files] = {where: running.result() for where, running in took.items()}
             kept.write_text(json.dumps(results))
         here, there = results[files]["here"], results[files]["container"]
         total = {"here": total["here"] + here, "container": total["container"] + there}
