@@ -256,7 +256,11 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
     if resolution.cpu_flags:
         env["CFLAGS"] = env["CXXFLAGS"] = resolution.cpu_flags
     env.update(resolution.feature_env)
-    env.update(resolution.env)
+    own = dict(resolution.env)
+    if linking and "LDFLAGS" in own:
+        # What a recipe adds does not take away what the libraries need.
+        own["LDFLAGS"] = f"{env['LDFLAGS']} {own['LDFLAGS']}"
+    env.update(own)
     return tuple(env.items())
 
 
