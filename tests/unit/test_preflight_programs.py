@@ -10,9 +10,9 @@ import pytest
 from torchsmith.engine import preflight
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
-from torchsmith.host.probe import Answer
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan
+from torchsmith.programs import Answer
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.resolve.models import Resolution

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Literal
 
 from torchsmith.host.models import Engine
-from torchsmith.host.probe import Answer, Programs, first_version, together
+from torchsmith.host.probe import Programs, first_version, together
+from torchsmith.programs import Answer
 
 Name = Literal["podman", "buildah", "apptainer"]
 

@@ -15,9 +15,10 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeVar
+
+from torchsmith.programs import Answer
 
 # No program asked for its version says more than this; one that does is not what it seems.
 _MOST_OUTPUT = 1 << 20
@@ -28,15 +29,6 @@ _VERSION = re.compile(r"(?<![\d.])\d{1,6}(?:\.\d{1,6}){1,5}(?!\d)")
 
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a program said before it ended by itself."""
-
-    code: int
-    out: str
-    err: str
 
 
 def ask(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torchsmith.errors import HostError, OutputError
+from torchsmith.programs import call
 
 # Seconds: the largest library of torch takes a few.
 _LIMIT = 900
@@ -18,23 +18,11 @@ _LIMIT = 900
 def change(words: Sequence[str], file: Path, hint: str) -> None:
     """Have a program change a file; its complaint becomes the error."""
     try:
-        done = subprocess.run(
-            [*words, str(file)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_LIMIT,
-        )
-    except subprocess.TimeoutExpired:
-        raise OutputError(
-            f"{Path(words[0]).name} did not end in {_LIMIT} s with {file.name}", hint
-        ) from None
-    except OSError as error:
-        raise OutputError(f"{words[0]} cannot be run: {error.strerror}", hint) from None
-    if done.returncode:
-        reason = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[-1]
+        answer = call([*words, file], timeout=_LIMIT)
+    except HostError as error:
+        raise OutputError(f"{file.name} cannot be changed: {error}", hint) from None
+    if answer.code:
+        reason = (answer.complaint or ["no reason given"])[-1]
         raise OutputError(f"{Path(words[0]).name} cannot change {file.name}: {reason}", hint)
 
 

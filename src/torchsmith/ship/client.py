@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -13,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from torchsmith.errors import HostError, OutputError, UsageError
+from torchsmith.programs import call
 from torchsmith.redact import Redactor
 
 _SECONDS = 30
@@ -57,17 +57,10 @@ def run_client(command: Sequence[str], cure: str, secrets: Mapping[str, str] | N
         raise HostError(f"{name} is missing", cure)
     variables = dict(secrets or {})
     redactor = Redactor(variables.values())
-    ended = subprocess.run(
-        [program, *command[1:]],
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    output = (ended.stdout + ended.stderr).decode(errors="replace")
-    if ended.returncode != 0:
-        raise ClientError(name, ended.returncode, redactor.text(output))
-    return redactor.text(ended.stdout.decode(errors="replace"))
+    answer = call([program, *command[1:]], env={**os.environ, **variables})
+    if answer.code != 0:
+        raise ClientError(name, answer.code, redactor.text(answer.out + answer.err))
+    return redactor.text(answer.out)
 
 
 def stored_password(service: str, user: str) -> str | None:

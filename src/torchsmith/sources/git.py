@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
-from torchsmith.host.probe import Answer
+from torchsmith.programs import Answer
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import check_git_address, is_local, shown
 from torchsmith.sources.download import PATIENT, Retry, locked

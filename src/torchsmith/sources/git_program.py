@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
-from torchsmith.host.probe import Answer
+from torchsmith.programs import Answer
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.models import Progress
 from torchsmith.sources.programs import call

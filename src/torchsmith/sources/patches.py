@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from torchsmith.errors import SourceError
-from torchsmith.host.probe import Answer
+from torchsmith.programs import Answer
 from torchsmith.resolve.models import PatchChoice
 from torchsmith.sources.models import Progress, quiet
 from torchsmith.sources.programs import call

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from torchsmith.errors import SourceError
-from torchsmith.host.probe import Answer
+from torchsmith.programs import Answer
 
 # The last of what a program said is what explains its end; progress lines are without number.
 _KEPT = 64 << 10

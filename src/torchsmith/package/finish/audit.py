@@ -8,7 +8,6 @@ every symbol of every library: it runs in a process of its own, as
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchsmith.errors import OutputError, UsageError
+from torchsmith.errors import OutputError, TookTooLongError, UsageError
 from torchsmith.foreign import decode
+from torchsmith.programs import call
 from torchsmith.verify.binary import Library, version_key
 
 if TYPE_CHECKING:
@@ -124,25 +124,18 @@ class Verdict(msgspec.Struct, frozen=True):
 def audit(wheel: Path, tag: Tag, theirs: Collection[str]) -> None:
     """Refuse a wheel whose tag auditwheel does not find true; `theirs` come from elsewhere."""
     words = [sys.executable, "-P", "-m", __name__, str(wheel.absolute()), *sorted(theirs)]
+    # What it unpacks goes with the wheel's own folder, however it ends.
+    env = {**os.environ, "TMPDIR": str(wheel.parent.absolute())}
     try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_LIMIT,
-            # What it unpacks goes with the wheel's own folder, however it ends.
-            env={**os.environ, "TMPDIR": str(wheel.parent.absolute())},
-        )
-        found = decode(done.stdout, Verdict)
-    except subprocess.TimeoutExpired:
+        answer = call(words, env=env, timeout=_LIMIT)
+        found = decode(answer.out.encode(), Verdict)
+    except TookTooLongError:
         raise OutputError(
             f"auditwheel did not end in {_LIMIT} s with {wheel.name}", "Nothing was written."
         ) from None
     except msgspec.MsgspecError:
-        reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise OutputError(
-            f"auditwheel cannot read {wheel.name}: {reason or 'it gives no reason'}",
+            f"auditwheel cannot read {wheel.name}: {answer.last or 'it gives no reason'}",
             "Nothing was written.",
         ) from None
     if not found.holds:
