@@ -296,7 +296,19 @@ def test_a_wheel_whose_build_failed_is_no_download_that_failed() -> None:
     assert ids(diagnose(NOT_FETCHED_BUT_BUILT.splitlines())) == []
 
 
-@pytest.mark.parametrize("log", [CMAKE, RETRIED, PLATFORM, NCCL, STEP, QUEUE, LINKED])
+WARNED = """\
+CMake Warning at cmake/Dependencies.cmake:141 (message):
+MKL could not be found.  Defaulting to Eigen
+[W NNPACK.cpp:80] Could not initialize NNPACK! Reason: Unsupported hardware.
+/bin/sh: 1: lsmod: not found
+E0000 00:00:1736163964.084812 cuda_dnn.cc:8310] Unable to register cuDNN factory: Attempting to \
+register factory for plugin cuDNN when one has already been registered
+UserWarning: Grad strides do not match bucket view strides. This is not an error, but may impair \
+performance.
+"""
+
+
+@pytest.mark.parametrize("log", [CMAKE, RETRIED, PLATFORM, NCCL, STEP, QUEUE, LINKED, WARNED])
 def test_what_was_only_tried_or_came_right_is_no_failure(log: str) -> None:
     found = diagnose(log.splitlines())
     assert ids(found) == []

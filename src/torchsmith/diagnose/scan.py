@@ -46,9 +46,13 @@ _CONTROLS = re.compile(
     rb"|(?:\^\[|\\x1b|\\u001b|\\033|\\e|#033)\[[0-9;?]{0,20}[A-Za-z]"
     rb"|\[(?:[0-9]{1,3}(?:;[0-9]{1,3}){1,5}|[0-9]|[34][0-9])m(?=\S|$)"
 )
-# What is done only to see whether it works, what NCCL tells when asked to, and what TensorFlow says
-# when something imports it, is no failure.
+# What is done only to see whether it works, what NCCL tells when asked to, what TensorFlow says
+# when something imports it, and a warning that says it is no more than that, is no failure.
 _IDLE = re.compile(
+    r"This is not an error|[Uu]nable to register cu\w+ factory|Could not initialize NNPACK|"
+    r"^INFO \d\d-\d\d |CMake (?:Deprecation )?Warning|Turn this warning off|"
+    r"\bls(?:mod|pci): (?:command )?not found|"
+    r"(?:could not be|cannot be) found[.,]\s+(?:Defaulting to|now searching for) |"
     r"NCCL INFO|\b[IW] (?:external/|tensorflow/)"
     r"|(?:^|[\s|])-- (?:Could NOT|Performing|Looking for|Check|Detecting|Found|Using|Not )"
     r"|(?:^|/)(?:src|Check\w+|cmTC_\w+)\.c(?:xx|u)?:\d+:"
