@@ -285,7 +285,7 @@ def test_the_jetpack_is_one_whose_cuda_and_cudnn_torch_takes() -> None:
     [
         ("jetson-tx2", "1.10.0", "4.6", "10.2"),
         ("jetson-agx-orin", "2.6.0", "6.2", "12.6"),
-        ("jetson-agx-orin", "1.10.2", "5.1", "11.4"),
+        ("jetson-agx-orin", "1.13.1", "5.1", "11.4"),
         ("dgx-spark", "2.9.0", "", "13.0"),
     ],
 )

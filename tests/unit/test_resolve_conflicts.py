@@ -758,3 +758,27 @@ def test_debian_has_one_nccl_or_none(
 def test_what_a_distribution_lacks_a_base_image_may_have(wish: dict[str, Any]) -> None:
     told = " ".join(conflict.second.statement for conflict in refused(**wish).conflicts)
     assert "`image.base`" in told
+
+
+@pytest.mark.parametrize(
+    ("wish", "kind"),
+    [
+        # nvcc 12.8 compiles nothing for 12.1, nor does torch 2.7 know it.
+        ({"board": "dgx-spark", "torch": "2.7.1", "cuda": "12.8"}, "arch-cuda"),
+        ({"board": "dgx-spark", "torch": "2.7.1", "cuda": "12.9"}, "arch-torch"),
+        ({"board": "jetson-agx-thor", "torch": "2.6.0", "cuda": "13.0"}, "arch-torch"),
+        ({"board": "jetson-agx-orin", "torch": "1.9.1", "python": "3.8"}, "arch-torch"),
+        # NVIDIA built this one for Orin.
+        ({"board": "jetson-agx-orin", "torch": "1.13.1", "python": "3.8"}, ""),
+        ({"board": "dgx-spark", "torch": "2.9.0", "cuda": "13.0"}, ""),
+    ],
+)
+def test_a_boards_own_gpu_is_checked_as_a_named_one_is(wish: dict[str, Any], kind: str) -> None:
+    (outcome,) = outcomes({"python": "3.12"} | wish)
+    found = kinds(outcome) if isinstance(outcome, Refusal) else []
+    assert (kind in found) if kind else not found
+
+
+def test_a_cudnn_older_than_what_torch_compiles_with_is_refused() -> None:
+    wish = {"torch": "1.13.0", "python": "3.9", "gpus": ["RTX 3090"]}
+    assert "cudnn-torch" in kinds(refused(**wish, cuda={"version": "11.1", "cudnn": "8.0.5"}))

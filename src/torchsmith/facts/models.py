@@ -154,6 +154,8 @@ class TorchArchs(Fact, frozen=True, kw_only=True):
     known: list[Arch]
     # Taken as a number by torch's own CMake, and not by its cpp_extension.py: torch alone.
     torch_alone: list[Arch] = []
+    # NVIDIA built it for a board of these all the same.
+    boards: list[Arch] = []
 
 
 class PublishedArchs(Fact, frozen=True, kw_only=True):

@@ -156,11 +156,13 @@ def _published(
     made: ArchDecisions, facts: Facts, torch: str, cuda: str, platform: str, board: Board | None
 ) -> None:
     if board is not None:
-        made.add(board.arch, ptx=False)
+        arch = renamed_arch(cuda, board.arch)
+        made.add(arch, ptx=False)
+        made.names.setdefault(arch, f"GPU of the {board.title}")
         made.choices.append(
             Choice(
                 "GPU",
-                board.arch,
+                arch,
                 f"the GPU of the {board.title}",
                 addresses(facts.boards.sources, board),
             )

@@ -219,7 +219,7 @@ class _Attempt:
             torch=self.release.version,
             python=self.python,
             cuda=self.cuda,
-            archs=tuple(map(str, self.archs.archs)) if self.archs.explicit else (),
+            archs=tuple(map(str, self.archs.archs)) if self.archs.explicit or board else (),
             cudnn=(recipe.cuda.cudnn or "") if self.cudnn else "",
             compiler=(self.compiler.kind, self.compiler.version) if recipe.build.compiler else None,
             companions=asked_companions(self.facts, recipe, self.release.version),

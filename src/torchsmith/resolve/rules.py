@@ -205,9 +205,9 @@ def arch_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
             yield _arch_unknown(facts, arch)
             continue
         yield from _arch_cuda(facts, asked.cuda, arch)
-        # NVIDIA itself built torch for boards newer than the list of that torch.
-        if arch != own:
-            yield from _arch_torch(facts, asked.torch, arch, alone=not asked.companions)
+        yield from _arch_torch(
+            facts, asked.torch, arch, alone=not asked.companions, board=arch == own
+        )
 
 
 def _arch_unknown(facts: Facts, arch: str) -> Clash:
@@ -242,12 +242,14 @@ def _arch_cuda(facts: Facts, cuda: str, arch: str) -> tuple[Clash, ...]:
 
 
 @cache
-def _arch_torch(facts: Facts, torch: str, arch: str, *, alone: bool) -> tuple[Clash, ...]:
+def _arch_torch(
+    facts: Facts, torch: str, arch: str, *, alone: bool, board: bool
+) -> tuple[Clash, ...]:
     known = find_arch(facts, arch)
     entry = entry_for(facts.torch.archs, torch)
     if known is None or entry is None or arch in entry.known:
         return ()
-    if alone and arch in entry.torch_alone:
+    if (alone and arch in entry.torch_alone) or (board and arch in entry.boards):
         return ()
     conflict = Conflict(
         "arch-torch",
