@@ -110,6 +110,14 @@ def test_the_cuda_of_pypi_s_own_wheel_is_known(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", on_pypi("torch"))
+def test_what_pypi_s_own_wheel_is_pinned_to_is_known(version: str) -> None:
+    pinned = re.compile(r"(?:nvidia-)?(triton|cudnn|nccl)(?:-cu\d+)? ?\(?[=~]=([\d.]+)")
+    texts = on_pypi("torch")[version]["requires"]
+    theirs = {found[1]: found[2] for text in texts if (found := pinned.match(text))}
+    assert RELEASES[version].pypi_brings == theirs
+
+
+@pytest.mark.parametrize("version", on_pypi("torch"))
 def test_a_torch_release_has_the_commit_its_wheels_name(version: str) -> None:
     ours, wheels = RELEASES[version], on_pypi("torch")[version]["commit"]
     if ours.wheel_commit:

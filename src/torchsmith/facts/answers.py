@@ -187,6 +187,10 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
             where = "" if published.platform == "linux-x86_64" else f" ({published.platform})"
             archs_text = published.archs or "its arch list is not known"
             lines.append(AnswerLine(subject + where, archs_text, addresses(table, published)))
+    if found.pypi_brings:
+        names = {"cudnn": "cuDNN", "nccl": "NCCL", "triton": "triton"}
+        brought = ", ".join(f"{names[name]} {it}" for name, it in found.pypi_brings.items())
+        lines.append(AnswerLine("PyPI's wheel brings", f"CUDA {found.pypi_cuda}, {brought}", own))
     for project in facts.companions.project:
         matching = [
             item
@@ -232,6 +236,7 @@ def _torch_in_short(facts: Facts, found: TorchRelease) -> tuple[str, dict[str, A
         "cuda_built_by_others": _cudas_in(facts, span.works if span is not None else None),
         "wheels": wheels,
         "pypi_cuda": dict.fromkeys(found.pypi_cuda_on, found.pypi_cuda),
+        "pypi_brings": found.pypi_brings,
         "archs": list(archs.known) if archs is not None else [],
         "companions": {
             project.package: match.version

@@ -73,6 +73,8 @@ class TorchRelease(Fact, frozen=True, kw_only=True):
     # The CUDA of the wheel on PyPI itself, and where that wheel has it.
     pypi_cuda: Version | None = None
     pypi_cuda_on: list[Platform] = []
+    # What that wheel is pinned to: triton, cudnn, nccl.
+    pypi_brings: dict[str, Version] = {}
     # Its version on PyTorch's own index, where that is not this release with a label such as +cu92.
     on_index: str | None = None
     # The folder of that index, where it has one of its own.
