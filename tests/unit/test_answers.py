@@ -231,3 +231,9 @@ def test_part_of_a_name_is_answered_with_the_names_that_have_it(part: str) -> No
     hint = asks("board", part).hint
     for name in ("jetson-agx-orin", "jetson-orin-nx", "jetson-orin-nano"):
         assert name in hint
+
+
+def test_a_package_of_stacks_is_no_companion_and_the_answer_says_where_it_is() -> None:
+    with pytest.raises(UsageError) as caught:
+        answers.about_companion(FACTS, "xformers", None)
+    assert "torchsmith facts stack xformers" in caught.value.hint

@@ -198,6 +198,19 @@ def test_a_release_left_out_is_one_that_was_withdrawn() -> None:
         assert (name, version) not in COMPANIONS
 
 
+@pytest.mark.parametrize("name", ["xformers", "vllm"])
+def test_a_stack_s_release_goes_with_the_torch_its_wheel_asks_for(name: str) -> None:
+    """A release without an sdist cannot be compiled, so it need not be known."""
+    known = {item.version: item for item in FACTS.stack.release if item.name == name}
+    assert len(known) > 20
+    for version, entry in known.items():
+        asked = torch_asked_for(SNAPSHOT[name][version])
+        assert asked is not None
+        comparison, torch = asked
+        span = f"{torch}:" if comparison == ">=" else torch
+        assert (version, str(version_range(entry.torch))) == (version, str(version_range(span)))
+
+
 def test_companions_are_named_once_and_in_order() -> None:
     for name in PACKAGES:
         versions = [release(version) for other, version in COMPANIONS if other == name]

@@ -23,6 +23,40 @@ def only(text: str) -> str:
     return problem
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            'system = "ubuntu-25.04"',
+            "without it, the build is this machine's own",
+        ),
+        ('system = "alpine-3.20"', "apk add py3-torch"),
+        ('platform = "macos-x86_64"', "pip install torch==2.2.2"),
+        ('platform = "macos-arm64"', "MPS"),
+    ],
+)
+def test_what_nothing_is_built_for_is_said_with_what_there_is(line: str, said: str) -> None:
+    assert said in only(f'torch = "2.6.0"\n{line}\n')
+
+
+def test_the_distribution_to_build_in_instead_is_an_older_one() -> None:
+    assert "did you mean 'ubuntu-24.04'" in only('torch = "2.6.0"\nsystem = "ubuntu-25.10"\n')
+
+
+@pytest.mark.parametrize(
+    ("torch", "said"),
+    [
+        ("2.6.0.dev20241112+cu126", "release = '2.6.0', ref = the commit"),
+        ("2.7.0a0+git1234abc", "release = '2.7.0', ref = the commit"),
+        ("2.7.0rc1", "its tag: v2.7.0-rc1"),
+        ("2.6.0+cu124", "release = '2.6.0', and cuda apart"),
+        ("2.6.x", "expected a version number such as 2.6.0"),
+    ],
+)
+def test_the_version_of_a_wheel_is_answered_with_what_to_write(torch: str, said: str) -> None:
+    assert said in only(f'torch = "{torch}"\n')
+
+
 def test_every_problem_is_reported_at_once_in_the_order_of_the_file() -> None:
     found = problems(
         'torhc = "2.6.0"\n'

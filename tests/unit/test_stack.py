@@ -171,9 +171,29 @@ def test_two_that_take_no_torch_in_common_are_both_named() -> None:
             "flash-attn 2.8.3.post2 has no code for compute capability 7.0",
         ),
         (
-            {"torch": "2.6.0", "stack": {"xformers": "match"}},
+            {
+                "torch": "2.6.0",
+                "gpus": ["RTX 5090"],
+                "stack": {"flash-attn": "2.7.2.post1"},
+                **CUDA,
+            },
+            "stack-gpu",
+            "flash-attn 2.7.2.post1 has no code for compute capability 12.0",
+        ),
+        (
+            {"torch": "2.6.0", "board": "jetson-agx-orin", "stack": {"flash-attn": "match"}},
+            "stack-gpu",
+            "flash-attn 2.8.3.post2 has no code for compute capability 8.7",
+        ),
+        (
+            {"torch": "2.6.0", "stack": {"xformers": "0.0.28"}},
+            "companion-torch",
+            "xformers 0.0.28 does not go with torch 2.6.0",
+        ),
+        (
+            {"torch": "1.13.1", "stack": {"xformers": "match"}},
             "companion-missing",
-            "there is no xformers for torch 2.6.0",
+            "there is no xformers for torch 1.13.1",
         ),
         (
             {"torch": "2.6.0", "stack": {"torch-scatter": "9.9"}},

@@ -27,6 +27,7 @@ from torchsmith.facts.torch import (
     entry_for,
     find_release,
     releases,
+    stack_package,
     wheel_cudas,
 )
 
@@ -416,6 +417,9 @@ def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
         (item for item in facts.companions.project if name.lower() in (item.name, item.package)),
         None,
     )
+    if project is None and stack_package(facts, name.lower()) is not None:
+        hint = f"It is a package of stacks: `torchsmith facts stack {name.lower()}` tells of it."
+        raise UsageError(f"{name!r} is not a companion", hint)
     if project is None:
         raise _unknown("companion", name, [item.name for item in facts.companions.project])
     table = facts.companions.sources
@@ -492,7 +496,8 @@ def about_stack(facts: Facts, name: str | None) -> Answer:
             f"torch {version_range(item.torch)}; Python {version_range(item.python)}; "
             + ("" if package.needs_cuda else "no CUDA, or ")
             + f"CUDA {version_range(item.cuda)}"
-            + (f"; compute capability {item.oldest_arch} or newer" if item.oldest_arch else ""),
+            + (f"; compute capability {item.oldest_arch} or newer" if item.oldest_arch else "")
+            + (f"; compute capability {', '.join(item.archs)}" if item.archs else ""),
             addresses(table, item),
         )
         for item in reversed(mine)

@@ -332,8 +332,9 @@ class StackRelease(LibraryRelease, frozen=True, kw_only=True):
     tag: str = ""
     python: Range = ":"
     cuda: Range = ":"
-    # The oldest compute capability it has code for.
+    # The oldest compute capability it has code for, or all it has code for.
     oldest_arch: Arch | None = None
+    archs: list[Arch] = []
 
 
 class StackFile(_Model, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from torchsmith.errors import RecipeError, RecipeProblem
 from torchsmith.facts.files import Facts, shipped
 from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
+from torchsmith.facts.platforms import other_platform
 from torchsmith.foreign import LONG_KEY, MAX_KEY_PARTS
 from torchsmith.names import nearest
 from torchsmith.recipe.gpus import gpu_wish
@@ -132,18 +133,30 @@ def _unknown_names(recipe: Recipe, facts: Facts) -> Iterator[_Unknown]:
         if name not in known:
             message = "is not a package whose build is known; companions.extension builds any other"
             yield ("stack", name), message, nearest(name, known)
-    boards = {board.name: "" for board in facts.boards.board}
-    systems = {system.name: system.codename for system in facts.systems.system}
-    for key, noun, value, codenames in (
-        ("board", "board", recipe.board, boards),
-        ("system", "distribution", recipe.system, systems),
-    ):
-        if value is not None and value not in codenames:
-            message = f"{value!r} is not a {noun} we know: {', '.join(codenames)}"
-            called = (
-                name for name, codename in codenames.items() if codename and codename in value
-            )
-            yield (key,), message, next(called, "") or nearest(value, codenames)
+    boards = [board.name for board in facts.boards.board]
+    if (board := recipe.board) is not None and board not in boards:
+        message = f"{board!r} is not a board we know: {', '.join(boards)}"
+        yield ("board",), message, nearest(board, boards)
+    if recipe.system is not None:
+        yield from _unknown_system(facts, recipe.system)
+
+
+def _unknown_system(facts: Facts, name: str) -> Iterator[_Unknown]:
+    codenames = {system.name: system.codename for system in facts.systems.system}
+    if name in codenames:
+        return
+    if (other := other_platform(facts, name)) is not None:
+        message = f"{name!r} is not a distribution torchsmith builds in. {other.exists}"
+    else:
+        message = (
+            f"{name!r} is not a distribution we know: {', '.join(codenames)}; without it, the "
+            "build is this machine's own"
+        )
+    called = (known for known, codename in codenames.items() if codename in name)
+    # What is built in an older release runs in a newer one.
+    family = name.partition("-")[0] + "-"
+    older = [known for known in codenames if family < known < name and known.startswith(family)]
+    yield ("system",), message, next(called, "") or (older or [nearest(name, codenames)])[-1]
 
 
 def _unknown_gpus(facts: Facts, path: KeyPath, texts: Iterable[str]) -> Iterator[_Unknown]:

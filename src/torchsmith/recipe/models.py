@@ -37,6 +37,7 @@ from torchsmith.recipe.values import (
     Sha256,
     Size,
     SourcePath,
+    TorchRelease,
     Url,
     VersionText,
     WhenThere,
@@ -49,7 +50,7 @@ Profile = Literal["release", "minimal", "debug"]
 class Torch(Section):
     """Which PyTorch. `torch = "2.6.0"` is short for a table with only `release`."""
 
-    release: VersionText = Field(
+    release: TorchRelease = Field(
         description="A release such as 2.6.0; 2.6 means its newest patch release. With `ref`: "
         "the release whose facts apply to that ref."
     )

@@ -124,6 +124,27 @@ class OrText:
 
 VERSION = Form(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}", "a version number such as 2.6.0")
 VersionText = Annotated[str, VERSION]
+# What `torch.__version__` says of wheels: 2.7.0.dev20250101+cu126.
+_OF_WHEEL = re.compile(r"(\d+\.\d+(?:\.\d+)?)(?:(\.dev\d+|a0)|(rc\d+))?(?:\+(\w+))?[\w.]*")
+
+
+def _release(value: Any) -> Any:
+    """What to write for the version of a wheel."""
+    found = _OF_WHEEL.fullmatch(value) if isinstance(value, str) else None
+    if found is None or not any(found.groups()[1:]):
+        return value
+    release, nightly, candidate, label = found.groups()
+    if nightly:
+        raise ValueError(
+            f"a nightly's version does not name its commit: release = {release!r}, ref = the "
+            "commit that torch.version.git_version says there"
+        )
+    if candidate:
+        raise ValueError(f"a candidate is named by its tag: v{release}-{candidate}")
+    raise ValueError(f"+{label} is the label of a wheel: release = {release!r}, and cuda apart")
+
+
+TorchRelease = Annotated[str, BeforeValidator(_release), VERSION]
 CUDA_VERSION = Form(VERSION.pattern, "a CUDA release such as 12.6")
 CudaVersion = Annotated[str, CUDA_VERSION]
 PYTHON = Form(

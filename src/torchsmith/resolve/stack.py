@@ -107,13 +107,18 @@ def _package_clashes(
     for arch in (text.removesuffix("+PTX") for text in asked.archs if asked.cuda):
         oldest = entry.oldest_arch
         if oldest is not None and arch_number(arch)[:2] < arch_number(oldest)[:2]:
-            yield clash(
-                "archs",
-                "gpu",
-                f"{title} has no code for compute capability {arch}",
-                f"asked for: compute capability {arch}",
-                f"{title} is for {oldest} and newer",
-            )
+            covered = f"{oldest} and newer"
+        elif entry.archs and arch.rstrip("af") not in entry.archs:
+            covered = f"{', '.join(entry.archs)} alone"
+        else:
+            continue
+        yield clash(
+            "archs",
+            "gpu",
+            f"{title} has no code for compute capability {arch}",
+            f"asked for: compute capability {arch}",
+            f"{title} is for {covered}",
+        )
 
 
 @cache
