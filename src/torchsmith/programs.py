@@ -26,6 +26,8 @@ PATIENCE = 50.0
 _TICK = 0.1
 # Lines kept of a program that is followed: enough for the end of any build to be explained.
 _KEPT_LINES = 400
+# The same of one whose lines are progress without number.
+_KEPT_BYTES = 64 << 10
 _PR_SET_PDEATHSIG = 1
 
 
@@ -66,8 +68,67 @@ def call(
         raise _not_started(words[0], error) from None
     except subprocess.TimeoutExpired:
         raise TookTooLongError(f"{words[0]} did not end within {timeout:g} s") from None
-    out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
-    return Answer(done.returncode, out, err)
+    return _answer(done.returncode, done.stdout, done.stderr)
+
+
+def apart(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    package: str = "",
+    cwd: Path | None = None,
+    given: bytes = b"",
+    timeout: float | None = None,
+    on_line: OnLine | None = None,
+) -> Answer:
+    """Run a program without a terminal to ask on; if it is stopped, all it started ends with it.
+
+    `package` has it in Debian. `on_line` gets the lines of its error output as they come; what it
+    prints elsewhere is then of no use.
+    """
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if on_line else subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise _not_started(argv[0], error, package) from None
+    try:
+        if on_line is None:
+            out, err = process.communicate(given or None, timeout)
+        else:
+            out, err = b"", _followed(process, on_line)
+            process.wait()
+    except BaseException as reason:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if isinstance(reason, subprocess.TimeoutExpired):
+            raise TookTooLongError(f"{argv[0]} did not end within {timeout:g} s") from None
+        raise
+    return _answer(process.returncode, out, err)
+
+
+def _followed(process: subprocess.Popen[bytes], on_line: OnLine) -> bytes:
+    """Pass on lines as they come; a progress line ends in a carriage return."""
+    assert process.stderr is not None
+    kept, rest = b"", b""
+    with process.stderr as stream:
+        while piece := os.read(stream.fileno(), 65536):
+            kept = (kept + piece)[-_KEPT_BYTES:]
+            *lines, rest = (rest + piece).replace(b"\r", b"\n").split(b"\n")
+            for line in filter(None, lines):
+                on_line(line.decode("utf-8", "replace"))
+    return kept
+
+
+def _answer(code: int, out: bytes, err: bytes) -> Answer:
+    return Answer(code, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
 
 
 def detach(
@@ -120,7 +181,9 @@ def follow(
             raise
 
 
-def _not_started(program: str, error: OSError) -> HostError:
+def _not_started(program: str, error: OSError, package: str = "") -> HostError:
+    if package and isinstance(error, FileNotFoundError):
+        return HostError(f"{program} is needed and not installed", f"apt-get install {package}")
     return HostError(
         f"{program} cannot be started: {error.strerror}", "Is it installed, and executable?"
     )

@@ -22,13 +22,13 @@ from pathlib import Path
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.facts.files import shipped
 from torchsmith.host.probe import run
+from torchsmith.programs import apart
 from torchsmith.resolve.models import PatchChoice, SourceChoice
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.download import PATIENT, Retry, download, read_url
 from torchsmith.sources.extract import extract
 from torchsmith.sources.models import FetchedSource, Progress
 from torchsmith.sources.patches import apply_patches
-from torchsmith.sources.programs import call
 from torchsmith.sources.tree import tree_hash
 from torchsmith.temporary import temporary_folder
 
@@ -93,7 +93,7 @@ def verified(signed: bytes, keyring: Path, what: str) -> tuple[str, str]:
         argv = ["gpgv", "--status-fd", "1", "--keyring", str(keyring.resolve())]
         argv += ["--output", str(folder / "text"), str(folder / "signed")]
         env = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C", "GNUPGHOME": name, "HOME": name}
-        answer = call(argv, env=env, package="gpgv")
+        answer = apart(argv, env=env, package="gpgv")
         status = [
             line.split()[1:] for line in answer.out.splitlines() if line.startswith("[GNUPG:] ")
         ]

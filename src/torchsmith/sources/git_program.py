@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
-from torchsmith.programs import Answer
+from torchsmith.programs import Answer, apart
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.models import Progress
-from torchsmith.sources.programs import call
 
 # What a person may have set to reach their servers; every other GIT_ variable could point git
 # at another repository, configuration or program.
@@ -102,11 +101,11 @@ def git(
         if step and progress:
             progress(f"{label}: {step[0]}", step[1], None)
 
-    return call(
+    return apart(
         [*argv, *arguments],
         env=environment(os.environ),
         package="git",
-        listener=report if progress else None,
+        on_line=report if progress else None,
     )
 
 

@@ -7,8 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import Distribution, distributions
@@ -19,13 +17,14 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from torchsmith.errors import HostError, UsageError
+from torchsmith.errors import HostError, TookTooLongError, UsageError
 from torchsmith.facts.ranges import release
 from torchsmith.host.models import Python
 from torchsmith.host.probe import Programs, ask
 from torchsmith.host.system import read_platform, read_pythons
 from torchsmith.inputs import check_file
 from torchsmith.plan.torch import fresh_venv, site_packages
+from torchsmith.programs import apart
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.verify.wheelfile import Wheel
 
@@ -213,7 +212,10 @@ def fresh_environment(
 def _install(
     wheels: Sequence[Wheel], creator: Path, short: str, folder: Path, options: Options
 ) -> tuple[Environment, str]:
+    # What they leave there goes with the environment.
     temporary = folder.with_name("tmp")
+    temporary.mkdir(exist_ok=True)
+    env = {**os.environ, "TMPDIR": str(temporary)}
     commands = fresh_venv(str(creator), str(folder), short)
     if options.layered:
         # Without pip: the one below serves.
@@ -222,10 +224,11 @@ def _install(
         # The old Python's pip has to do: a newer one would come from an index.
         commands = [command for command in commands if " pip install " not in command]
     for command in commands:
-        done = _quietly(["sh", "-c", command], temporary)
-        if done.returncode:
+        done = apart(["sh", "-c", command], env=env, timeout=_INSTALL_LIMIT)
+        if done.code:
+            reason = (done.complaint or ["no reason given"])[-1]
             raise HostError(
-                f"{creator} cannot make an environment: {_last(done)}",
+                f"{creator} cannot make an environment: {reason}",
                 f"Debian and Ubuntu have its venv module in python{short}-venv.",
             )
     if options.layered:
@@ -242,9 +245,12 @@ def _install(
         names += options.numpy or (_numpy(wheels, options.beside),)
     else:
         install.append("--no-deps")
-    done = _quietly([*install, *names], temporary)
-    environment = read_environment(folder)
-    return environment, "" if done.returncode == 0 else done.stderr.strip() or "pip failed"
+    try:
+        done = apart([*install, *names], env=env, timeout=_INSTALL_LIMIT)
+        failure = "" if done.code == 0 else done.err.strip() or "pip failed"
+    except TookTooLongError as error:
+        failure = str(error)
+    return read_environment(folder), failure
 
 
 def _numpy(wheels: Sequence[Wheel], beside: Sequence[Path]) -> str:
@@ -260,35 +266,3 @@ def _numpy(wheels: Sequence[Wheel], beside: Sequence[Path]) -> str:
 def _named(wheel: Path) -> tuple[str, Version]:
     name, version, _, _ = parse_wheel_filename(wheel.name)
     return name, version
-
-
-def _quietly(argv: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, or end it with everything it started.
-
-    What it leaves in its temporary folder goes with the environment.
-    """
-    temporary.mkdir(exist_ok=True)
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env={**os.environ, "TMPDIR": str(temporary)},
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=_INSTALL_LIMIT)
-    except BaseException as reason:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        if not isinstance(reason, subprocess.TimeoutExpired):
-            raise
-        return subprocess.CompletedProcess(argv, 124, "", f"not done after {_INSTALL_LIMIT} s")
-    return subprocess.CompletedProcess(argv, process.returncode, out, err)
-
-
-def _last(done: subprocess.CompletedProcess[str]) -> str:
-    return (done.stderr.strip() or done.stdout.strip() or "no reason given").rpartition("\n")[2]
