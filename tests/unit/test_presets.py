@@ -249,7 +249,7 @@ def test_gemfield_sets_the_rpaths_the_document_lists() -> None:
     assert "--set-rpath '$ORIGIN:$ORIGIN/../../../..' " in script
     assert "--force-rpath" in script
     # What MAGMA is built with comes from conda, too.
-    assert '- "cmake"' in files["magma-cuda110/recipe.yaml"].decode()
+    assert "- cmake\n" in files["magma-cuda110/recipe.yaml"].decode()
 
 
 def test_gemfield_is_linked_to_mkl_and_holds_caffe2() -> None:
@@ -264,7 +264,7 @@ def test_gemfield_is_linked_to_mkl_and_holds_caffe2() -> None:
     assert any("mkl-static==2022.2.1" in command for command in environment.commands)
     # conda-forge has mkl-static 2022.2.1, then 2024.2.0 and newer, and none before:
     # https://anaconda.org/conda-forge/mkl-static/files
-    assert b'- "mkl-static ==2022.2.1"' in render_conda(plan)["pytorch/recipe.yaml"]
+    assert b"- mkl-static ==2022.2.1\n" in render_conda(plan)["pytorch/recipe.yaml"]
     packed = next(step for step in plan.steps if step.id == "package-conda-gemfield-conda")
     assert not [name for name in arguments(packed, CondaSpec).depends if "blas" in name]
 
@@ -281,7 +281,7 @@ def test_a_conda_package_requires_the_blas_that_its_container_linked(tmp_path: P
     packed = next(step for step in plan.steps if step.id.startswith("package-conda-"))
     assert "libopenblas" in arguments(packed, CondaSpec).depends
     files = dockerfile_context(plan, read.recipe, __version__)
-    assert b'- "libopenblas"' in files["conda/out/pytorch/recipe.yaml"]
+    assert b"- libopenblas\n" in files["conda/out/pytorch/recipe.yaml"]
 
 
 def test_gemfield_dockerfile_makes_the_conda_packages_of_the_same_build() -> None:

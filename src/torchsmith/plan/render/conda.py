@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 
+from torchsmith import yaml_text
 from torchsmith.plan.conda import (
     blas_packages,
     conda_requirements,
@@ -32,33 +32,6 @@ from torchsmith.resolve.models import MagmaChoice, Resolution
 
 Yaml = str | int | bool | Sequence["Yaml"] | dict[str, "Yaml"]
 
-
-def _yaml(value: Yaml, indent: int = 0) -> list[str]:
-    """Block YAML; every text is quoted, so nothing is read as a number or a date."""
-    pad = "  " * indent
-    lines: list[str] = []
-    if isinstance(value, dict):
-        for name, item in value.items():
-            if isinstance(item, dict | list | tuple) and item:
-                lines += [f"{pad}{name}:", *_yaml(item, indent + 1)]
-            else:
-                lines.append(f"{pad}{name}: {_scalar(item)}")
-    elif isinstance(value, list | tuple):
-        for item in value:
-            if isinstance(item, dict) and item:
-                first, *rest = _yaml(item, indent + 1)
-                lines += [f"{pad}- {first.lstrip()}", *rest]
-            else:
-                lines.append(f"{pad}- {_scalar(item)}")
-    return lines
-
-
-def _scalar(value: Yaml) -> str:
-    if isinstance(value, dict | list | tuple):
-        return "[]" if not isinstance(value, dict) else "{}"
-    return json.dumps(value, ensure_ascii=False)
-
-
 _BUILD_TOOLS = ("cmake", "ninja")
 _BASH = "#!/usr/bin/env bash\nset -euo pipefail\n\n"
 
@@ -71,10 +44,6 @@ def _build(number: int, string: str) -> dict[str, Yaml]:
         # build.sh sets the RPATHs by which the libraries beside torch are found.
         "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
     }
-
-
-def _recipe(table: Yaml) -> str:
-    return "\n".join(_yaml(table)) + "\n"
 
 
 def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> str:
@@ -119,7 +88,7 @@ def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> 
             "summary": f"PyTorch {resolution.torch}, built by torchsmith",
         },
     }
-    return _recipe(table)
+    return yaml_text.write(table)
 
 
 _SET_RPATHS = f"""\
@@ -186,7 +155,7 @@ def magma_recipe(
             "summary": f"MAGMA {magma.version} for CUDA {cuda}",
         },
     }
-    return _recipe(table)
+    return yaml_text.write(table)
 
 
 def _magma_pkgconfig(magma: MagmaChoice) -> str:
@@ -247,7 +216,7 @@ def library_files(resolution: Resolution, name: str, wheel: str) -> dict[str, by
         f'"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation {pattern}\n'
     )
     return {
-        f"{folder}/recipe.yaml": _recipe(table).encode(),
+        f"{folder}/recipe.yaml": yaml_text.write(table).encode(),
         f"{folder}/build.sh": script.encode(),
     }
 

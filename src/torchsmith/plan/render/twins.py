@@ -19,7 +19,6 @@ from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Step
 from torchsmith.plan.packages import Libtorch, Together
 from torchsmith.plan.publish import Delivery, Shipment
-from torchsmith.plan.render.conda import conda_files, library_files, magma_files
 from torchsmith.plan.render.fetching import fetch_commands
 from torchsmith.plan.shell import OURS, fresh_copy, in_project, needs_program, sh, unless
 from torchsmith.plan.torch import env_folder, fresh_venv, layered_venv
@@ -250,6 +249,9 @@ def _brought_along(tree: str) -> str:
 def _conda(step: Step, spec: CondaSpec, resolution: Resolution) -> Twin:
     """Pack with rattler-build, which needs a recipe of its own."""
     recipe = f"conda/{resolution.variant}/{spec.name}"
+    # YAML takes long to import, and few plans have conda packages.
+    from torchsmith.plan.render.conda import conda_files, library_files, magma_files
+
     commands: list[str] = []
     if spec.tree:
         assert resolution.magma is not None
