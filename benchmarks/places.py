@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
 import re
 import shlex
@@ -135,7 +136,9 @@ def main() -> None:
                     boxed, name="there", steps=(base, step(place, few, (base.id,)))
                 ),
             }
-            with ProcessPoolExecutor(len(plans)) as both:
+            # Forked, one could inherit a lock of the other's that nobody opens again.
+            spawned = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(len(plans), mp_context=spawned) as both:
                 took = {
                     where: both.submit(
                         measured, one, store, project, store.root / "work" / one.name
