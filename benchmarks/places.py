@@ -31,6 +31,7 @@ from torchsmith.engine.build import build
 from torchsmith.engine.door import Wanted, plan_recipe
 from torchsmith.engine.events import Event, StepFinished
 from torchsmith.engine.store import Store, default_root
+from torchsmith.errors import StepFailed
 from torchsmith.host import read_host
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import HERE, Place, Plan, Step
@@ -45,7 +46,13 @@ _GENERATORS = ("generate-torch-sources", "ATEN_CPU_FILES_GEN_TARGET")
 def drawn(tree: Path, count: int, seed: int) -> list[str]:
     """Compile commands of files of a configured tree, each to an object nobody keeps."""
     listed = json.loads((tree / "build/compile_commands.json").read_text())
-    listed = [entry for entry in listed if entry["file"].endswith((".cpp", ".cc", ".c"))]
+    # What includes this machine's Python does not compile in a container, which has its own.
+    listed = [
+        entry
+        for entry in listed
+        if entry["file"].endswith((".cpp", ".cc", ".c"))
+        and not re.search(r"include/python3", entry["command"])
+    ]
     chosen = random.Random(seed).sample(listed, min(count, len(listed)))
     return [f"cd {shlex.quote(entry['directory'])}; {_to_nowhere(entry)}" for entry in chosen]
 
@@ -98,7 +105,11 @@ def measured(plan: Plan, store: Store, project: Path, work: Path) -> float:
         if isinstance(event, StepFinished):
             took[event.step] = event.cpu_seconds
 
-    build(with_keys(plan, {}), store, project=project, work=work, on_event=note)
+    try:
+        build(with_keys(plan, {}), store, project=project, work=work, on_event=note)
+    except StepFailed as failed:
+        # The error itself does not travel between processes.
+        raise RuntimeError(f"{failed.title}: {failed.reason}; {failed.log}") from None
     return took[plan.steps[-1].id]
 
 
