@@ -253,12 +253,12 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     ),
     "cuDNN 8.0.5 with CUDA 12": (
         {"torch": "2.0.1", "cuda": {"version": "12.1", "cudnn": "8.0.5"}, **J22},
-        ["cudnn-cuda"],
+        ["cudnn-torch", "cudnn-cuda"],
         "CUDA 12.1, cuDNN 8.9",
     ),
     "cuDNN 8.0, whichever, with CUDA 12": (
         {"torch": "2.0.1", "cuda": {"version": "12.1", "cudnn": "8.0"}, **J22},
-        ["cudnn-cuda"],
+        ["cudnn-torch", "cudnn-cuda"],
         "CUDA 12.1, cuDNN 8.9",
     ),
     "cuDNN that never was": (
@@ -782,3 +782,24 @@ def test_a_boards_own_gpu_is_checked_as_a_named_one_is(wish: dict[str, Any], kin
 def test_a_cudnn_older_than_what_torch_compiles_with_is_refused() -> None:
     wish = {"torch": "1.13.0", "python": "3.9", "gpus": ["RTX 3090"]}
     assert "cudnn-torch" in kinds(refused(**wish, cuda={"version": "11.1", "cudnn": "8.0.5"}))
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpu", "said"),
+    [("595.71.05", "GTX 1050", True), ("580.95", "GTX 1050", False), ("595.71.05", "8.6", False)],
+)
+def test_a_driver_that_leaves_the_gpu_out_is_said(driver: str, gpu: str, said: bool) -> None:
+    made = resolved(host(driver=driver), torch="2.8.0", cuda="12.6", gpus=[gpu], **J22)
+    told = [item for item in made.cautions if "no longer runs Pascal" in item.message]
+    assert bool(told) is said
+
+
+@pytest.mark.parametrize(
+    ("torch", "python", "said"),
+    [("2.5.1", "3.13", True), ("2.6.0", "3.13", False), ("2.9.1", "3.14", True)],
+)
+def test_a_python_that_torch_compile_does_not_take_is_said(
+    torch: str, python: str, said: bool
+) -> None:
+    made = resolved(torch=torch, python=python, system="ubuntu-22.04")
+    assert any("torch.compile" in item.message for item in made.cautions) is said

@@ -122,6 +122,8 @@ def about_gpu(facts: Facts, name: str | None) -> Answer:
         lines.append(
             AnswerLine("CUDA", str(version_range(arch.cuda)), addresses(facts.cuda.sources, arch))
         )
+        if arch.last_driver:
+            lines.append(AnswerLine("driver", f"up to {arch.last_driver}.x, the last for it"))
     if knowing:
         lines.append(AnswerLine("torch", f"{knowing[0]} to {knowing[-1]} know it"))
     if gpu.note:
@@ -173,6 +175,7 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
         ("CMake", facts.torch.cmake),
         ("setuptools", facts.torch.setuptools),
         ("numpy", facts.torch.numpy),
+        ("torch.compile, Python", facts.torch.compile),
     ):
         if (span := entry_for(entries, torch)) is not None:
             text = str(version_range(span.value)) + (f" ({span.note})" if span.note else "")

@@ -40,7 +40,7 @@ _MAKERS = re.compile(
 # A share of a card, as a virtual machine sees it: "GRID A100D-80C", "NVIDIA A40-1-6Q". The letters
 # after the card's name are its form and memory.
 _SHARE = re.compile(
-    r"(?:grid |nvidia ){0,4}(?P<card>[a-z0-9 ]{0,60}?\d{1,9}(?:-ada)?)[a-z]{0,2}"
+    r"(?:grid |nvidia ){0,4}(?P<card>[a-z0-9 ]{0,60}?\d{1,9}(?:-ada| blackwell)?)(?: dc)?[a-z]{0,2}"
     r"(?:-\d)?-\d{1,3}[abcq](?:me)?"
 )
 _PORTABLE = re.compile(r"refresh|laptop|notebook|mobile|maxq|max|q|with|design")

@@ -146,6 +146,8 @@ class TorchCxx(Fact, frozen=True, kw_only=True):
 
     torch: Range
     standard: int
+    # Its headers refuse a compiler that is told an older one.
+    strict: bool = False
     gcc: Range
 
 
@@ -207,6 +209,8 @@ class TorchFile(_Model, frozen=True, kw_only=True):
     setuptools: list[TorchRange]
     numpy: list[TorchRange]
     cxx: list[TorchCxx]
+    # The Pythons that torch.compile runs on.
+    compile: list[TorchRange]
     archs: list[TorchArchs]
     published: list[PublishedArchs]
     wheel_libc: list[WheelLibc]
@@ -306,6 +310,8 @@ class StackPackage(Library, frozen=True, kw_only=True):
     cuda_edit: str = ""
     # Its setup chooses the GPUs itself, whatever the recipe says.
     own_archs: bool = False
+    # The C++ standard that its setup tells the compiler, whatever torch asks for.
+    standard: int | None = None
     # The variable that says how many files it may compile at once, where MAX_JOBS does not.
     jobs: str = ""
     # What pip installs before it is built, and what its wheel needs to be used.
@@ -421,6 +427,8 @@ class CudaArch(Fact, frozen=True, kw_only=True):
     # Maxwell, Pascal, …
     family: str
     cuda: Range
+    # The last branch of drivers that runs it, where there are newer ones.
+    last_driver: str = ""
 
 
 class HostCompiler(Fact, frozen=True, kw_only=True):
@@ -564,6 +572,14 @@ class Partner(_Model, frozen=True, kw_only=True):
     feature: str
 
 
+class Where(_Model, frozen=True, kw_only=True):
+    """Builds that can have a feature: every condition that is given."""
+
+    torch: Range = ":"
+    platform: Platform | None = None
+    cuda: Range = ":"
+
+
 class Feature(Fact, frozen=True, kw_only=True):
     """Something PyTorch can be built with or without."""
 
@@ -572,8 +588,10 @@ class Feature(Fact, frozen=True, kw_only=True):
     # Releases that know this feature.
     torch: Range
     modes: list[Mode]
-    # Other features, or 'cuda', 'linux-x86_64', 'linux-aarch64'.
+    # Other features, or 'cuda'.
     needs: list[str] = []
+    # Where it exists, if not everywhere: one of these holds.
+    only: list[Where] = []
     # Features some releases need too.
     also_needs: list[Partner] = []
     # Features that do not work without this one.

@@ -14,7 +14,9 @@ from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import (
     Caution,
     Choice,
+    Conflict,
     CudaChoice,
+    Evidence,
     SourceChoice,
     VendoredChoice,
 )
@@ -236,6 +238,46 @@ def build_requires(
         elif text != name or name not in needed:
             needed[name] = text
     return tuple(sorted({*needed.values(), *both}))
+
+
+def check_pip(facts: Facts, recipe: Recipe, torch: str, decided: Decided) -> None:
+    """Refuse what pip could not install beside what this torch takes."""
+    tables = {
+        "setuptools": facts.torch.setuptools,
+        "numpy": facts.torch.numpy,
+        "cmake": facts.torch.cmake,
+    }
+    for text in recipe.build.pip:
+        name = _name(text)
+        entry = entry_for(tables[name], torch) if name in tables else None
+        if entry is None or _together(text, requirement(name, version_range(entry.value))):
+            continue
+        decided.conflicts.append(
+            Conflict(
+                "build-pip",
+                f"torch {torch} does not build with {text}",
+                Evidence(f"asked for: {text} in build.pip"),
+                Evidence(
+                    f"torch {torch} takes {name} {version_range(entry.value)}",
+                    addresses(facts.torch.sources, entry),
+                ),
+                f"leave {name} out of build.pip",
+            )
+        )
+
+
+def _together(*texts: str) -> bool:
+    """Whether some version fits all of these requirements on one package."""
+    from packaging.requirements import Requirement  # Few recipes have any.
+    from packaging.version import Version
+
+    both = [Requirement(text).specifier for text in texts]
+    ends = [Version(one.version.removesuffix(".*")).release for item in both for one in item]
+    # At an end of a range, right after it, or right before it.
+    tried = [[*end, *more] for end in ends for more in ((), (0, 1))]
+    tried += [[*end[:at], end[at] - 1, 9999] for end in ends for at in range(len(end)) if end[at]]
+    versions = [".".join(map(str, numbers)) for numbers in tried] or ["1"]
+    return any(all(item.contains(one) for item in both) for one in versions)
 
 
 def _name(text: str) -> str:

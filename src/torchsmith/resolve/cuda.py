@@ -8,6 +8,7 @@ from torchsmith.facts.cuda import (
     compiles,
     debian_toolkit,
     driver_standing,
+    find_arch,
     find_toolkit,
     repositories,
     repository_packages,
@@ -247,6 +248,22 @@ def check_cuda_wishes(
                 (Change("cuda", offer),),
             )
         )
+
+
+def consider_driver(facts: Facts, gpus: Sequence[str], host: Host, decided: Decided) -> None:
+    """A driver may be too new as well: each leaves some generation out."""
+    for name in named_archs(facts, gpus) if host.driver else ():
+        arch = find_arch(facts, name)
+        last = arch.last_driver if arch else ""
+        if arch and last and release(host.driver or "") >= (int(last) + 1,):
+            decided.cautions.append(
+                Caution(
+                    f"this machine's driver {host.driver} no longer runs {arch.family} GPUs "
+                    f"(compute capability {name})",
+                    f"a driver of branch {last}, the last that does",
+                    source=addresses(facts.cuda.sources, arch),
+                )
+            )
 
 
 def consider_cuda(

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import Board, DebianBuild, Feature, Mode, Switch
+from torchsmith.facts.models import Board, DebianBuild, Feature, Mode, Switch, Where
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
-
-PLATFORMS = ("linux-x86_64", "linux-aarch64")
 
 
 def bundled_features(facts: Facts, recipe: Recipe, torch: str, platform: str) -> tuple[str, ...]:
@@ -193,17 +191,19 @@ def _obstacle(
             (Change("source.kind", "git"),),
         )
         return conflict, reason
-    where = [need for need in feature.needs if need in PLATFORMS]
-    if where and place.platform not in where:
+    here = [item for item in feature.only if item.platform in (None, place.platform)]
+    if feature.only and not any(_holds(item, place) for item in here):
+        what = f"with CUDA {place.cuda}" if here and place.cuda else f"on {place.platform}"
+        needed = "needs " + " or ".join(map(_in_words, here or feature.only))
         conflict = Conflict(
             "feature-platform",
-            f"{name} does not exist on {place.platform}",
+            f"{name} does not exist {what}" + (f" in torch {place.torch}" if here else ""),
             wish,
-            Evidence(f"{name} needs {' or '.join(where)}", source),
+            Evidence(f"{name} {needed}", source),
             f"features.{name} = 'off'",
             off,
         )
-        return conflict, f"needs {' or '.join(where)}"
+        return conflict, needed
     for need in _needs(feature, place.torch):
         if _is_off(need, place, made):
             cure = "give a cuda version" if need == "cuda" else f"features.{need} = 'on'"
@@ -237,9 +237,21 @@ def _debian(facts: Facts, place: _Place) -> DebianBuild:
     return found
 
 
+def _holds(where: Where, place: _Place) -> bool:
+    return place.torch in version_range(where.torch) and (
+        not place.cuda or place.cuda in version_range(where.cuda)
+    )
+
+
+def _in_words(where: Where) -> str:
+    spans = (("torch", where.torch), ("CUDA", where.cuda))
+    limits = [f"{name} {version_range(span)}" for name, span in spans if span != ":"]
+    return " and ".join([*filter(None, [where.platform]), *limits])
+
+
 def _needs(feature: Feature, torch: str) -> list[str]:
     also = [item.feature for item in feature.also_needs if torch in version_range(item.torch)]
-    return [need for need in (*feature.needs, *also) if need not in PLATFORMS]
+    return [*feature.needs, *also]
 
 
 def _is_off(name: str, place: _Place, made: FeatureDecisions) -> bool:

@@ -8,7 +8,7 @@ from torchsmith.facts.conditions import Place, troubles
 from torchsmith.facts.cuda import find_toolkit
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Mode, TorchRelease
-from torchsmith.facts.ranges import release
+from torchsmith.facts.ranges import python_release, release, version_range
 from torchsmith.facts.torch import (
     entry_for,
     find_release,
@@ -25,6 +25,7 @@ from torchsmith.resolve.build import (
     board_notes,
     build_env,
     build_requires,
+    check_pip,
     cpu_flags,
     debian_build,
     has_cmake_wheels,
@@ -46,6 +47,7 @@ from torchsmith.resolve.cuda import (
     check_cuda_wishes,
     compiled,
     consider_cuda,
+    consider_driver,
     cuda_choice,
     decide_cuda,
     decide_cudnn,
@@ -260,6 +262,8 @@ class _Attempt:
         self._consider_release()
         self._consider_place(torch)
         consider_cuda(self.facts, torch, self.cuda, self.target, self.host, self.decided)
+        if self.cuda and not self.target.board:
+            consider_driver(self.facts, self.recipe.gpus, self.host, self.decided)
         if self.recipe.torch.use == "wheel" and not self.cuda and compiled(self.recipe):
             self._check_published_without_cuda(torch)
 
@@ -276,6 +280,16 @@ class _Attempt:
                     else "python = '3.14'",
                     "unknown",
                     addresses(sources, known),
+                )
+            )
+        elif (dynamo := entry_for(self.facts.torch.compile, known.version)) and python_release(
+            self.python
+        ) not in version_range(dynamo.value):
+            self.decided.cautions.append(
+                Caution(
+                    f"torch.compile of torch {known.version} does not run on Python {self.python}, "
+                    f"only on {version_range(dynamo.value)}; the rest of it does",
+                    source=addresses(self.facts.torch.sources, dynamo),
                 )
             )
         if known.version not in self.facts.torch.looked_at:
@@ -386,6 +400,7 @@ class _Attempt:
         stack = decide_stack(facts, recipe, self.asked.companions, torch, chosen, decided)
         magma = decide_magma(facts, recipe, chosen, self.source, decided)
         check_base(facts, recipe, decided)
+        check_pip(facts, recipe, torch, decided)
         if decided.conflicts:
             return refuse(
                 self.variant, facts, self.asked, decided.conflicts, self.works_when_changed

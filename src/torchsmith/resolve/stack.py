@@ -15,6 +15,7 @@ from torchsmith.facts.torch import (
     companion_project,
     companion_releases,
     companion_sources,
+    entry_for,
     releases,
     stack_package,
     wheel_cudas,
@@ -103,6 +104,19 @@ def _package_clashes(
             f"{title} does not build with CUDA {asked.cuda}",
             f"asked for: CUDA {asked.cuda}",
             f"{title} builds with CUDA {version_range(entry.cuda)}",
+        )
+    cxx = entry_for(facts.torch.cxx, asked.torch)
+    if cxx is not None and cxx.strict and (package.standard or cxx.standard) < cxx.standard:
+        headers = addresses(facts.torch.sources, cxx)
+        yield Clash(
+            Conflict(
+                "stack-standard",
+                f"{title} does not compile with torch {asked.torch}",
+                Evidence(f"{package.name}'s setup asks for C++{package.standard}", source),
+                Evidence(f"torch {asked.torch}'s headers take C++{cxx.standard} alone", headers),
+            ),
+            ("torch", "companions"),
+            package.name,
         )
     for arch in (text.removesuffix("+PTX") for text in asked.archs if asked.cuda):
         oldest = entry.oldest_arch
