@@ -36,7 +36,8 @@ def answer(question: dict[str, Any]) -> Resolution | Refusal:
     compiler = wish.pop("compiler", "")
     if compiler:
         wish["build"] = {"compiler": compiler}
-    cuda = "" if wish["cuda"] == "none" else wish["cuda"]
+    cuda = wish["cuda"]["version"] if isinstance(wish["cuda"], dict) else wish["cuda"]
+    cuda = "" if cuda == "none" else cuda
     if cuda:
         wish.setdefault("gpus", ["published"])
     place = Place(wish["platform"], bundled=("xnnpack", "gloo", "fbgemm", "mkldnn"))
