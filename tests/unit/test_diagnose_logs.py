@@ -307,8 +307,27 @@ UserWarning: Grad strides do not match bucket view strides. This is not an error
 performance.
 """
 
+CONTINUED = """\
+CMake Warning at share/cmake/Caffe2/public/cuda.cmake:184 (message):
+  Failed to compute shorthash for libnvrtc.so
+Call Stack (most recent call first):
+  CMakeLists.txt:28 (find_package)
+[W socket.cpp:401] [c10d] The server socket cannot be initialized on [::]:7010 (errno: 97 - \
+Address family not supported by protocol).
+  rdzv_configs     : {'rank': 1, 'timeout': 900}
+#       size         count    type   redop     time   algbw   busbw  error
+[rank2]:W1115 torch/_inductor/select_algorithm.py:1469] [16/384] out of resource: shared memory, \
+Required: 122880, Hardware limit: 101376. Reducing block sizes or num_stages may help.
+"""
+WITHOUT_HISTORY = """\
+INFO cmd "python setup.py build " exited with exit code 0 and output:
+fatal: Not a git repository (or any parent up to mount point /dev/shm)
+-- USE_CUDNN is set to 0. Compiling without cuDNN support
+"""
+QUIET = [CMAKE, RETRIED, PLATFORM, NCCL, STEP, QUEUE, LINKED, WARNED, CONTINUED, WITHOUT_HISTORY]
 
-@pytest.mark.parametrize("log", [CMAKE, RETRIED, PLATFORM, NCCL, STEP, QUEUE, LINKED, WARNED])
+
+@pytest.mark.parametrize("log", QUIET)
 def test_what_was_only_tried_or_came_right_is_no_failure(log: str) -> None:
     found = diagnose(log.splitlines())
     assert ids(found) == []
@@ -321,6 +340,18 @@ def test_a_log_that_ends_well_says_which_line_says_so() -> None:
     assert found.well is not None
     assert found.well.number == 8
     assert found.as_json()["ended"] == "well"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/usr/local/cuda/lib64/libx.so.7/y: Not a directory",
+        "(.text+0x7): relocation truncated to fit: R_NEW_KIND against symbol `x'",
+        "CMake Warning at a.cmake:1 (message):\n  A word.\n\n  Failed to link",
+    ],
+)
+def test_a_failure_that_is_not_known_is_not_called_quiet(line: str) -> None:
+    assert diagnose(line.splitlines()).ended == "badly"
 
 
 def test_a_good_end_before_the_failure_is_none() -> None:

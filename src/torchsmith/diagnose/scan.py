@@ -46,13 +46,16 @@ _CONTROLS = re.compile(
     rb"|(?:\^\[|\\x1b|\\u001b|\\033|\\e|#033)\[[0-9;?]{0,20}[A-Za-z]"
     rb"|\[(?:[0-9]{1,3}(?:;[0-9]{1,3}){1,5}|[0-9]|[34][0-9])m(?=\S|$)"
 )
-# What is done only to see whether it works, what NCCL tells when asked to, what TensorFlow says
-# when something imports it, and a warning that says it is no more than that, is no failure.
+# What is done only to see whether it works (IPv6 before IPv4, one kernel of several that Inductor
+# measures), what NCCL and torchrun tell of their settings, the head of a table, what TensorFlow
+# says when something imports it, and a warning that says it is no more than that, is no failure.
 _IDLE = re.compile(
     r"This is not an error|[Uu]nable to register cu\w+ factory|Could not initialize NNPACK|"
     r"^INFO \d\d-\d\d |CMake (?:Deprecation )?Warning|Turn this warning off|"
     r"\bls(?:mod|pci): (?:command )?not found|"
     r"(?:could not be|cannot be) found[.,]\s+(?:Defaulting to|now searching for) |"
+    r"socket\.cpp:\d+\] \[c10d\] .*errno: 97\b|^\s*rdzv_configs\s*: \{|"
+    r"\balgbw\s+busbw\s|_inductor/select_algorithm\.py:\d+\] .*out of resource|"
     r"NCCL INFO|\b[IW] (?:external/|tensorflow/)"
     r"|(?:^|[\s|])-- (?:Could NOT|Performing|Looking for|Check|Detecting|Found|Using|Not )"
     r"|(?:^|/)(?:src|Check\w+|cmTC_\w+)\.c(?:xx|u)?:\d+:"
@@ -97,8 +100,11 @@ _TROUBLE = re.compile(
     r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*|out of memory|"
     r"mismatch|conflicts for|is (?:nan|inf)|unrecogni[sz]ed|not recogni[sz]ed|duplicate symbol|"
     r"\w+Failed|\w*Interrupt|StopIteration|unexpectedly|terminated|not able to|"
-    r"restarting kernel)\b"
+    r"restarting kernel|not a directory|truncated to fit)\b"
 )
+_CMAKE_WARNING = re.compile(r"CMake (?:Deprecation )?Warning")
+# A program that asks git for the version of a tree that has none goes on without.
+_NO_GIT_FOLDER = re.compile(r"^fatal: [Nn]ot a git repository \(or any")
 # Words of a language that is not read here: nobody can say that they tell of no failure.
 _UNREAD = re.compile("[\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{4}")
 _MAGIC = (
@@ -148,8 +154,19 @@ class Seen:
         return bool(self.suspects) or any(
             _UNREAD.search(line.text)
             or (_TROUBLE.search(line.text) and not _IDLE.search(line.text))
-            for line in self.tail
+            for line in _without_warnings(self.tail)
         )
+
+
+def _without_warnings(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines, without the indented ones that belong to a warning of CMake."""
+    warned = False
+    for line in lines:
+        warned = bool(_CMAKE_WARNING.search(line.text)) or (
+            warned and line.text.startswith("  ") and not line.text.isspace()
+        )
+        if not warned:
+            yield line
 
 
 def only_tried(text: str) -> bool:
@@ -341,7 +358,7 @@ def _ended_well(tail: Iterable[Line]) -> Line | None:
     for line in tail:
         if _WELL.search(line.text):
             well = line
-        elif well and _sounds_bad(line.text):
+        elif well and _sounds_bad(line.text) and not _NO_GIT_FOLDER.search(line.text):
             well = None
     return well
 
@@ -389,9 +406,11 @@ def _suspect(chunk: bytes, seen: Seen) -> None:
     """Keep the lines that sound like a failure, with what stands around each."""
     lines = chunk.split(b"\n")
     kept: set[int] = set()
+    warned = False
     for index, line in enumerate(lines):
+        warned = b"CMake Warning" in line or (warned and line[:2] == b"  " and not line.isspace())
         if len(line) < _AROUND and any(word in line for word in _SUSPICIOUS):
-            if _IDLE.search(_text(line)):
+            if warned or _IDLE.search(_text(line)):
                 continue
             kept.update(range(max(0, index - 2), min(len(lines), index + 4)))
             if len(kept) + len(seen.suspects) >= _SUSPECTS:
