@@ -282,9 +282,8 @@ def _cudnn_arch(facts: Facts, cudnn: str, arch: str) -> tuple[Clash, ...]:
     if not lines or any(_runs_cudnn(line, arch) for line in lines):
         return ()
     line = lines[-1]
-    limit = (
-        f"{line.oldest_arch} and newer" if line.oldest_arch else f"GPUs up to {line.newest_arch}"
-    )
+    oldest, newest = line.oldest_arch, line.newest_arch
+    limit = f"{oldest or 'all'} to {newest}" if newest else f"{oldest} and newer"
     conflict = Conflict(
         "cudnn-arch",
         f"cuDNN {cudnn} does not run on GPUs of compute capability {arch}",
