@@ -19,7 +19,7 @@ from torchsmith.facts.ranges import version_range
 from torchsmith.host.models import Host
 from torchsmith.redact import redacted
 
-_STANDINGS = ("cause", "symptom", "warning", "kind")
+_STANDINGS = ("cause", "symptom", "warning", "note", "kind")
 # A line that calls itself a warning is named after those that end a program.
 _MILD = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b(?!S)|^W: |\bwarning: |\[W\d* |^W\d{4} ")
 # But of what goes wrong with a GPU this one is the reason.
@@ -145,8 +145,11 @@ def explained(
 
     left = named(matched.keys() - past)
     ended: Literal["well", "quiet", "badly"] = "badly"
-    if all(known.failures[item.id].standing == "warning" for item in left):
-        ended = "well" if seen.well else "badly" if left or seen.troubled else "quiet"
+    standings = {item.standing for item in left if not item.after}
+    if standings <= {"warning", "note"}:
+        told = [text for item in left for text in known.failures[item.id].any_of]
+        loud = "warning" in standings or seen.troubled_besides(told)
+        ended = "well" if seen.well else "badly" if loud else "quiet"
     unknown = ended == "badly" and not left
     error = _first_error(seen) if unknown else ()
     if unknown and (kind := _kind(error, known)):
@@ -198,7 +201,7 @@ def _is_overcome(failure: Failure, hits: list[Hit], seen: Seen) -> bool:
     )
     if any(seen.last.get(text, 0) > last for text in failure.overcome_by):
         return True
-    return failure.standing != "warning" and seen.well is not None and seen.well.number > last
+    return failure.standing not in {"warning", "note"} and seen.well is not None and seen.well.number > last
 
 
 def wants_host(seen: Seen, knowledge: Knowledge | None = None) -> bool:

@@ -18,9 +18,10 @@ Condition = Literal[
     "little-shared-memory",
     "little-memory",
 ]
-# A symptom is named only after the causes; a warning after both. A kind is looked for only in the
-# lines that end a log that nothing else explains.
-Standing = Literal["cause", "symptom", "warning", "kind"]
+# A symptom is named only after the causes; a warning after both. A note is a warning that may be
+# ignored: a log that has nothing else tells of no failure. A kind is looked for only in the lines
+# that end a log that nothing else explains.
+Standing = Literal["cause", "symptom", "warning", "note", "kind"]
 
 
 class _Model(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

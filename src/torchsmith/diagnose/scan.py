@@ -102,6 +102,8 @@ _TROUBLE = re.compile(
     r"\w+Failed|\w*Interrupt|StopIteration|unexpectedly|terminated|not able to|"
     r"restarting kernel|not a directory|truncated to fit)\b"
 )
+# What stands in a traceback before the error itself.
+_LEADING = re.compile(r"^\s*Traceback \(most recent call last\):$|^\s+(?:File \"|raise )")
 _CMAKE_WARNING = re.compile(r"CMake (?:Deprecation )?Warning")
 # A program that asks git for the version of a tree that has none goes on without.
 _NO_GIT_FOLDER = re.compile(r"^fatal: [Nn]ot a git repository \(or any")
@@ -148,13 +150,21 @@ class Seen:
     well: Line | None = None
     original: dict[int, str] = field(default_factory=dict)
 
-    @property
-    def troubled(self) -> bool:
-        """Whether anything in the log sounds like a failure."""
-        return bool(self.suspects) or any(
+    def troubled_besides(self, told: Iterable[str]) -> bool:
+        """Whether anything in the log sounds like a failure, besides what these patterns match.
+
+        Where they match something, the lines of a traceback that lead to its error do not count.
+        """
+        known = [re.compile(text) for text in told]
+        if known:
+            known.append(_LEADING)
+        left = [line for line in self.suspects if not known or _sounds_bad(line.text)]
+        left = [line for line in left if not any(item.search(line.text) for item in known)]
+        return bool(left) or any(
             _UNREAD.search(line.text)
             or (_TROUBLE.search(line.text) and not _IDLE.search(line.text))
             for line in _without_warnings(self.tail)
+            if not any(item.search(line.text) for item in known)
         )
 
 
