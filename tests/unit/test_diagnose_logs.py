@@ -334,6 +334,55 @@ def test_what_was_only_tried_or_came_right_is_no_failure(log: str) -> None:
     assert found.ended in {"well", "quiet"}
 
 
+IMAGES = (
+    "torchvision/io/image.py:13: UserWarning: Failed to load image Python extension: '[WinError "
+    "127] The specified procedure could not be found'If you don't plan on using image functionality"
+)
+CONFLICT = (
+    "ERROR: pip's dependency resolver does not currently take into account all the packages that "
+    "are installed. This behaviour is the source of the following dependency conflicts.\n"
+)
+ELSEWHERE = CONFLICT + "grpcio-tools 1.64.0 requires protobuf<6.0dev, but you have protobuf 4.25.6"
+CHECKED = """\
+ERROR: Error checking for conflicts.
+Traceback (most recent call last):
+  File "/x/pkg_resources/__init__.py", line 2856, in __getattr__
+    raise AttributeError(attr)
+AttributeError: _DistInfoDistribution__dep_map
+"""
+NO_TRITON = """\
+A matching Triton is not available, some optimizations will not be enabled.
+Error caught was: No module named 'triton'
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "note"),
+    [
+        (IMAGES, "torchvision-without-image-files"),
+        (ELSEWHERE, "pip-conflict-elsewhere"),
+        (CHECKED, "pip-check-failed"),
+        (NO_TRITON, "xformers-without-triton"),
+    ],
+)
+def test_a_warning_that_may_be_ignored_is_told_and_is_no_failure(log: str, note: str) -> None:
+    found = diagnose(log.splitlines())
+    assert (ids(found), found.ended) == ([note], "quiet")
+    for line in ("nobody knows: cannot go on", "ValueError: nobody knows this"):
+        assert diagnose([*log.splitlines(), line]).ended == "badly"
+    found = diagnose([*log.splitlines(), KILLED])
+    assert (ids(found)[0], found.ended) == ("compiler-killed", "badly")
+
+
+def test_a_conflict_that_touches_torch_is_no_mere_note() -> None:
+    for line in (
+        "torchaudio 2.0.2 requires torch==2.0.1, but you have torch 2.0.0 which is incompatible.",
+        "lab 1.0 requires numpy<2, but you have numpy 2.1.0 which is incompatible.",
+    ):
+        found = diagnose((ELSEWHERE + "\n" + line).splitlines())
+        assert (ids(found), found.ended) == (["pip-left-conflicts"], "badly")
+
+
 def test_a_log_that_ends_well_says_which_line_says_so() -> None:
     found = diagnose(CMAKE.splitlines())
     assert found.ended == "well"
@@ -573,6 +622,41 @@ def test_the_cause_is_named_and_not_what_follows_from_it(log: str, cause: str) -
             "requirement-not-valid",
         ),
         ("ValueError: invalid strategy name: `strategy='dp'`.", "lightning-strategy-unknown"),
+        # What pip could choose from says whether it is the name or the Python.
+        (
+            "Could not find a version that satisfies the requirement lab-knn (from versions: none)",
+            "pip-knows-no-release",
+        ),
+        (
+            "Could not find a version that satisfies the requirement torch==2.0 (from versions: "
+            "none)",
+            "no-such-wheel",
+        ),
+        (
+            "Could not find a version that satisfies the requirement torchvision==0.1 (from "
+            "versions: 0.1.6, 0.1.7)",
+            "no-such-wheel",
+        ),
+        (
+            "Could not find a version that satisfies the requirement torch==1.5.0 (from versions: "
+            "0.1.2, 0.1.2.post1, 1.4.0)",
+            "no-such-wheel",
+        ),
+        # A library's own origin.
+        ("Library not loaded: /usr/local/lib/libx.dylib", "macos-library-missing"),
+        ("Library not loaded: /opt/homebrew/opt/libomp/lib/l.dylib", "homebrew-library-missing"),
+        ("undefined reference to `std::ios_base::Init::Init()'", "libstdcxx-not-the-compilers"),
+        ("undefined reference to `onnx::run(std::string const&)'", "another-onnx-linked"),
+        ("/usr/bin/ld: cannot find -lcuda", "cuda-library-not-linked"),
+        (r"'C:\\VC\\bin\\HostX64\\x64\\cl.exe' failed with exit status 2", "unknown"),
+        (r"'C:\\VC\\bin\\HostX86\\x86\\cl.exe' failed with exit status 2", "visual-cpp-of-32-bits"),
+        ("Missing variable is:\nCMAKE_CUDA_COMPILE_WHOLE_COMPILATION", "unknown"),
+        ("ImportError: [WinError 127] x", "windows-library-missing"),
+        (
+            "nvidia-container-cli: initialization error: nvml error: driver/library version "
+            "mismatch: unknown",
+            "driver-library-mismatch",
+        ),
     ],
 )
 def test_a_log_is_named_for_what_it_says_and_not_for_its_likes(log: str, name: str) -> None:

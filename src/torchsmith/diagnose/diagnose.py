@@ -201,7 +201,11 @@ def _is_overcome(failure: Failure, hits: list[Hit], seen: Seen) -> bool:
     )
     if any(seen.last.get(text, 0) > last for text in failure.overcome_by):
         return True
-    return failure.standing not in {"warning", "note"} and seen.well is not None and seen.well.number > last
+    return (
+        failure.standing not in {"warning", "note"}
+        and seen.well is not None
+        and seen.well.number > last
+    )
 
 
 def wants_host(seen: Seen, knowledge: Knowledge | None = None) -> bool:
