@@ -367,7 +367,7 @@ Error caught was: No module named 'triton'
 )
 def test_a_warning_that_may_be_ignored_is_told_and_is_no_failure(log: str, note: str) -> None:
     found = diagnose(log.splitlines())
-    assert (ids(found), found.ended) == ([note], "quiet")
+    assert ([named.id for named in found.named], found.ended) == ([note], "quiet")
     for line in ("nobody knows: cannot go on", "ValueError: nobody knows this"):
         assert diagnose([*log.splitlines(), line]).ended == "badly"
     found = diagnose([*log.splitlines(), KILLED])

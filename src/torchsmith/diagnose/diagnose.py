@@ -150,6 +150,9 @@ def explained(
         told = [text for item in left for text in known.failures[item.id].any_of]
         loud = "warning" in standings or seen.troubled_besides(told)
         ended = "well" if seen.well else "badly" if loud else "quiet"
+    if ended != "badly":
+        # Beside a warning nobody wants its other names.
+        left = tuple(item for item in left if not item.after)
     unknown = ended == "badly" and not left
     error = _first_error(seen) if unknown else ()
     if unknown and (kind := _kind(error, known)):
