@@ -125,7 +125,9 @@ class OrText:
 VERSION = Form(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,5}", "a version number such as 2.6.0")
 VersionText = Annotated[str, VERSION]
 # What `torch.__version__` says of wheels: 2.7.0.dev20250101+cu126.
-_OF_WHEEL = re.compile(r"(\d+\.\d+(?:\.\d+)?)(?:(\.dev\d+|a0)|(rc\d+))?(?:\+(\w+))?[\w.]*")
+_OF_WHEEL = re.compile(
+    r"(\d{1,6}\.\d{1,6}(?:\.\d{1,6})?)(?:(\.dev\d{1,9}|a0)|(rc\d{1,3}))?(?:\+([\w.]{1,64}))?"
+)
 
 
 def _release(value: Any) -> Any:
