@@ -39,8 +39,14 @@ def test_what_nothing_is_built_for_is_said_with_what_there_is(line: str, said: s
     assert said in only(f'torch = "2.6.0"\n{line}\n')
 
 
-def test_the_distribution_to_build_in_instead_is_an_older_one() -> None:
-    assert "did you mean 'ubuntu-24.04'" in only('torch = "2.6.0"\nsystem = "ubuntu-25.10"\n')
+@pytest.mark.parametrize(
+    ("system", "meant"),
+    [("ubuntu-25.10", "ubuntu-24.04"), ("debian-14", "debian-13"), ("debian-9", "debian-10")],
+)
+def test_the_distribution_to_build_in_instead_is_the_next_older_or_the_oldest(
+    system: str, meant: str
+) -> None:
+    assert f"did you mean '{meant}'" in only(f'torch = "2.6.0"\nsystem = "{system}"\n')
 
 
 @pytest.mark.parametrize(

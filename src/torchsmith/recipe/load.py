@@ -154,9 +154,16 @@ def _unknown_system(facts: Facts, name: str) -> Iterator[_Unknown]:
         )
     called = (known for known, codename in codenames.items() if codename in name)
     # What is built in an older release runs in a newer one.
-    family = name.partition("-")[0] + "-"
-    older = [known for known in codenames if family < known < name and known.startswith(family)]
-    yield ("system",), message, next(called, "") or (older or [nearest(name, codenames)])[-1]
+    family, _, asked = name.partition("-")
+    alike = [known for known in codenames if known.startswith(f"{family}-")]
+    older = [known for known in alike if () < _numbers(known) < _numbers(asked)]
+    fitting = older[-1:] or (alike[:1] if _numbers(asked) else [])
+    meant = next(called, "") or next(iter(fitting), nearest(name, codenames))
+    yield ("system",), message, meant
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", text))
 
 
 def _unknown_gpus(facts: Facts, path: KeyPath, texts: Iterable[str]) -> Iterator[_Unknown]:

@@ -272,12 +272,13 @@ def _together(*texts: str) -> bool:
     from packaging.version import Version
 
     both = [Requirement(text).specifier for text in texts]
-    ends = [Version(one.version.removesuffix(".*")).release for item in both for one in item]
+    named = [one.version.removesuffix(".*") for item in both for one in item]
+    ends = [Version(text).release for text in named]
     # At an end of a range, right after it, or right before it.
-    tried = [[*end, *more] for end in ends for more in ((), (0, 1))]
+    tried = [[*end, 0, 1] for end in ends]
     tried += [[*end[:at], end[at] - 1, 9999] for end in ends for at in range(len(end)) if end[at]]
-    versions = [".".join(map(str, numbers)) for numbers in tried] or ["1"]
-    return any(all(item.contains(one) for item in both) for one in versions)
+    versions = [*named, *(".".join(map(str, numbers)) for numbers in tried)] or ["1"]
+    return any(all(item.contains(one, prereleases=True) for item in both) for one in versions)
 
 
 def _name(text: str) -> str:

@@ -193,7 +193,8 @@ def _obstacle(
         return conflict, reason
     here = [item for item in feature.only if item.platform in (None, place.platform)]
     if feature.only and not any(_holds(item, place) for item in here):
-        what = f"with CUDA {place.cuda}" if here and place.cuda else f"on {place.platform}"
+        by_cuda = place.cuda and any(item.cuda != ":" for item in here)
+        what = f"with CUDA {place.cuda}" if by_cuda else f"on {place.platform}"
         needed = "needs " + " or ".join(map(_in_words, here or feature.only))
         conflict = Conflict(
             "feature-platform",
