@@ -1,6 +1,6 @@
 """CPU-seconds of compiling in batches, as a ratio to compiling file by file.
 
-    python -m benchmarks.batches BUILD_FOLDER [--files 150] [--seed 1] [--jobs 1]
+    python -m benchmarks.batches BUILD_FOLDER [--files 150] [--seed 1] [--jobs 1] [--cuda]
 
 BUILD_FOLDER is a configured CMake and Ninja build, PyTorch's say, as `torchsmith build` leaves it
 in its work folder. Batches and files outside any batch are drawn in the proportion in which the
@@ -9,6 +9,9 @@ with --jobs several at once, stock's and ours mixed, so that both have the same 
 begin with headers that are compiled beforehand: what that takes is counted in the proportion of
 the files drawn. As in a build, ours are compiled on huge pages, and gcc collects garbage late.
 Nothing in the folder is changed but what its code generators write.
+
+With --cuda only what nvcc compiles is drawn, and the kernels that the objects hold are compared:
+the entry points that they register with CUDA have to be the same both ways.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import argparse
 import json
 import os
 import random
+import re
 import resource
 import shlex
 import shutil
@@ -27,6 +31,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
 
 from torchsmith.host.limits import read_cores
 from torchsmith.toolchain.accel import acceleration
@@ -39,16 +45,25 @@ from torchsmith.toolchain.accel.precompiled import place_of, prepare_all
 from torchsmith.toolchain.accel.with_headers import LIST
 from torchsmith.toolchain.build_paths import LATE
 from torchsmith.toolchain.cache import ON_A_MISS
-from torchsmith.toolchain.huge_pages import huge_pages
+from torchsmith.toolchain.preload import huge_pages
+
+
+@dataclass(frozen=True)
+class Made:
+    """CPU-seconds of a compile, and the kernels that its objects register with CUDA."""
+
+    seconds: float
+    kernels: frozenset[str]
 
 
 @dataclass(frozen=True)
 class Took:
-    """CPU-seconds of the same files, stock's way and ours."""
+    """CPU-seconds of the same files, stock's way and ours; how many kernels both hold."""
 
     files: int
     stock: float
     ours: float
+    kernels: int
 
     def __str__(self) -> str:
         noun = "file: " if self.files == 1 else "files:"
@@ -67,17 +82,49 @@ def cpu_seconds(
     return used.ru_utime + used.ru_stime
 
 
-def together(batch: Batch, folder: Path, headers: Mapping[str, str]) -> float:
+# A name that other files do not see has the file in it, and its own length before it.
+_UNNAMED = re.compile(r"(\d+)_(?:GLOBAL__N__|INTERNAL_)")
+
+
+def kernels(folder: Path) -> frozenset[str]:
+    """The kernels that a folder's objects register with CUDA, by their mangled names."""
+    found: set[str] = set()
+    for path in folder.glob("*.o"):
+        with path.open("rb") as file:
+            for section in ELFFile(file).iter_sections():
+                if section.name.startswith(".rodata"):
+                    found.update(
+                        re.findall(r"(?<![!-~])_Z[\w$.]+", section.data().decode("latin-1"))
+                    )
+    return frozenset(map(_without_file, found))
+
+
+def _without_file(name: str) -> str:
+    while unnamed := _UNNAMED.search(name):
+        end = unnamed.end(1) + int(unnamed[1])
+        name = f"{name[: unnamed.start()]}(unnamed){name[end:]}"
+    return name
+
+
+def is_cuda(words: Sequence[str]) -> bool:
+    """Whether a command is nvcc's."""
+    return any(Path(word).name == "nvcc" for word in words)
+
+
+def together(batch: Batch, folder: Path, headers: Mapping[str, str]) -> Made:
     """Compile a batch as a build does."""
+    late = () if is_cuda(batch.command) else LATE
     with tempfile.TemporaryDirectory() as scratch:
         members = tuple(
             Member(member.name, member.path, f"{scratch}/{number}.o")
             for number, member in enumerate(batch.members)
         )
         place = Path(scratch) / "batch.json"
-        place.write_text(Batch((*batch.command, *LATE), members, once=batch.once).text())
+        place.write_text(Batch((*batch.command, *late), members, once=batch.once).text())
         program = "torchsmith.toolchain.accel.compile_batch"
-        return cpu_seconds([sys.executable, "-P", "-m", program, str(place)], folder, headers)
+        words = [sys.executable, "-P", "-m", program, str(place)]
+        seconds = cpu_seconds(words, folder, headers)
+        return Made(seconds, kernels(Path(scratch)) if is_cuda(batch.command) else frozenset())
 
 
 def apart(
@@ -85,11 +132,12 @@ def apart(
     changed: Mapping[str, str],
     folder: Path,
     headers: Mapping[str, str] | None = None,
-) -> float:
+) -> Made:
     """Compile a file by itself, its object elsewhere."""
     with tempfile.TemporaryDirectory() as scratch:
         values = {name: value.format(scratch=scratch) for name, value in changed.items()}
-        return cpu_seconds([values.get(word, word) for word in command], folder, headers)
+        seconds = cpu_seconds([values.get(word, word) for word in command], folder, headers)
+        return Made(seconds, kernels(Path(scratch)) if is_cuda(command) else frozenset())
 
 
 def ready_headers(commands: Iterable[str], folder: Path, place: Path, jobs: int) -> float:
@@ -117,14 +165,20 @@ def _used() -> float:
 class Comparison:
     """The compiles of a batch, or of a file outside any, both ways."""
 
-    def __init__(self, ours: Future[float], stock: Sequence[Future[float]]) -> None:
+    def __init__(self, ours: Future[Made], stock: Sequence[Future[Made]]) -> None:
         self.files = len(stock)
         self._ours = ours
         self._stock = stock
 
     def took(self) -> Took:
         """Wait for all of them."""
-        return Took(self.files, sum(each.result() for each in self._stock), self._ours.result())
+        ours, stock = self._ours.result(), [each.result() for each in self._stock]
+        theirs = frozenset(name for each in stock for name in each.kernels)
+        if ours.kernels != theirs:
+            sys.exit(f"error: the kernels differ: {sorted(ours.kernels ^ theirs)[:10]}")
+        return Took(
+            self.files, sum(each.seconds for each in stock), ours.seconds, len(ours.kernels)
+        )
 
 
 def compare_batch(
@@ -149,7 +203,8 @@ def compare_file(
     words = shlex.split(command)
     deps = words[words.index("-MF") + 1] if "-MF" in words else ""
     elsewhere = {output: "{scratch}/one.o", deps: "{scratch}/one.d"}
-    ours = pool.submit(apart, [*words, *LATE], elsewhere, folder, headers)
+    late = () if is_cuda(words) else LATE
+    ours = pool.submit(apart, [*words, *late], elsewhere, folder, headers)
     return Comparison(ours, [pool.submit(apart, words, elsewhere, folder)])
 
 
@@ -161,24 +216,28 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="compiles at once")
     parser.add_argument("--cores", type=int, default=read_cores(), help="to form batches for")
+    parser.add_argument("--cuda", action="store_true", help="what nvcc compiles, and nothing else")
     parser.add_argument("--release", default="2.6.0", help="whose profile of clashes to use")
     given = parser.parse_args()
     folder = given.folder.resolve()
     os.environ["CCACHE_DISABLE"] = "1"
     ninja = shutil.which("ninja") or sys.exit("error: ninja is not on PATH")
     lessons = shipped_lessons("torch", given.release)
-    made = accelerate(folder, ninja, lessons, cores=given.cores, lessons_file="", anew=True)
+    made = accelerate(
+        folder, ninja, lessons, cores=given.cores, lessons_file="", anew=True, cuda=given.cuda
+    )
     if made is None:
         sys.exit(f"error: {folder} has nothing to put into batches")
     asked = subprocess.check_output([ninja, "-f", made, "-t", "compdb"], cwd=folder, text=True)
     commands = {item["output"]: item["command"] for item in json.loads(asked)}
     statements = read_statements(made.read_text().splitlines())
-    edges = [item for item in statements if item.rule == "torchsmith_batch"]
-    lone = [
+    edges = [
         item
         for item in statements
-        if item.rule.startswith("CXX_COMPILER") and len(item.outputs) == 1
+        if item.rule == "torchsmith_batch" and given.cuda is (Path(item.inputs[0]).suffix == ".cu")
     ]
+    rule = "CUDA_COMPILER" if given.cuda else "CXX_COMPILER"
+    lone = [item for item in statements if item.rule.startswith(rule) and len(item.outputs) == 1]
     total = len(lone) + sum(len(item.inputs) for item in edges)
     share = min(1.0, given.files / total)
     draw = random.Random(given.seed)
@@ -187,7 +246,7 @@ def main() -> None:
     while edges and files < share * (total - len(lone)):
         chosen.append(edges.pop())
         files += len(chosen[-1].inputs)
-    drawn_lone = draw.sample(lone, max(1, round(share * len(lone))))
+    drawn_lone = draw.sample(lone, min(len(lone), max(1, round(share * len(lone)))))
     wanted = {name for item in (*chosen, *drawn_lone) for name in (*item.order_only, *item.inputs)}
     made_by_build = {plain(name) for name in wanted if not plain(name).startswith("/")}
     if made_by_build:
@@ -200,8 +259,10 @@ def main() -> None:
             **huge_pages(Path(place)),
             "CCACHE_PREFIX": str(ON_A_MISS),
         }
-        making = ready_headers(commands.values(), folder, Path(place), given.jobs)
-        print(f"headers compiled for all files: {making:7.1f} CPU-s", flush=True)
+        making = 0.0
+        if not given.cuda:
+            making = ready_headers(commands.values(), folder, Path(place), given.jobs)
+            print(f"headers compiled for all files: {making:7.1f} CPU-s", flush=True)
         begun = [compare_batch(edge, folder, pool, headers) for edge in chosen]
         for edge in drawn_lone:
             output = plain(edge.outputs[0])
@@ -214,6 +275,8 @@ def main() -> None:
     stock, ours = sum(item.stock for item in took), sum(item.ours for item in took)
     ours += making * files / total
     print(f"{files} of {total} files: ", end="")
+    if given.cuda:
+        print(f"the same {sum(item.kernels for item in took)} kernels, ", end="")
     print(f"stock {stock:.0f}, ours {ours:.0f} CPU-s")
     print(f"ours / stock = {ours / stock:.2f}")
 

@@ -88,7 +88,8 @@ class Bench:
     def _lessons(self) -> Path:
         for place in (self.folder / FOLDER).glob("*.json"):
             data = json.loads(place.read_text(encoding="utf-8"))
-            if lessons := data.get("lessons"):
+            # Beside the batches lies what they were formed by.
+            if "members" in data and (lessons := data["lessons"]):
                 return Path(lessons)
         raise BenchmarkError(f"{self.folder / FOLDER} holds no batch")
 

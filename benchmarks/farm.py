@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from torchsmith.engine.journals import journal_of
+from torchsmith.engine.journal import journal_of
 from torchsmith.engine.store import Store
 
 CHUNKS = 60

@@ -52,11 +52,20 @@ LATER = KINDS[2:]
 # Kinds that only torch itself has.
 WHOLE_KINDS = ("patch", "configure", "compile")
 COUNTS = ("lost", "half", "left", "tracebacks")
+# What may leave enough of what a build needs: one that ends well was not struck.
+LIMITS = (
+    "full disk",
+    "no inodes",
+    "read-only disk",
+    "out of memory",
+    "no network",
+    "server hangs up",
+)
 
 
 @dataclass
 class Strike:
-    """One fault, and what was found wrong after it."""
+    """One fault, and what was found wrong after it; unless `struck`, only others were."""
 
     name: str
     status: int | None = None
@@ -100,7 +109,7 @@ class Campaign:
     def _undisturbed(self, words: tuple[str, ...]) -> dict[str, str]:
         """The results of a build in peace, once; what comes after its environment is kept."""
         if words not in self.undisturbed:
-            name, fetch = ("whole", "torch-v2.6.0") if words else ("small", "extension-small")
+            name, fetch = ("whole", "torch-v2.5.1") if words else ("small", "extension-small")
             self.project.load("new")
             early = ("--step", f"environment-{name}", "--step", f"fetch-{fetch}")
             self._in_peace(*words[:1], *early)
@@ -245,12 +254,14 @@ class Campaign:
         mine: list[Strike] = []
         for name, act in strikes:
             done = act()
-            strike = Strike(name, done.status if done else None, struck=done is not None)
             if done is None:
-                # It came to its end before: the next strike needs something to do.
+                # It came to its end before: a second strike, and the next, need something to do.
                 project.load(state)
                 finished = set()
-                continue
+                if (done := act()) is None:
+                    project.load(state)
+                    continue
+            strike = Strike(name, done.status, struck=done.status != 0 or name not in LIMITS)
             self._judge(strike, [done], finished)
             mine.append(strike)
         last = project.ended(*self.build())
@@ -336,7 +347,8 @@ class Campaign:
         mine = []
         for number, item in enumerate(started):
             done = self.project.ended(*item)
-            strike = Strike(f"{AT_ONCE} publishers, {killed} killed", done.status)
+            name = f"{AT_ONCE} publishers, {killed} killed"
+            strike = Strike(name, done.status, struck=done.status == -signal.SIGKILL)
             if number in victims:
                 done = self.publish(paths[number])
             self._judge(strike, [done], set())
@@ -479,10 +491,11 @@ def groups(campaign: Campaign, number: int, *, whole: bool) -> dict[str, Callabl
         ),
     }
     if one.project.mounted:
-        disks: list[Aimed] = [("full disk", one.full) for _ in range(4)]
+        # First what needs a step that was not yet run.
+        disks: list[Aimed] = [("disk taken away", lambda: one.away("compile"))]
+        disks += [("full disk", one.full) for _ in range(4)]
         disks += [("no inodes", one.no_inodes) for _ in range(3)]
         disks.append(("read-only disk", one.read_only))
-        disks.append(("disk taken away", lambda: one.away("compile")))
         found["disk"] = lambda: one.chain("small", disks)
     if whole:
         early = [killed(kind, *item) for kind in KINDS[:2] for item in victims.items()]
@@ -503,17 +516,21 @@ def report(campaign: Campaign) -> tuple[list[str], int]:
     """The table, and how much is wrong in all."""
     rows = []
     names = sorted({strike.name.partition(" at a call")[0] for strike in campaign.strikes})
+    in_vain = sum(not strike.struck for strike in campaign.strikes)
     totals: Counter[str] = Counter()
     for name in names:
         mine = [item for item in campaign.strikes if item.name.partition(" at a call")[0] == name]
         counts = [sum(len(getattr(item, count)) for item in mine) for count in COUNTS]
         totals.update(dict(zip(COUNTS, counts, strict=True)))
-        rows.append(f"{name:<42} {len(mine):>6} " + " ".join(f"{count:>10}" for count in counts))
+        times = sum(item.struck for item in mine)
+        rows.append(f"{name:<42} {times:>6} " + " ".join(f"{count:>10}" for count in counts))
     head = f"{'fault':<42} {'times':>6} " + " ".join(f"{count:>10}" for count in COUNTS)
     in_all = [totals[count] for count in COUNTS]
     rows.append(
-        f"{'in all':<42} {len(campaign.strikes):>6} " + " ".join(f"{n:>10}" for n in in_all)
+        f"{'in all':<42} {len(campaign.strikes) - in_vain:>6} "
+        + " ".join(f"{n:>10}" for n in in_all)
     )
+    rows.append(f"{in_vain} more were judged that ran beside others or had room enough")
     return [head, *rows], sum(in_all)
 
 

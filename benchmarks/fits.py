@@ -1,12 +1,15 @@
 """Is what `torchsmith fits` says true? Wheels against torches that are really installed.
 
-    python -m benchmarks.fits WHEELS [--work FOLDER] [--beside FOLDER] [--only-load]
+    python -m benchmarks.fits WHEELS [--torch RELEASE ...] [--work FOLDER] [--beside FOLDER]
+                                     [--only-load]
 
-WHEELS is a folder of wheels for this machine and this Python: torch of several releases, and
-packages that were built against some torch. Every package is installed beside every torch with
-uv, each of its libraries is loaded as Python loads it, and the package is imported. Nothing is
-counted where a library is missing that is neither torch's nor the package's own. The folder
-given with --beside has what torch itself imports (typing_extensions, sympy, numpy and others).
+WHEELS is a folder of wheels for this machine and this Python: packages that were built against
+some torch, and torches that no index has. A torch that is named by its release is installed with
+all it requires, and removed before the next one comes: 8 GB for one with CUDA. Every package is
+installed beside every torch with uv, each of its libraries is loaded as Python loads it, and the
+package is imported. Nothing is counted where a library is missing that is neither torch's nor the
+package's own. The folder given with --beside has what packages import, and what a torch of WHEELS
+requires (numpy, typing_extensions and others).
 
 With --only-load nothing is imported: torch's own libraries are loaded, then the package's. That
 takes a tenth of the time, and is all that `fits` speaks of.
@@ -90,14 +93,25 @@ class Pair(Struct, frozen=True):
     imported: dict[str, str]
 
 
-def install(wheel: Path, folder: Path) -> None:
-    """Install a wheel, and nothing else, into a folder."""
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps"]
-    subprocess.run([*uv, "--python", sys.executable, "--target", folder, wheel], check=True)
+def install(wanted: Path | str, folder: Path, *options: str) -> None:
+    """Install a wheel or a release into a folder; what is fetched is not kept elsewhere."""
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-cache", *options]
+    subprocess.run([*uv, "--python", sys.executable, "--target", folder, wanted], check=True)
+
+
+def bring_torch(torch: Path | str, folder: Path, *, only_load: bool) -> str:
+    """Install a torch, by its file or its release; return its release."""
+    if isinstance(torch, str):
+        install(f"torch=={torch}", folder)
+        return torch
+    unpack(torch, folder) if only_load else install(torch, folder, "--no-deps")
+    return parse_wheel_filename(torch.name)[1].public
 
 
 def really_loads(subject: Subject, found: dict[str, str]) -> tuple[bool | None, str]:
     """Whether the loader took one of each group of libraries that stand for each other."""
+    if not subject.parts:
+        return None, "takes nothing from torch"
     detail = ""
     unknown = False
     for group in alternatives(subject.parts):
@@ -123,12 +137,16 @@ def unpack(wheel: Path, folder: Path) -> None:
 
 
 def trials(
-    torch: Path, subjects: Sequence[tuple[Subject, Path]], beside: str, *, only_load: bool
+    torch: Path | str,
+    subjects: Sequence[tuple[Subject, Path]],
+    beside: str,
+    work: Path,
+    *,
+    only_load: bool,
 ) -> Iterator[Pair]:
     """Try every package with one torch."""
-    release = str(parse_wheel_filename(torch.name)[1].public)
-    with tempfile.TemporaryDirectory(dir=torch.parent) as folder:
-        (unpack if only_load else install)(torch, Path(folder))
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        release = bring_torch(torch, Path(folder), only_load=only_load)
         asked = "".join(
             json.dumps([str(place), [part.path for part in item.parts], item.wheel.modules]) + "\n"
             for item, place in subjects
@@ -157,8 +175,11 @@ def trials(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; 0: nothing said was wrong, 1: something was."""
     parser = argparse.ArgumentParser(description="Hold `torchsmith fits` against reality.")
-    parser.add_argument("wheels", type=Path, help="a folder of torches and packages")
-    parser.add_argument("--beside", default="", help="a folder with what torch imports")
+    parser.add_argument("wheels", type=Path, help="a folder of packages, and of torches")
+    parser.add_argument(
+        "--torch", action="append", default=[], help="a release on the index; may be repeated"
+    )
+    parser.add_argument("--beside", default="", help="a folder with what is imported besides")
     parser.add_argument("--only-load", action="store_true", help="import nothing")
     parser.add_argument("--work", type=Path, help="where packages are installed")
     options = parser.parse_args(arguments)
@@ -170,11 +191,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subjects = []
         for file in files:
             if file not in torches:
-                (unpack if options.only_load else install)(file, work / file.name)
+                if options.only_load:
+                    unpack(file, work / file.name)
+                else:
+                    install(file, work / file.name, "--no-deps")
                 subjects.append((read_subject(file), work / file.name))
-        for torch in torches:
-            only_load = options.only_load
-            for pair in trials(torch, subjects, options.beside, only_load=only_load):
+        for torch in [*torches, *options.torch]:
+            beside, only_load = options.beside, options.only_load
+            for pair in trials(torch, subjects, beside, work, only_load=only_load):
                 pairs.append(pair)
                 print(json.dumps(pair_line(pair)), flush=True)
     finally:

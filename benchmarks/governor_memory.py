@@ -26,11 +26,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from torchsmith.host.limits import control_groups
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event
-from torchsmith.toolchain.memory_book import MemoryBook
+from torchsmith.toolchain.memory_book import GUESSES, MemoryBook
 from torchsmith.toolchain.processes import process_tree
 
 MIB = 1 << 20
@@ -177,8 +178,8 @@ def _remove(group: Path) -> None:
 def governed_build(source: Path, build: Path, book: Path, cores: int, budget: int | None) -> int:
     """Configure and build in this process's limits, and print every event as a JSON line."""
     events: list[Event] = []
-    guesses = {"c++": 250 * MIB}
     with (
+        mock.patch.dict(GUESSES, {"c++": 250 * MIB}),
         MemoryBook(book, "heavy") as learned,
         Governor(
             budget=budget,
@@ -186,7 +187,6 @@ def governed_build(source: Path, build: Path, book: Path, cores: int, budget: in
             book=learned,
             roots=[source, build],
             listener=events.append,
-            guesses=guesses,  # type: ignore[arg-type]
         ) as governor,
     ):
         environment = {**os.environ, **governor.environment()}

@@ -97,13 +97,23 @@ def install(folder: Path, work: Path, log: Path, *others: str) -> Path:
 def build_steps(
     torchsmith: Path, folder: Path, work: Path, name: str, log: Path, steps: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Build a recipe from its bundle, or these steps of it; the seconds of each are told."""
+    """Build a recipe from its bundle, or these steps of it; `steps` has the seconds of each."""
     words: list[str | Path] = [torchsmith, "build", work / "project" / f"{name}.toml", "--json"]
     words += ["--bundle", folder / f"{name}.bundle", "--store", work / "store"]
     words += ["--work", work / "build" / name]
     words += [word for step in steps for word in ("--step", step)]
+    built = follow_build(words, log)
+    if status := built.pop("status"):
+        raise FailedError(f"torchsmith build ended with {status}: see {log}")
+    return {"seconds": built["seconds"], "steps": built["steps"]}
+
+
+def follow_build(words: list[str | Path], log: Path) -> dict[str, Any]:
+    """Run `torchsmith build --json` and print its events: what each step took, and what failed."""
     start = time.monotonic()
     took: dict[str, float] = {}
+    cpu: dict[str, float] = {}
+    failed = ""
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {' '.join(map(str, words))}\n")
         file.flush()
@@ -117,17 +127,28 @@ def build_steps(
         assert process.stdout is not None
         for line in process.stdout:
             file.write(line)
-            event = json.loads(line) if line.startswith("{") else {}
-            if event.get("event") == "step-finished":
-                took[event["title"]] = round(event["seconds"], 1)
-                print(f"  ok {event['title']} ({event['seconds']:.1f} s)", flush=True)
+            # A refusal is a document of many lines, and no event.
+            event = json.loads(line) if line.startswith('{"') else {}
+            title = event.get("title", "")[:60]
+            if event.get("event") == "step-progress" and not event["done"] % 50:
+                left = event["seconds_left"] or 0
+                print(f"  {event['done']} of {event['total']} compiles, {left:.0f} s left")
+            elif event.get("event") == "step-finished":
+                took[title] = round(event["seconds"], 1)
+                cpu[title] = round(event["cpu_seconds"] or 0, 1)
+                print(f"  ok {title} ({event['seconds']:.1f} s)", flush=True)
             elif event.get("event") == "step-failed":
-                print(f"  x  {event['title']}: {event['reason']}", flush=True)
+                failed = f"{title}: {event['reason']}"
+                print(f"  x  {failed}", flush=True)
                 print("\n".join(f"     | {text}" for text in event["excerpt"]), flush=True)
         status = process.wait()
-    if status:
-        raise FailedError(f"torchsmith build ended with {status}: see {log}")
-    return {"seconds": round(time.monotonic() - start, 1), "steps": took}
+    return {
+        "seconds": round(time.monotonic() - start, 1),
+        "status": status,
+        "steps": took,
+        "cpu_seconds": cpu,
+        "failed": failed,
+    }
 
 
 def build(torchsmith: Path, folder: Path, work: Path, name: str, log: Path) -> dict[str, Any]:
@@ -154,21 +175,21 @@ def use(work: Path, name: str, wheel: Path, log: Path) -> dict[str, Any]:
     shutil.rmtree(place, ignore_errors=True)
     install: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--no-index"]
     spoken([*install, "--no-deps", "--target", place, wheel], log)
-    return checked(python, place, SUITES[name], log)
+    return checked(python, SUITES[name], log, env={"PYTHONPATH": str(place)})
 
 
-def checked(python: Path, place: Path, suite: str, log: Path) -> dict[str, Any]:
-    """Run the checks of a suite with what is installed in a folder."""
-    words: list[str | Path] = [python, HERE / "gpu_checks.py", suite]
+def checked(
+    python: Path, suite: str, log: Path, env: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Run the checks of a suite."""
     try:
-        said = spoken(words, log, env={"PYTHONPATH": str(place)})
+        answer = spoken([python, HERE / "gpu_checks.py", suite], log, env)
     except FailedError:
         # One that does not hold ends it with 1, and says which.
-        last = log.read_text("utf-8").rstrip().rpartition("\n")[2]
-        if not last.startswith('{"torch"'):
+        answer = log.read_text("utf-8").rstrip().rpartition("\n")[2]
+        if not answer.startswith('{"torch"'):
             raise
-        said = last
-    found: dict[str, Any] = json.loads(said.strip().rpartition("\n")[2])
+    found: dict[str, Any] = json.loads(answer.strip().rpartition("\n")[2])
     return found
 
 

@@ -139,7 +139,8 @@ def _prove(
         shutil.rmtree(place, ignore_errors=True)
         start = time.monotonic()
         spoken([*uv, "--python", python, "--target", place, *words], log)
-        used = [checked(python, place, name, log) for name in settings["packages"]]
+        env = {"PYTHONPATH": str(place)}
+        used = [checked(python, name, log, env) for name in settings["packages"]]
         report["use"][way] = {"seconds": round(time.monotonic() - start, 1), "packages": used}
     checks = [
         check

@@ -13,10 +13,12 @@ on it. FOLDER then holds all of it in numbered pieces, each small enough to trav
 `keep` puts a piece into PLACE. The last one to arrive has them joined, their hash checked, and
 unpacked.
 
-`run` needs a CUDA machine with the toolkit, cuDNN and NCCL installed, Python with its venv module,
-a C++ compiler, and root where a Debian package is missing. It builds the recipe from the bundle
-with `torchsmith build`, uses torch and torchvision on the GPU, runs PyTorch's own tests of that
-release, and measures it against the torch of the Python that runs this. All of that goes on in a
+`run` needs a CUDA machine with the toolkit, cuDNN and NCCL installed, Python with its venv module
+and a torch with NVIDIA's wheels, a C++ compiler, and root where a Debian package is missing. It
+builds the recipe from the bundle with `torchsmith build`, uses torch and torchvision on the GPU,
+has pip install them from an index beside NVIDIA's wheels, and trains (benchmarks/gpu_ship.py). Then
+it compares what nvcc's files took with plain nvcc, runs PyTorch's own tests of that release, and
+measures it against the torch of the Python that runs this. All of that goes on in a
 session of its own, which `run` waits for: after `--seconds` it says how far it is, and called again
 it waits on. It copies report and logs to OUT, and ends with 0 if everything holds, with 3 if there
 is more to do.
@@ -77,13 +79,24 @@ suite = "{suite}"
 
 # What PyTorch's own tests import, and what torchvision does.
 TESTERS = ("pytest", "pytest-xdist", "expecttest", "hypothesis", "psutil", "numpy<2.3", "pillow")
+# What torch requires beside NVIDIA's wheels.
+REQUIRED = (
+    "filelock",
+    "typing-extensions",
+    "networkx",
+    "jinja2",
+    "fsspec",
+    "sympy==1.13.1",
+    "setuptools<81",
+)
 
 
-def write_project(folder: Path, settings: dict[str, Any]) -> Path:
-    """A folder with the recipe."""
+def write_project(folder: Path, settings: dict[str, Any], libraries: str = "system") -> Path:
+    """A folder with the recipe; `libraries` is whose the wheel is to load."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{NAME}.toml"
-    file.write_text(_RECIPE.format(**settings), encoding="utf-8")
+    packages = f'\n[packages]\nlibraries = "{libraries}"\n' if libraries != "system" else ""
+    file.write_text(_RECIPE.format(**settings) + packages, encoding="utf-8")
     return file
 
 
@@ -167,13 +180,15 @@ def prepare(folder: Path, settings: dict[str, Any]) -> None:
         whole, project = Path(place) / "whole", Path(place) / "project"
         bring_wheels(whole, settings)
         pip = [sys.executable, "-m", "pip", "--quiet", "download", *platform_words(settings)]
-        call(*pip, "--dest", whole / "testers", *TESTERS)
+        call(*pip, "--dest", whole / "testers", *TESTERS, *REQUIRED)
         recipe = write_project(project, settings)
         host = Path(place) / "host.json"
         machine = {**described(settings, []), "torches": []}
         host.write_text(json.dumps(machine), encoding="utf-8")
         bring_packages(whole / "packages", packages_wanted(recipe, host), settings)
         bring_bundles(whole, project, (NAME,), host, Path(place) / "store")
+        if settings.get("examples"):
+            shutil.copytree(settings.pop("examples"), whole / "examples")
         (whole / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         for path in sorted(whole.rglob("*")):
             if path.is_file() and path.stat().st_size >> 20:
@@ -230,6 +245,8 @@ def main() -> int:
         # The oldest whose libraries this torch is built with: they run on any newer glibc.
         ("libraries", "bookworm"),
         ("mirror", "http://deb.debian.org/debian"),
+        # A checkout of github.com/pytorch/examples, to train with.
+        ("examples", ""),
     ):
         there.add_argument(f"--{name}", default=default)
     piece = commands.add_parser("keep", help="on the CUDA machine, for each piece")

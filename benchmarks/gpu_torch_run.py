@@ -13,8 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import gpu_ship
 from benchmarks.gpu_extension import HERE, SETTINGS
-from benchmarks.gpu_run import FailedError, install, spoken
+from benchmarks.gpu_run import FailedError, checked, follow_build, install, spoken
 from benchmarks.gpu_torch import NAME, TESTERS, write_project
 
 REPORT = "gpu-torch.json"
@@ -52,49 +53,15 @@ def install_packages(folder: Path, log: Path) -> list[str]:
     return [file.name.partition("_")[0] for file in files]
 
 
-def build(torchsmith: Path, folder: Path, work: Path, log: Path) -> dict[str, Any]:
-    """Build all of it: what each step took, and what failed."""
-    words: list[str | Path] = [torchsmith, "build", work / "project" / f"{NAME}.toml", "--json"]
+def build(
+    torchsmith: Path, folder: Path, recipe: Path, work: Path, log: Path, *steps: str
+) -> dict[str, Any]:
+    """Build all of it, or these steps: what each took, and what failed."""
+    words: list[str | Path] = [torchsmith, "build", recipe, "--json"]
+    words += [word for step in steps for word in ("--step", step)]
     words += ["--bundle", folder / f"{NAME}.bundle", "--store", work / "store"]
     words += ["--work", work / "build"]
-    start = time.monotonic()
-    took: dict[str, float] = {}
-    cpu: dict[str, float] = {}
-    failed = ""
-    with log.open("a", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            [str(word) for word in words],
-            stdout=subprocess.PIPE,
-            stderr=file,
-            text=True,
-            errors="replace",
-        )
-        assert process.stdout is not None
-        for line in process.stdout:
-            file.write(line)
-            # A refusal is a document of many lines, and no event.
-            event = json.loads(line) if line.startswith('{"') else {}
-            title = event.get("title", "")[:60]
-            if event.get("event") == "step-progress" and not event["done"] % 50:
-                left = event["seconds_left"] or 0
-                print(f"  {event['done']} of {event['total']} compiles, {left:.0f} s left")
-            elif event.get("event") == "step-finished":
-                took[title] = round(event["seconds"], 1)
-                cpu[title] = round(event["cpu_seconds"] or 0, 1)
-                print(f"  ok {title} ({event['seconds']:.1f} s)", flush=True)
-            elif event.get("event") == "step-failed":
-                failed = f"{title}: {event['reason']}"
-                print(f"  x  {failed}", flush=True)
-                print("\n".join(f"     | {text}" for text in event["excerpt"]), flush=True)
-        status = process.wait()
-    return {
-        "seconds": round(time.monotonic() - start, 1),
-        "status": status,
-        "steps": took,
-        "cpu_seconds": cpu,
-        "failed": failed,
-        "objects": objects(work / "build"),
-    }
+    return {**follow_build(words, log), "objects": objects(work / "build")}
 
 
 def objects(work: Path) -> dict[str, int]:
@@ -115,19 +82,6 @@ def add_vision(work: Path, testers: Path, log: Path) -> None:
     words: list[str | Path] = [sys.executable, "-m", "pip", "--python", installed(work), "install"]
     words += ["--quiet", "--no-index", "--no-deps", "--find-links", testers, "pillow"]
     spoken([*words, *wheels], log)
-
-
-def use(work: Path, name: str, log: Path) -> dict[str, Any]:
-    """Run the checks with the torch that the build installed."""
-    try:
-        said = spoken([installed(work), HERE / "gpu_checks.py", name], log)
-    except FailedError:
-        # One that does not hold ends it with 1, and says which.
-        said = log.read_text("utf-8").rstrip().rpartition("\n")[2]
-        if not said.startswith('{"torch"'):
-            raise
-    found: dict[str, Any] = json.loads(said.strip().rpartition("\n")[2])
-    return found
 
 
 def tested(work: Path, testers: Path, output: Path, seconds: float) -> dict[str, Any]:
@@ -168,6 +122,17 @@ def tested(work: Path, testers: Path, output: Path, seconds: float) -> dict[str,
     return found
 
 
+def against_nvcc(work: Path, output: Path, files: int) -> str:
+    """CPU time of CUDA files, ours against plain nvcc's, on a sample of what was built."""
+    tree = work / "build/build" / NAME
+    words: list[str | Path] = [work / "torchsmith/bin/python", "-m", "benchmarks.batches"]
+    words += [tree / "torch/build", "--cuda", "--files", str(files), "--jobs", "16"]
+    path = f"{tree / 'env/bin'}:{os.environ['PATH']}"
+    return spoken(
+        words, output / "against-nvcc.log", env={"PYTHONPATH": str(HERE.parent), "PATH": path}
+    )
+
+
 def measured(work: Path, output: Path, seconds: float) -> str:
     """The speed of what was built against the torch that is here."""
     words: list[str | Path] = [work / "torchsmith/bin/torchsmith", "bench", "--device", "cuda"]
@@ -192,7 +157,8 @@ def go(folder: Path, work: Path) -> int:
 
     def build_all() -> None:
         program = work / "torchsmith/bin/torchsmith"
-        report["build"] = build(program, folder, work, output / "build.log")
+        recipe = work / "project" / f"{NAME}.toml"
+        report["build"] = build(program, folder, recipe, work, output / "build.log")
         wheels = sorted((work / "build/dist" / NAME).glob("*.whl"))
         report["wheels"] = {file.name: file.stat().st_size for file in wheels}
         report["verified"] = {
@@ -206,9 +172,20 @@ def go(folder: Path, work: Path) -> int:
             raise FailedError("there is no torch to use")
         add_vision(work, folder / "testers", output / "vision.log")
         names = ("torch", "vision")
-        report["use"] = {name: use(work, name, output / f"use-{name}.log") for name in names}
-        checks = [check for said in report["use"].values() for check in said["checks"]]
+        python = installed(work)
+        report["use"] = {name: checked(python, name, output / f"use-{name}.log") for name in names}
+        checks = [check for used in report["use"].values() for check in used["checks"]]
         report["holds"] = all(check["holds"] for check in checks)
+
+    def ship_all() -> None:
+        program, log = work / "torchsmith/bin/torchsmith", output / "ship-build.log"
+        wheels = write_project(work / "wheels", settings, "wheels")
+        report["finish"] = build(program, folder, wheels, work, log, "package-wheel-torch")
+        report["ship"] = gpu_ship.ship(work, folder, folder / "examples", output)
+
+    def compare_all() -> None:
+        report["against nvcc"] = against_nvcc(work, output, 40)
+        print(report["against nvcc"], flush=True)
 
     def test_all() -> None:
         report["tests"] = tested(work, folder / "testers", output, 300)
@@ -217,7 +194,7 @@ def go(folder: Path, work: Path) -> int:
         report["bench"] = measured(work, output, 150)
         print(report["bench"])
 
-    for part in (install_all, build_all, use_all, test_all, measure_all):
+    for part in (install_all, build_all, use_all, ship_all, compare_all, test_all, measure_all):
         try:
             part()
             print(f"{part.__name__}: after {time.monotonic() - start:.0f} s", flush=True)
@@ -265,7 +242,7 @@ def run(folder: Path, output: Path, work: Path, seconds: float) -> int:
         for said in kept.glob("*.json"):
             shutil.copy(said, output)
         with tarfile.open(output / "logs.tar.gz", "w:gz") as tar:
-            for said in sorted(kept.glob("*.log")):
+            for said in sorted(kept.rglob("*.log")):
                 tar.add(said, arcname=said.name)
     if _runs(note):
         print("not finished: call it again with the same WORK")

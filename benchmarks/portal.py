@@ -39,7 +39,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from torchsmith.bench.statistics import change
+from torchsmith.bench.verdicts import change
 from torchsmith.engine.journal import Journal
 from torchsmith.jobs.client import Status
 from torchsmith.jobs.states import State

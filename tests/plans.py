@@ -21,9 +21,8 @@ Ended = subprocess.CompletedProcess[str]
 
 def arguments(step: Step, kind: type[T]) -> T:
     """The arguments of a step's task."""
-    assert step.task is not None, step.id
-    assert isinstance(step.task.arguments, kind), step.id
-    return step.task.arguments
+    assert isinstance(step.arguments, kind), step.id
+    return step.arguments
 
 
 def twin_of(plan: Plan, step: Step) -> Twin:

@@ -24,7 +24,7 @@ _TOGETHER = {
 }
 _GROUP_OF = {file: group for group, files in _TOGETHER.items() for file in files}
 # What takes minutes is begun first, so that nobody waits for it in the end.
-_FIRST = ("test_images_build", "containers", "test_companions", "slurm")
+_FIRST = ("test_images_build", "containers", "slurm")
 
 
 def _group(file: str) -> str:

@@ -15,8 +15,7 @@ from typing import Any
 from tests.slurm_cluster import until
 
 from torchsmith.jobs.client import Status
-from torchsmith.jobs.submissions import Submission, Submissions
-from torchsmith.jobs.submit import refreshed
+from torchsmith.jobs.submissions import Submission, Submissions, refreshed
 
 # As the installed command does: nothing is imported from the folder it is called in.
 COMMAND = [sys.executable, "-P", "-m", "torchsmith", "job"]

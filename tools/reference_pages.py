@@ -20,8 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from torchsmith.cli.app import command_line
-from torchsmith.cli.help import parameter_help
+from torchsmith.cli.app import command_line, parameter_help
 from torchsmith.engine import events as build_events
 from torchsmith.facts.cuda import arch_number
 from torchsmith.facts.files import shipped

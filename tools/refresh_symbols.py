@@ -23,7 +23,9 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import zstandard
+from packaging.version import Version
 from tools.refresh_pypi import (
     INDEX,
     File,
@@ -35,9 +37,9 @@ from tools.refresh_pypi import (
     write_atomically,
 )
 
-from torchsmith.facts.exports import Build, exports_in, exports_of, pack
+from torchsmith.facts.exports import Build, Exports, Head, exports_in, exports_of
 from torchsmith.facts.files import DATA
-from torchsmith.verify.symbols import read_symbols
+from torchsmith.verify.binary import read_symbols
 
 TABLE = DATA / "exports.bin"
 OLDEST = (2, 1)
@@ -49,7 +51,7 @@ LIBRARIES = frozenset(
 # Read ahead: few requests for a library of a gigabyte, little wasted behind a small one.
 AHEAD = 32 << 20
 
-Exports = dict[str, list[str]]
+Libraries = dict[str, list[str]]
 
 
 def chosen(files: Sequence[File], platform: str) -> File | None:
@@ -62,9 +64,9 @@ def chosen(files: Sequence[File], platform: str) -> File | None:
     return max(wheels, key=lambda file: (int(file.python[3:] or 0), file.name), default=None)
 
 
-def exports(web: Web, wheel: File) -> Exports:
+def exports(web: Web, wheel: File) -> Libraries:
     """Read what each of a wheel's libraries defines."""
-    found: Exports = {}
+    found: Libraries = {}
     try:
         with zipfile.ZipFile(io.BufferedReader(RemoteFile(web, wheel.url), AHEAD)) as archive:
             for info in archive.infolist():
@@ -84,11 +86,11 @@ def exports(web: Web, wheel: File) -> Exports:
     return found
 
 
-def cached(web: Web, wheel: File, folder: Path | None) -> Exports:
+def cached(web: Web, wheel: File, folder: Path | None) -> Libraries:
     """The same, from a file of an earlier time where there is one."""
     file = folder / f"{wheel.name}.json.zst" if folder else None
     if file is not None and file.exists():
-        known: Exports = json.loads(zstandard.decompress(file.read_bytes()))
+        known: Libraries = json.loads(zstandard.decompress(file.read_bytes()))
         return known
     found = exports(web, wheel)
     if file is not None:
@@ -98,7 +100,7 @@ def cached(web: Web, wheel: File, folder: Path | None) -> Exports:
 
 
 def with_cuda(
-    found: Mapping[tuple[str, str], Exports], known: Collection[tuple[str, str]] = ()
+    found: Mapping[tuple[str, str], Libraries], known: Collection[tuple[str, str]] = ()
 ) -> dict[Build, set[str]]:
     """Join what the libraries of each release and platform export, CUDA's lent to the other.
 
@@ -115,6 +117,55 @@ def with_cuda(
                 build = Build(version, platform, tuple(sorted(whole)))
                 joined[build] = set().union(*whole.values())
     return joined
+
+
+def joined(old: Exports, new: Exports) -> Exports:
+    """Both tables, by release; a build that both know is joined."""
+    at: dict[tuple[str, str], Build] = {}
+    for item in (*old.builds, *new.builds):
+        before = at.get(_place(item))
+        libraries = {*item.libraries, *(before.libraries if before else ())}
+        at[_place(item)] = Build(item.torch, item.platform, tuple(sorted(libraries)))
+    builds = sorted(at.values(), key=lambda item: (Version(item.torch), item.platform))
+    bits = {_place(build): 1 << number for number, build in enumerate(builds)}
+    known: dict[int, int] = {}
+    for table in (old, new):
+        moved = [(1 << number, bits[_place(item)]) for number, item in enumerate(table.builds)]
+        for mark, exporting in table.marks.items():
+            for bit, its in moved:
+                if exporting & bit:
+                    known[mark] = known.get(mark, 0) | its
+    return Exports(builds, known)
+
+
+def _place(build: Build) -> tuple[str, str]:
+    return build.torch, build.platform
+
+
+def pack(table: Exports) -> bytes:
+    """Write a table down; `exports_in` reads it."""
+    groups: dict[int, list[int]] = {}
+    for mark, builds in table.marks.items():
+        groups.setdefault(builds, []).append(mark)
+    body = bytearray()
+    for _, group in sorted(groups.items()):
+        before = 0
+        for mark in sorted(group):
+            body += _number(mark - before)
+            before = mark
+    counts = tuple((f"{builds:x}", len(group)) for builds, group in sorted(groups.items()))
+    head = msgspec.json.encode(Head(table.builds, counts))
+    return zstandard.compress(len(head).to_bytes(4, "big") + head + bytes(body), 19)
+
+
+def _number(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; the last byte has no eighth bit."""
+    found = bytearray()
+    while value > 127:
+        found.append(value & 127 | 128)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found[place] = table
                 total = sum(map(len, table.values()))
                 print(*place, f"{total} symbols", file=sys.stderr, flush=True)
-        write_atomically(options.table, pack(old.and_of(with_cuda(found, known))))
+        write_atomically(options.table, pack(joined(old, exports_of(with_cuda(found, known)))))
     except (RefreshError, OSError) as error:
         print(f"refresh_symbols: {error}", file=sys.stderr)
         return 2

@@ -122,7 +122,7 @@ def _plain_call(command: str) -> list[str]:
 def _warm() -> None:
     """Import once what nearly every command needs: a hundred of them are run."""
     for name in (
-        *("cli.app", "cli.show_plan", "cli.show_doctor", "host.read", "resolve.resolve"),
+        *("cli.app", "cli.plan", "cli.doctor", "host.read", "resolve.resolve"),
         *("plan.build", "plan.render.conda", "plan.render.dockerfile", "plan.render.script"),
     ):
         importlib.import_module(f"torchsmith.{name}")

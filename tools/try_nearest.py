@@ -24,8 +24,8 @@ from torchsmith.plan.build import make_plan
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.build_rules import find_system, from_uv, pythons_of
-from torchsmith.resolve.changes import changed
 from torchsmith.resolve.models import Refusal, Resolution
+from torchsmith.resolve.refusal import changed
 from torchsmith.resolve.resolve import resolve
 
 TORCHES = ("1.0.1", "1.4.0", "1.8.1", "1.10.2", "1.13.1", "2.1.2", "2.6.0", "2.9.1", "2.13.0")

@@ -98,8 +98,19 @@ class StoreError(OutputError):
         )
 
 
-class StepFailed(TorchsmithError):  # noqa: N818 - the event, said as one
-    """A step of a plan ended badly; what its program said is in `excerpt`, all of it in `log`."""
+class WorkFolderError(OutputError):
+    """The folder that is built in could be changed by other users of the machine."""
+
+    def __init__(self, work: object, reason: object) -> None:
+        super().__init__(
+            f"nothing is built in {work}: {reason}",
+            "Name another folder: --work FOLDER. If nobody else uses it: chown it to yourself "
+            "and chmod -R go-w.",
+        )
+
+
+class StepFailed(TorchsmithError):  # noqa: N818 - named as the event
+    """A step of a plan ended badly; the last of its output is in `excerpt`, all of it in `log`."""
 
     exit_code = 6
 
@@ -173,13 +184,13 @@ class InterruptedRunError(TorchsmithError):
 
 
 class SourceError(TorchsmithError):
-    """A source could not be brought, or is not what it should be."""
+    """A source could not be fetched, or is not what it should be."""
 
     exit_code = 8
 
 
 class UnreachableError(SourceError):
-    """Nobody answered, or does not have it; unlike a wrong file, another place may mend that."""
+    """No server answered, or none has it; unlike for a wrong file, a mirror may help."""
 
 
 class NotServedError(UnreachableError):
@@ -209,13 +220,13 @@ class NoContainerToolError(HostError):
 
 
 class ContainerToolError(TorchsmithError):
-    """A container tool refused; `said` holds its last lines."""
+    """A container tool refused; `output` holds its last lines."""
 
     exit_code = 6
 
-    def __init__(self, message: str, hint: str = "", said: Sequence[str] = ()) -> None:
+    def __init__(self, message: str, hint: str = "", output: Sequence[str] = ()) -> None:
         super().__init__(message, hint)
-        self.said = tuple(said)
+        self.output = tuple(output)
 
 
 class NoImageError(ContainerToolError):
@@ -233,22 +244,22 @@ class RegistryError(OutputError):
 
 
 class UnreachableRegistryError(RegistryError):
-    """Nobody answers there."""
+    """No registry answers there."""
 
     exit_code = 8
 
 
 class ClusterError(TorchsmithError):
-    """A cluster refused what it was asked, or cannot be asked: nothing was submitted."""
+    """A cluster refused a request, or cannot be reached: nothing was submitted."""
 
     exit_code = 11
 
 
 class UnansweredError(ClusterError):
-    """A cluster was asked and no answer came; the journal keeps the intent to look it up."""
+    """A request to a cluster got no answer; the journal keeps it to be looked up."""
 
 
-class JobFailed(TorchsmithError):  # noqa: N818 - the event, said as one
-    """A job that was waited for did not end well."""
+class JobFailed(TorchsmithError):  # noqa: N818 - named as the event
+    """A job that the command waited for failed."""
 
     exit_code = 12

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
 T = TypeVar("T")
+Table = Mapping[str, "JsonValue"]
 
 MAX_KEY_PARTS = 100
 # tomllib takes time by the square of a dotted key's length: a megabyte of `a.a.a…` is hours.
@@ -30,6 +35,11 @@ def decode(content: bytes | str, kind: type[T]) -> T:
         raise MalformedError(str(error)) from None
 
 
+def read_json(content: bytes | str) -> JsonValue:
+    """Read JSON of any kind."""
+    return cast("JsonValue", decode(content, object))
+
+
 def decode_toml(content: bytes, kind: type[T], most_bytes: int) -> T:
     """Read TOML of a kind."""
     import tomllib  # A reader of JSON starts without it.
@@ -43,3 +53,30 @@ def decode_toml(content: bytes, kind: type[T], most_bytes: int) -> T:
         return msgspec.convert(tomllib.loads(text), kind)
     except (ValueError, RecursionError) as error:
         raise MalformedError(str(error)) from None
+
+
+def table(value: JsonValue) -> Table:
+    """A table, or an empty one in place of anything else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def tables(value: JsonValue) -> Sequence[Table]:
+    """A list of tables, empty in place of anything else."""
+    return [table(item) for item in value] if isinstance(value, list) else []
+
+
+def text(values: Table, key: str) -> str:
+    """A text of a table, empty where there is none."""
+    value = values.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def whole(text: str) -> int | None:
+    """The whole number that a text is; `str.isdigit` also knows digits that `int` does not."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def number(values: Table, key: str) -> int | None:
+    """A whole number of a table."""
+    value = values.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -18,10 +18,10 @@ from typing import IO
 from torchsmith.errors import HostError, TookTooLongError
 
 OnLine = Callable[[str], None]
-# How a program that builds is ended: told, or through what it runs in containers.
+# How a program that builds is ended: by a signal, or through what it runs in containers.
 Ending = Callable[["subprocess.Popen[str]"], None]
 
-# Seconds a program is given to put away what it has under way.
+# Seconds that a program gets to clean up.
 PATIENCE = 50.0
 _TICK = 0.1
 # Lines kept of a program that is followed: enough for the end of any build to be explained.
@@ -41,7 +41,7 @@ class Answer:
 
     @property
     def complaint(self) -> list[str]:
-        """What it complained of: the lines of its error output, or all it said."""
+        """Its complaint: the lines of its error output, or else of its output."""
         text = self.err.strip() or self.out.strip()
         return [line.rstrip() for line in text.splitlines() if line.strip()]
 
@@ -55,14 +55,14 @@ def call(
     argv: Sequence[str | Path],
     *,
     env: Mapping[str, str] | None = None,
-    given: bytes = b"",
+    stdin: bytes = b"",
     timeout: float | None = None,
 ) -> Answer:
-    """Run a program to its end; `given` is its standard input."""
+    """Run a program to its end; `stdin` is its standard input."""
     words = list(map(str, argv))
     try:
         done = subprocess.run(
-            words, env=env, input=given, capture_output=True, check=False, timeout=timeout
+            words, env=env, input=stdin, capture_output=True, check=False, timeout=timeout
         )
     except OSError as error:
         raise _not_started(words[0], error) from None
@@ -77,7 +77,7 @@ def apart(
     env: Mapping[str, str],
     package: str = "",
     cwd: Path | None = None,
-    given: bytes = b"",
+    stdin: bytes = b"",
     timeout: float | None = None,
     on_line: OnLine | None = None,
 ) -> Answer:
@@ -89,7 +89,7 @@ def apart(
     try:
         process = subprocess.Popen(
             list(argv),
-            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if on_line else subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
@@ -100,7 +100,7 @@ def apart(
         raise _not_started(argv[0], error, package) from None
     try:
         if on_line is None:
-            out, err = process.communicate(given or None, timeout)
+            out, err = process.communicate(stdin or None, timeout)
         else:
             out, err = b"", _followed(process, on_line)
             process.wait()

@@ -31,7 +31,15 @@ _PASSWORDS = (b"password", b"passwd", b"passphrase", b"mysql_pwd", b"_pass", b"s
 _TOKENS = (
     *(b"token", b"api_key", b"apikey", b"api-key", b"access_key", b"accesskey", b"access-key"),
     *(b"account_key", b"accountkey", b"private_key", b"private-key", b"privatekey", b"auth_key"),
-    *(b"secret_key", b"secretkey", b"secret-key", b"encryption_key", b"accesssignature"),
+    *(
+        b"secret_key_base",
+        b"kaggle_key",
+        b"secret_key",
+        b"secretkey",
+        b"secret-key",
+        b"encryption_key",
+        b"accesssignature",
+    ),
     *(b"credential", b"credentials", b"_pat", b"sharedaccesskey", b"signing_key", b"deploy_key"),
     *(b"connection_string", b"connectionstring", b"webhook_url", b"_authtoken", b"key-data"),
 )
@@ -113,6 +121,19 @@ _PLACES = (
     _rule("1//0", r"1//0(?P<secret>[\w-]{30,400})"),
     _rule("pass:", r"pass:(?P<secret>[^\s\"']{1,1024})"),
     _rule("pwd=", r"(?<=[;&?])pwd=(?P<secret>[^\s;&\"']{1,1024})"),
+    _rule("<pass", r"<pass(?:word|phrase|wd)>(?P<secret>[^<\n]{1,1024})</"),
+    _rule("anaconda ", r"anaconda\b[^\n]{0,300}?\s-t[= \t]{0,2}(?P<secret>[^\s-]\S{7,1024})"),
+    _rule(
+        "vault login ", r"vault login (?:-\S{1,80}[ \t]{1,3}){0,4}(?P<secret>[^\s=-][^\s=]{7,1024})"
+    ),
+    _rule("-with-token", r"-with-token[ \t]{0,3}<<<[ \t]{0,3}(?P<secret>\S{1,1024})"),
+    _rule("chpasswd", r"chpasswd[ \t]{0,3}<<<[ \t]{0,3}[\"']?[^\s:]{1,80}:(?P<secret>\S{1,1024})"),
+    _rule("zip ", r"zip\b[^\n]{0,300}?\s(?-i:-P)[ \t]{0,2}(?P<secret>[^\s-]\S{0,1024})"),
+    _rule("ldap", r"ldap\w{3,10}\b[^\n]{0,300}?\s-w[ \t]{0,2}(?P<secret>[^\s-]\S{0,1024})"),
+    _rule(
+        "smbclient ", r"smbclient [^\n]{0,200}?\s?-U[ \t]{0,2}[^\s%]{1,100}%(?P<secret>\S{1,1024})"
+    ),
+    _rule("sonar.login=", r"sonar\.login=(?P<secret>[^\s\"']{8,1024})"),
     _rule("redis-cli", r"redis-cli\b[^\n]{0,200}?\s-a[ \t]{1,3}(?P<secret>\S{1,1024})"),
     # Signed addresses, and channels of conda that carry a token.
     _rule("sig=", r"(?<=[?&])sig=(?P<secret>[^&\s\"']{4,8192})"),

@@ -20,7 +20,7 @@ _PREFIX = "torchsmith-tmp-"
 # What a killed process started may still write there for a while.
 _LEFT_SECONDS = 600.0
 # Open for as long as the folders are in use: closing one gives up its lock.
-_held: dict[Path, int] = {}
+_locks: dict[Path, int] = {}
 
 
 def make_temporary(kind: str, base: Path | None = None) -> Path:
@@ -28,15 +28,15 @@ def make_temporary(kind: str, base: Path | None = None) -> Path:
     base = base or Path(tempfile.gettempdir())
     _sweep(base)
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=base))
-    _held[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(_held[folder], fcntl.LOCK_SH)
+    _locks[folder] = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(_locks[folder], fcntl.LOCK_SH)
     return folder
 
 
 def remove_temporary(folder: Path) -> None:
     """Remove a folder and all that is in it."""
     shutil.rmtree(folder, ignore_errors=True)
-    if (descriptor := _held.pop(folder, None)) is not None:
+    if (descriptor := _locks.pop(folder, None)) is not None:
         os.close(descriptor)
 
 

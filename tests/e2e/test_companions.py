@@ -18,6 +18,11 @@ from tests.integration.conda_packages import PYTHON, TAG, installed, pack_empty,
 
 pytestmark = pytest.mark.e2e
 
+# More than ten minutes of one core. What is not torchvision's own is shown by test_build.py, where
+# an extension is built against that torch, and by test_ship_clients.py and test_conda_clients.py,
+# where smaller packages are installed from an index and a channel.
+_long = pytest.mark.long
+
 PRESET = ("--preset", "vision-quickstart")
 
 
@@ -57,6 +62,7 @@ def wheel(built: subprocess.CompletedProcess[str]) -> Path:
     return next(Path(line) for line in built.stdout.split() if line.endswith(".whl"))
 
 
+@_long
 def test_torchvision_is_built_and_reads_jpeg_and_png(
     project: Path,
     torchsmith: Torchsmith,
@@ -117,6 +123,7 @@ def shelf(
         server.terminate()
 
 
+@_long
 def test_pip_installs_it_with_its_torch_from_an_index(
     shelf: tuple[str, Path], tmp_path: Path
 ) -> None:
@@ -135,6 +142,7 @@ def test_pip_installs_it_with_its_torch_from_an_index(
     assert str(tmp_path) in said
 
 
+@_long
 @pytest.mark.parametrize("served", [True, False])
 def test_a_conda_client_installs_it_with_its_torch_from_a_channel(
     shelf: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: bool

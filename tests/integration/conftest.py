@@ -23,7 +23,7 @@ from torchsmith.host.models import Host
 from torchsmith.host.read import read_host
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan
-from torchsmith.plan.toolkit import assemble
+from torchsmith.plan.torch import assemble_toolkit
 from torchsmith.recipe.load import load_recipe, parse_recipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.models import Recipe
@@ -58,7 +58,7 @@ def build_tools() -> Iterator[None]:
 def nvcc(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiler alone, from NVIDIA's wheels."""
     folder = tmp_path_factory.mktemp("nvcc")
-    commands = assemble("toolkit", ("cuda-toolkit[nvcc,cudart,cccl]==13.0.*",))
+    commands = assemble_toolkit("toolkit", ("cuda-toolkit[nvcc,cudart,cccl]==13.0.*",))
     done = subprocess.run(
         ["sh", "-c", "\n".join(["set -eu", *commands])],
         cwd=folder,

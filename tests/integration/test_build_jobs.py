@@ -12,8 +12,7 @@ import pytest
 
 from torchsmith.bench.timeline import lay_out
 from torchsmith.engine import events
-from torchsmith.engine.compile_log import CompileLog, read_compiles
-from torchsmith.engine.job_log import gather, read_jobs
+from torchsmith.engine.compile_log import CompileLog, gather, read_compiles, read_jobs
 from torchsmith.toolchain.accel import acceleration
 from torchsmith.toolchain.governor import Governor
 

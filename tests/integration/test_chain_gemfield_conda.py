@@ -39,7 +39,7 @@ from torchsmith.package.patchelf import Patch, patch
 from torchsmith.plan.conda import CondaSpec
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.models import Recipe
-from torchsmith.ship.anaconda import upload_packages
+from torchsmith.ship.uploads import upload_packages
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.usefixtures("rendering_tools")]
 

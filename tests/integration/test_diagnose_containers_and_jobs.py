@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.cli.known import known_of_log
+from torchsmith.cli.diagnose import known_of_log
 from torchsmith.diagnose.diagnose import diagnose
 
 pytestmark = pytest.mark.integration

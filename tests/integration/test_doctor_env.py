@@ -26,11 +26,11 @@ class Said(NamedTuple):
     """What the doctor said of an environment."""
 
     code: int
-    findings: dict[str, dict[str, str]]
+    checks: dict[str, dict[str, str]]
     error: str
 
-    def rating(self, subject: str) -> str:
-        return self.findings[subject]["rating"]
+    def status(self, subject: str) -> str:
+        return self.checks[subject]["status"]
 
 
 def doctor(*arguments: str | Path, env: dict[str, str] | None = None) -> Said:
@@ -43,8 +43,8 @@ def doctor(*arguments: str | Path, env: dict[str, str] | None = None) -> Said:
         timeout=120,
     )
     assert "Traceback" not in done.stderr, done.stderr
-    found = json.loads(done.stdout).get("findings", [])
-    return Said(done.returncode, {item["subject"]: item for item in found}, done.stderr)
+    found = json.loads(done.stdout).get("checks", [])
+    return Said(done.returncode, {item["name"]: item for item in found}, done.stderr)
 
 
 def layered(folder: Path, below: Path) -> Path:
@@ -99,10 +99,10 @@ def second_openmp(folder: Path) -> Path:
 def test_a_published_torch_is_well(published_torch: Path) -> None:
     said = doctor(published_torch)
     assert said.code == 0, said
-    assert said.rating("import torch") == "ok"
-    assert PUBLISHED_TORCH in said.findings["import torch"]["found"]
+    assert said.status("import torch") == "pass"
+    assert PUBLISHED_TORCH in said.checks["import torch"]["found"]
     for subject in ("one torch", "NumPy", "OpenMP", "BLAS", "threads"):
-        assert said.rating(subject) == "ok", said.findings[subject]
+        assert said.status(subject) == "pass", said.checks[subject]
 
 
 def test_every_mismatch_of_an_environment_is_named(published_torch: Path, tmp_path: Path) -> None:
@@ -118,19 +118,19 @@ def test_every_mismatch_of_an_environment_is_named(published_torch: Path, tmp_pa
     said = doctor(environment, env={"LD_PRELOAD": str(openmp), "LD_LIBRARY_PATH": str(own)})
     assert said.code == 4
     assert "cannot work as it is" in said.error
-    vision = said.findings["torchvision"]
-    assert vision["rating"] == "fail"
+    vision = said.checks["torchvision"]
+    assert vision["status"] == "fail"
     assert f"0.21.0 for torch==2.6.0; {PUBLISHED_TORCH}" in vision["found"]
     assert f"which belongs to torch {PUBLISHED_TORCH}" in vision["cure"]
-    ops = said.findings["oldops"]
-    assert ops["rating"] == "fail"
+    ops = said.checks["oldops"]
+    assert ops["status"] == "fail"
     assert OLD_ABI in ops["why"]
     assert "without the C++11 ABI" in ops["why"]
-    assert said.rating("OpenMP") == "warn"
-    assert openmp.name in said.findings["OpenMP"]["found"]
-    assert "LD_PRELOAD" in said.findings["OpenMP"]["cure"]
-    assert f"{own}/" in said.findings["LD_LIBRARY_PATH"]["found"]
-    assert said.rating("LD_LIBRARY_PATH") == "warn"
+    assert said.status("OpenMP") == "warn"
+    assert openmp.name in said.checks["OpenMP"]["found"]
+    assert "LD_PRELOAD" in said.checks["OpenMP"]["cure"]
+    assert f"{own}/" in said.checks["LD_LIBRARY_PATH"]["found"]
+    assert said.status("LD_LIBRARY_PATH") == "warn"
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_a_torch_that_cannot_be_imported_fails(source: str, found: str, tmp_path
     (module / "version.py").write_text("__version__ = '2.6.0'\n")
     said = doctor(environment, "--timeout", "2")
     assert said.code == 4
-    assert said.rating("import torch") == "fail"
-    assert found in said.findings["import torch"]["found"]
+    assert said.status("import torch") == "fail"
+    assert found in said.checks["import torch"]["found"]
 
 
 def test_what_is_no_torch_is_told(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.conftest import PUBLISHED_TORCH
 from tests.kubernetes_server import Step, kubernetes_server
 from tests.slurm_cluster import Cluster, running_cluster, until
 
-from torchsmith.engine.journals import journal_of
+from torchsmith.engine.journal import journal_of
 from torchsmith.engine.store import Store
 from torchsmith.jobs.clients import render
 from torchsmith.jobs.farm.request import Resources, Wanted, variant_jobs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,8 +46,8 @@ def test_a_locked_build_gives_the_same_bytes_again_without_a_network(project: Pr
     project.make()
     project.save("new")
 
-    def run(*words: str) -> tuple[int, str]:
-        done = project.ended(*project.start(*words, "--quiet"), patience=600)
+    def run(*words: str, before: tuple[str, ...] = ()) -> tuple[int, str]:
+        done = project.ended(*project.start(*words, "--quiet", before=before), patience=600)
         return done.status, done.stderr
 
     build = ("build", "--reproducible", "--output", "out", "--jobs")
@@ -58,9 +60,12 @@ def test_a_locked_build_gives_the_same_bytes_again_without_a_network(project: Pr
     fetches = ("--step", "environment-small", "--step", "fetch-extension-small")
     assert run("build", "--reproducible", *fetches) == (0, "")
     project.server.close()
-    assert run(*build, "1") == (0, "")
+    # Not only the server is away, all of the network is, where a test may have it so.
+    cut = ("unshare", "--net") if project.mounted else ()
+    assert run(*build, "1", before=cut) == (0, "")
     first = project.results()
     assert any(name.endswith(".whl") for name in first)
+    assert networks(project) == {"none"}
 
     project.load("new")
     project.server.start()
@@ -68,3 +73,20 @@ def test_a_locked_build_gives_the_same_bytes_again_without_a_network(project: Pr
     assert run(*build, "2") == (0, "")
     second = project.results()
     assert second == first
+
+    # With a network in every step the artifacts are the same, and provenance tells of it.
+    assert run(*build, "2", "--online") == (0, "")
+    third = project.results("out")
+    made = [name for name in third if name.endswith((".whl", ".conda", ".cdx.json"))]
+    assert len(made) >= 4
+    assert {name: third[name] for name in made} == {name: first[name] for name in made}
+    assert networks(project) == {"open"}
+
+
+def networks(project: Project) -> set[str]:
+    """The network that the provenance of each artifact says it was made with."""
+    found = set()
+    for path in (project.project / "out").rglob("*.intoto.jsonl"):
+        statement = json.loads(base64.b64decode(json.loads(path.read_bytes())["payload"]))
+        found.add(statement["predicate"]["runDetails"]["metadata"]["torchsmith_network"])
+    return found

@@ -22,7 +22,7 @@ from torchsmith.package.finish.audit import Tag, audit
 from torchsmith.package.finish.design import Options
 from torchsmith.package.finish.finish import finish_wheel, finish_wheels
 from torchsmith.package.pack import pack_folder
-from torchsmith.plan.finishing import Finishing
+from torchsmith.plan.packages import Finishing
 from torchsmith.verify.wheelfile import Wheel, read_wheel
 
 pytestmark = pytest.mark.integration
@@ -309,7 +309,7 @@ def test_a_step_of_a_plan_finishes_its_wheel_and_leaves_one(demo: Built, tmp_pat
     (dist / "finished" / "demo-1.0-py3-none-old.whl").write_bytes(b"of an earlier attempt")
     (dist / "finished" / ".finish-killed" / "tree").mkdir(parents=True)
     given = Finishing("dist/lab/demo-*.whl", "dist/lab/finished/demo-*.whl", torch="2.6.0")
-    words = [sys.executable, "-m", "torchsmith.package.finish"]
+    words = [sys.executable, "-m", "torchsmith.package.finish.finish"]
 
     def carry_out() -> subprocess.CompletedProcess[str]:
         text = msgspec_json.encode(given).decode()

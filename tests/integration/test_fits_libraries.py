@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from torchsmith.host.system import read_platform
-from torchsmith.verify.symbols import read_symbols
+from torchsmith.verify.binary import read_symbols
 
 pytestmark = pytest.mark.integration
 
@@ -59,10 +59,11 @@ def extension(folder: Path, torch: Path, use: str) -> bytes:
     return made.read_bytes()
 
 
-def wheel(folder: Path, content: bytes) -> Path:
+def wheel(folder: Path, content: bytes, **more: bytes) -> Path:
     files = {
         "demo/__init__.py": b"",
         "demo/_C.so": content,
+        **{f"demo/{name}": data for name, data in more.items()},
         "demo-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
         "demo-1.0.dist-info/WHEEL": f"Wheel-Version: 1.0\nTag: {TAG}\n".encode(),
     }
@@ -102,6 +103,18 @@ def test_an_installed_torch_is_read_itself(tmp_path: Path, torch: Path) -> None:
     releases = told["releases"]
     assert isinstance(releases, list)
     assert releases[0]["symbol"] == "_ZN2at4goneEv"
+
+
+def test_a_program_in_the_wheel_is_not_loaded_with_it(tmp_path: Path, torch: Path) -> None:
+    other = library(tmp_path / "other/libc10.so", "int _ZN2at4goneEv(void) { return 1; }")
+    source = "extern int _ZN2at4goneEv(void); int main(void) { return _ZN2at4goneEv(); }"
+    command = ["gcc", "-x", "c", "-", "-x", "none", str(other), "-o", f"{tmp_path}/program"]
+    subprocess.run(command, input=source, text=True, check=True)
+    content = (tmp_path / "program").read_bytes()
+    assert "_ZN2at4goneEv" in read_symbols(io.BytesIO(content)).needed
+    made = wheel(tmp_path, extension(tmp_path, torch, ""), program=content)
+    code, told = fits(made, "--env", torch)
+    assert (code, told["fits"]) == (0, ["2.8.0+own"])
 
 
 def test_a_library_cut_short_is_refused(tmp_path: Path, torch: Path) -> None:

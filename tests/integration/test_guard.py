@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.governor_memory import GIB, MIB, Confinement, confined, source_of
+from elftools.elf.elffile import ELFFile
 
 from torchsmith.engine.build import build
 from torchsmith.engine.compile_log import CompileRecord, read_compiles
@@ -22,6 +23,7 @@ from torchsmith.engine.store import Store
 from torchsmith.errors import StepFailed
 from torchsmith.plan.models import Plan, Step
 from torchsmith.toolchain.governor_events import FilesDone
+from torchsmith.verify.fatbin import gpu_code
 
 pytestmark = pytest.mark.integration
 
@@ -161,7 +163,14 @@ def test_a_build_that_memory_kills_ends_well_with_guard(guard: Guard, way: Way) 
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("way", [by_torch, by_torch_without_ninja])
+@pytest.mark.parametrize(
+    "way",
+    [
+        by_torch,
+        # setuptools compiles these as it does those above: two minutes, alone on the machine.
+        pytest.param(by_torch_without_ninja, marks=pytest.mark.long),
+    ],
+)
 def test_a_torch_extension_that_memory_kills_ends_well_with_guard(
     guard: Guard, published_torch: Path, monkeypatch: pytest.MonkeyPatch, way: Way
 ) -> None:
@@ -298,15 +307,21 @@ def test_a_build_governs_setuptools_and_goes_on_after_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CCACHE_DISABLE", "1")
-    small_modules(tmp_path, 3)
-    good = (tmp_path / "part1.cpp").read_text()
-    (tmp_path / "part1.cpp").write_text("this is no C++\n")
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    small_modules(modules, 3)
+    good = (modules / "part1.cpp").read_text()
+    (modules / "part1.cpp").write_text("this is no C++\n")
     step = Step(
         id="compile-whole",
         kind="compile",
         title="Compile whole",
         project="whole",
-        commands=(f"cd {tmp_path}", shlex.join([*BUILD, "--build-lib", "whole"])),
+        # A step writes to its work folder alone; what did not change keeps its time there.
+        commands=(
+            f"cp --update --preserve {modules}/*.* .",
+            shlex.join([*BUILD, "--build-lib", "whole"]),
+        ),
         outputs=("nothing",),
         key="0" * 64,
     )
@@ -331,7 +346,7 @@ def test_a_build_governs_setuptools_and_goes_on_after_a_stop(
 
     first = run()
     assert first == ["part0.cpp", "part1.cpp"]
-    (tmp_path / "part1.cpp").write_text(good)
+    (modules / "part1.cpp").write_text(good)
     told.clear()
     # It makes no such output, and so fails only when all is compiled.
     assert run() == ["part1.cpp", "part2.cpp", "whole.cpp"]
@@ -386,6 +401,21 @@ def test_a_compiler_is_governed_however_it_is_started(guard: Guard, tmp_path: Pa
     objects = ("by_cache.o", "by_make.o", "by_path.o", "by_shell.o", "by_static.o")
     assert made == [*objects, "linked"]
     assert "past the guard" not in done.stderr
+
+
+def test_nvcc_is_governed_and_its_code_is_whole(guard: Guard, tmp_path: Path, nvcc: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.cu").write_text(f"__global__ void {name}(float *x) {{ *x *= 2; }}\n")
+    codes = " ".join(f"-gencode arch=compute_{n},code=sm_{n}" for n in (80, 90))
+    flags = f"-ccbin g++ -Xcompiler -fPIC -cudart none {codes}"
+    (tmp_path / "Makefile").write_text(f"all: a.o b.o\n%.o: %.cu\n\t{nvcc} {flags} -c $< -o $@\n")
+    done = guard("make", "-j2", CCACHE_DISABLE="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert guard.compiled == ["a.cu", "b.cu"]
+    assert "past the guard" not in done.stderr
+    for name in ("a", "b"):
+        with (tmp_path / f"{name}.o").open("rb") as stream:
+            assert gpu_code(ELFFile(stream)) == ("sm_80", "sm_90")
 
 
 def test_make_does_not_become_parallel_by_itself(guard: Guard, tmp_path: Path) -> None:

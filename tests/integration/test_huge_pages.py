@@ -13,10 +13,10 @@ from torchsmith.engine.build import build
 from torchsmith.engine.store import Store
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
-from torchsmith.toolchain import huge_pages as module
+from torchsmith.toolchain import preload as module
 from torchsmith.toolchain.accel import SWITCH
 from torchsmith.toolchain.cache import ON_A_MISS
-from torchsmith.toolchain.huge_pages import PRELOAD, huge_pages
+from torchsmith.toolchain.preload import PRELOAD, huge_pages
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("build_tools")]
 
@@ -165,7 +165,7 @@ def test_what_does_not_compile_or_start_is_not_preloaded(
 ) -> None:
     source = tmp_path / "source.c"
     source.write_text(f"{text}\n")
-    monkeypatch.setattr(module, "_SOURCE", source)
+    monkeypatch.setattr(module, "PAGES_SOURCE", source)
     assert huge_pages(tmp_path / "store") == {}
     assert len(list((tmp_path / "store").rglob("*.so"))) == made * GIVEN
 

@@ -13,7 +13,7 @@ import pytest
 from tests.containers import CONTAINERS_CONF, EngineHere, reset
 from tests.lab import Torchsmith, in_folder
 
-from torchsmith.engine.journals import journal_of
+from torchsmith.engine.journal import journal_of
 from torchsmith.engine.store import Store
 from torchsmith.images.tools import Build
 
@@ -125,7 +125,9 @@ def test_a_second_build_is_the_engines_cache(podman: EngineHere, lab: Torchsmith
     assert second.read_text().count("Using cache") > 10
     assert {image["name"]: image["id"] for image in again if image["name"] in before} == before
     # And the journal knows them.
-    noted = journal_of(Store(lab.store)).images()
+    journal = journal_of(Store(lab.store))
+    events = [event for run in journal.runs() for event in journal.events(run.id)]
+    noted = [event for event in events if event["event"] == "image-built"]
     assert {(item["name"], item["id"], item["engine"]) for item in noted} >= {
         (name, identity, "podman") for name, identity in before.items()
     }
@@ -213,9 +215,7 @@ def test_a_base_image_that_does_not_exist_is_named(engine: EngineHere, tmp_path:
     here = in_folder(tmp_path, f'{PLAIN}base = "127.0.0.1:9/no/such:1"\n', engine)
     done = here.tried("image", "build", "--network", "host")
     assert done.returncode == 6
-    assert (
-        "the base image 127.0.0.1:9/no/such:1 is not here and could not be brought" in done.stderr
-    )
+    assert "the base image 127.0.0.1:9/no/such:1 is not here and could not be pulled" in done.stderr
     assert f"{engine.engine.name} pull 127.0.0.1:9/no/such:1" in done.stderr
     assert engine.left() == []
 
@@ -278,7 +278,7 @@ def test_a_full_disk_is_a_full_disk(podman: EngineHere, base_archive: Path, tmp_
         own("import", "--quiet", base_archive, "docker.io/library/debian:12")
         done = here.tried("image", "build", "--only", "small/base")
         assert done.returncode == 7, done.stderr
-        assert "no room left in the container engine's store" in done.stderr
+        assert "no room left in the container tool's store" in done.stderr
         assert "prune" in done.stderr
         assert own.left() == []
         reset(own)

@@ -29,7 +29,7 @@ from tests.registries import (
 )
 
 from torchsmith.engine.events import Event, ImagePushed
-from torchsmith.engine.journals import journal_of
+from torchsmith.engine.journal import journal_of
 from torchsmith.engine.runner import run_plan
 from torchsmith.engine.store import Store
 from torchsmith.plan.models import Plan

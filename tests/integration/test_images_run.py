@@ -132,7 +132,7 @@ def test_an_image_from_a_registry_is_proven_inside_an_empty_store(
     (tmp_path / "other.toml").write_text(other)
     wrong = torchsmith(there, "image", "pull", pinned, "--verify", tmp_path / "other.toml")
     assert wrong.returncode == 9
-    assert "wanted: 2.6.0" in wrong.stdout
+    assert "needed  2.6.0" in wrong.stdout
 
     (tmp_path / "load.py").write_text(LOADING)
     tmp_path.chmod(0o755)

@@ -139,7 +139,7 @@ def test_a_job_that_is_started_twice_runs_once(jobs: Jobs) -> None:
     job = jobs.submit(jobs.write("echo ran; sleep 1"))
     kept = jobs.folder / "store/jobs" / job
     again = subprocess.run(
-        [sys.executable, "-m", "torchsmith.jobs.targets.local_run", str(kept)],
+        [sys.executable, "-m", "torchsmith.jobs.targets.local", str(kept)],
         env={**jobs.environ, JOB: "another"},
         check=False,
     )

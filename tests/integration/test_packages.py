@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from torchsmith.engine.preflight import add_packages, ensure_packages, missing_packages
 from torchsmith.errors import HostError
-from torchsmith.toolchain.packages import add_packages, ensure_packages, missing_packages
 
 pytestmark = pytest.mark.integration
 

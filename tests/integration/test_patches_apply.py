@@ -260,6 +260,7 @@ def debian_changes(archive: bytes, wanted: set[str]) -> list[str]:
                 "system-flatbuffers",
                 "debian-wheel",
                 "debian-version",
+                "radix-sort",
                 "cuda-13",
                 "debian-cuda",
             },

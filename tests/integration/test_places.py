@@ -17,7 +17,7 @@ from tests.containers import EngineHere
 from tests.lab import Torchsmith, in_folder
 
 from torchsmith.engine.door import Wanted, plan_recipe
-from torchsmith.engine.kit import make_kit, tie
+from torchsmith.engine.places import make_kit, tie
 from torchsmith.engine.store import Store
 from torchsmith.host import read_host
 from torchsmith.plan.models import as_json
@@ -38,7 +38,7 @@ with open("/proc/net/dev") as file:
     links = [line.split(":")[0].strip() for line in file if ":" in line]
 with open("near_where.py", "w") as file:
     file.write("inside = %r\\nsystem = %r\\nlinks = %r\\n" % (inside, system, links))
-if os.path.exists(os.path.join(os.environ["PROJECT"], "slow")):
+if os.path.exists(os.path.join(os.environ["WORK"], "slow")):
     open(os.path.join(os.environ["WORK"], "begun"), "w").close()
     time.sleep(600)
 setup(
@@ -138,7 +138,9 @@ def test_a_second_build_and_one_of_another_name_do_nothing(built: Torchsmith) ->
 def test_nothing_outlives_a_build_that_is_stopped_and_it_goes_on(
     number: signal.Signals, podman: EngineHere, built: Torchsmith
 ) -> None:
-    (built.project / "slow").touch()
+    # A folder that its container sees: the recipe's it does not.
+    slow = built.store / "work/first/slow"
+    slow.touch()
     (built.project / "near/near.cpp").open("a").write(f"// {number}\n")
     begun = built.store / "work/first/begun"
     begun.unlink(missing_ok=True)
@@ -150,7 +152,7 @@ def test_nothing_outlives_a_build_that_is_stopped_and_it_goes_on(
     build.send_signal(number)
     build.communicate(timeout=60)
     until(lambda: not ours(podman))
-    (built.project / "slow").unlink()
+    slow.unlink()
     built("build", "--quiet")
 
 

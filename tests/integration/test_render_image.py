@@ -66,5 +66,5 @@ def test_the_image_has_torch_and_the_person_it_is_for(
     assert podman("run", "--rm", "lab:other", "id", "-u").strip() == "4321"
     with pytest.raises(ContainerToolError) as caught:
         podman.engine.build(replace(other, args={"UID": "0"}))
-    assert any("UID is 0" in line for line in caught.value.said)
+    assert any("UID is 0" in line for line in caught.value.output)
     assert podman.left() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.plan.toolkit import assemble
+from torchsmith.plan.torch import assemble_toolkit
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("rendering_tools")]
 
@@ -28,7 +28,7 @@ int main() {
 
 def test_nvcc_from_wheels_compiles_and_links(tmp_path: Path) -> None:
     # The compiler and the runtime only: the libraries are 3 GB and go the same way.
-    commands = assemble("toolkit", ("cuda-toolkit[nvcc,cudart,cccl]==13.0.*",))
+    commands = assemble_toolkit("toolkit", ("cuda-toolkit[nvcc,cudart,cccl]==13.0.*",))
     script = "\n".join(["set -eu", *commands])
     done = subprocess.run(
         ["sh", "-c", script],

@@ -21,12 +21,11 @@ from tests.tiny_packages import conda, wheel
 
 from torchsmith.ship import addresses
 from torchsmith.ship.addresses import Found
-from torchsmith.ship.index_pages import JSON_TYPE
+from torchsmith.ship.index import JSON_TYPE
 from torchsmith.ship.publish import Places, publish, yank
 from torchsmith.web import app
-from torchsmith.web.app import make_app
+from torchsmith.web.app import Server, make_app
 from torchsmith.web.portal import Portal
-from torchsmith.web.server import Server
 
 pytestmark = pytest.mark.integration
 

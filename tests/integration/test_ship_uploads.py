@@ -20,9 +20,8 @@ from tests.tiny_packages import conda, wheel
 
 from torchsmith.errors import HostError, OutputError, UsageError
 from torchsmith.plan.publish import Accounts
-from torchsmith.ship.anaconda import upload_packages
-from torchsmith.ship.deliver import deliver
-from torchsmith.ship.publish import Places, publish
+from torchsmith.ship.publish import Places, deliver, publish
+from torchsmith.ship.uploads import upload_packages
 
 pytestmark = pytest.mark.integration
 

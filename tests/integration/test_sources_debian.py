@@ -24,7 +24,7 @@ from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.debian import SourcePackage, fetch_debian, version_key
 from torchsmith.sources.download import Retry
 from torchsmith.sources.fetch import fetch
-from torchsmith.sources.models import FetchedSource, quiet
+from torchsmith.sources.tree import FetchedSource, quiet
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from torchsmith.sources.fetch import fetch
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.git_program import read_progress
 from torchsmith.sources.git_tree import git_proof
-from torchsmith.sources.models import FetchedSource, quiet
+from torchsmith.sources.tree import FetchedSource, quiet
 
 pytestmark = pytest.mark.integration
 

@@ -35,10 +35,9 @@ from tests.unit.test_sources_sdist import index as index
 from torchsmith.plan.attest import Attest, Subject
 from torchsmith.plan.conda import conda_subdir
 from torchsmith.plan.expects import Expects, Linking
-from torchsmith.plan.finishing import Finishing
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Fetch, Kind, Plan, Step, Task
-from torchsmith.plan.packages import Libtorch
+from torchsmith.plan.packages import Finishing, Libtorch
 from torchsmith.plan.publish import Delivery, Shipment
 from torchsmith.plan.render.twins import twin
 from torchsmith.resolve.models import SourceChoice

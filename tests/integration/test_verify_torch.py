@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import PUBLISHED_TORCH
 
 from torchsmith.host.probe import Programs
-from torchsmith.host.torch import read_torch
+from torchsmith.host.system import read_torch
 from torchsmith.verify.probing import probe
 from torchsmith.verify.report import Report, beside, from_json
 from torchsmith.verify.target import Options, read_environment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from torchsmith.toolchain.accel.clash import Clash, alike, find_clashes
@@ -149,3 +151,63 @@ In file included from /s/deep.h:15:
     assert find_clashes(words, MEMBERS, "/b") == (
         Clash("../b.cpp", None, "'Common' is not a namespace-name"),
     )
+
+
+def test_nvcc_names_the_file_of_the_earlier_definition_in_its_message() -> None:
+    said = """\
+/s/b.cpp(5): error: function "n::helper" has already been defined \
+(previous definition at line 3 of /s/a.cpp)
+  namespace n { static int helper() { return 2; } }
+                           ^
+
+../s/c.cpp(1): error: class template "n::<unnamed>::S" has already been defined \
+(previous definition at line 5 of ../s/b.cpp)
+  template<class T> struct S {T t;};
+                           ^
+
+2 errors detected in the compilation of "u.cu".
+"""
+    assert found(said) == (Clash("../b.cpp", "../a.cpp"), Clash("../c.cpp", "../b.cpp"))
+
+
+def test_nvcc_blames_a_header_on_the_members_that_include_it(tmp_path: Path) -> None:
+    (tmp_path / "one.h").touch()
+    (tmp_path / "two.h").touch()
+    members = {}
+    for name, header in (("a.cu", "one.h"), ("b.cu", "folder/two.h"), ("c.cu", "vector")):
+        (tmp_path / name).write_text(f"#include <{header}>\n")
+        members[str(tmp_path / name)] = name
+    said = (
+        f'{tmp_path}/folder/two.h(36): error: class "at::clamp" has already been defined'
+        f" (previous definition at line 109 of {tmp_path}/one.h)\n"
+    )
+    clashes = find_clashes(said, members, str(tmp_path))
+    assert [(clash.file, clash.other) for clash in clashes] == [("b.cu", "a.cu")]
+
+
+def test_nvcc_says_of_a_header_that_collides_with_itself_only_its_lines() -> None:
+    said = (
+        '/s/h.h(1): error: class "Once" has already been defined (previous definition at line 1)\n'
+    )
+    assert [clash.header for clash in find_clashes(said, MEMBERS, "/build")] == ["/s/h.h"]
+
+
+def test_nvcc_says_for_which_member_a_template_was_instantiated() -> None:
+    said = """\
+/s/h.cuh(7): error: no operator "+" matches these operands
+            operand types are: T + int
+          detected during instantiation of "T twice(T) [with T=S]" at line 5 of /s/c.cpp
+"""
+    assert found(said) == (Clash("../c.cpp", None),)
+
+
+def test_files_that_define_the_same_for_nvcc_all_clash_with_each_other() -> None:
+    said = "".join(
+        f'/s/{name}.cpp(5): error: function "n::helper" has already been defined '
+        "(previous definition at line 3 of /s/a.cpp)\n"
+        for name in "bc"
+    )
+    pairs = {
+        frozenset((clash.file, clash.other)) for clash in alike(find_clashes(said, MEMBERS, "/"))
+    }
+    assert pairs == {frozenset(("../b.cpp", "../c.cpp"))}

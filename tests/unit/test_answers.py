@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_an_answer_has_a_title_and_lines_that_say_something(answer: Answer) -> N
 
 @pytest.mark.parametrize("answer", EVERY, ids=lambda answer: answer.title)
 def test_as_json_it_is_the_same(answer: Answer) -> None:
-    table = json.loads(json.dumps(answer.as_json()))
+    table = json.loads(json.dumps(asdict(answer)))
     assert set(table) == {"title", "short", "data", "lines"}
     assert table["data"], "programs read no prose"
     assert table["title"] == answer.title
@@ -168,16 +169,15 @@ def test_an_unknown_companion_or_release_of_one_is_answered_too() -> None:
 def test_programs_get_numbers_and_lists_and_people_one_line() -> None:
     gpu = answers.about_gpu(FACTS, "4090 laptop")
     assert gpu.short.startswith("compute capability 8.9; CUDA 11.8 or newer")
-    table = gpu.as_json()
-    assert table["data"]["arch"] == "8.9"
-    assert "12.6" in table["data"]["cuda"]
-    torch = answers.about_torch(FACTS, "2.13.0").as_json()["data"]
+    assert gpu.data["arch"] == "8.9"
+    assert "12.6" in gpu.data["cuda"]
+    torch = answers.about_torch(FACTS, "2.13.0").data
     assert torch["wheels"]["linux-x86_64"] == ["12.6", "12.9", "13.0", "13.2"]
     assert torch["pypi_cuda"] == {"linux-x86_64": "13.0", "linux-aarch64": "13.0"}
     assert torch["companions"]["torchcodec"] == "0.14.0"
-    older = answers.about_torch(FACTS, "2.6.0").as_json()["data"]
+    older = answers.about_torch(FACTS, "2.6.0").data
     assert (older["cuda"][-1], older["cuda_built_by_others"]) == ("12.6", ["12.8"])
-    assert answers.about_cuda(FACTS, "12.4").as_json()["data"]["driver_compat"]
+    assert answers.about_cuda(FACTS, "12.4").data["driver_compat"]
 
 
 def test_1_9_1_is_not_said_to_be_published_for_cuda_11_0() -> None:

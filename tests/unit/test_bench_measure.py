@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from torchsmith.bench.launch import Launch
+from torchsmith.bench.launch import Launch, Worker, WorkerLost, pick_cpus
 from torchsmith.bench.measure import Case, Comparison, Effort, Runner, start
-from torchsmith.bench.process import Worker, WorkerLost, pick_cpus
 from torchsmith.errors import HostError, UsageError
 
 pytestmark = pytest.mark.unit

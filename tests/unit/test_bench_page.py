@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from tests.unit.conftest import Run
 from tests.unit.test_bench_statistics import measured
 
-from torchsmith.bench.chart import times
 from torchsmith.bench.launch import parse_side, parse_sides
 from torchsmith.bench.measure import GROUPS, choose
-from torchsmith.bench.page import group_picture, page, seconds
+from torchsmith.bench.page import group_picture, page, seconds, times
 from torchsmith.bench.reasons import reasons, rules, traits
 from torchsmith.bench.result import (
     Contender,
@@ -127,6 +126,13 @@ def test_the_page_says_what_was_found_and_what_not(result: Result) -> None:
     assert "ENV &amp; co" in text
     assert "prefers-color-scheme: dark" in text
     assert "Where yours loses, and why" in text
+
+
+def test_a_picture_alone_is_readable_on_a_phone(result: Result) -> None:
+    drawn = ElementTree.fromstring(group_picture(result, "pip"))
+    width = float(drawn.get("viewBox", "").split()[2])
+    # Its letters are 12 pixels high at full width.
+    assert 12 * 360 / width >= 8
 
 
 def test_the_picture_is_an_svg_with_every_group(result: Result) -> None:

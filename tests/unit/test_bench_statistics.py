@@ -10,9 +10,11 @@ import pytest
 
 from torchsmith.bench.measure import orders
 from torchsmith.bench.result import Measured
-from torchsmith.bench.statistics import (
+from torchsmith.bench.verdicts import (
+    CONTROL,
     adjusted,
     change,
+    judge,
     log_ratios,
     quantile,
     shift,
@@ -20,7 +22,6 @@ from torchsmith.bench.statistics import (
     student_p,
     trimmed_p,
 )
-from torchsmith.bench.verdicts import CONTROL, judge
 
 pytestmark = pytest.mark.unit
 

@@ -16,6 +16,7 @@ import typer
 from tests.unit.conftest import Run
 
 from torchsmith.cli.app import command_line
+from torchsmith.recipe.presets import find_preset
 
 pytestmark = pytest.mark.unit
 
@@ -127,7 +128,7 @@ def test_doctor_json_can_be_handed_back_as_a_host(run: Run, tmp_path: Path) -> N
     assert code == 4
     told = json.loads(out)
     assert told["host"]["platform"] == "linux-x86_64"
-    assert told["verdict"] == "fail"
+    assert told["rating"] == "fail"
     (tmp_path / "host.json").write_text(out, encoding="utf-8")
     assert run("plan", "--preset", "quickstart")[0] == 0
 
@@ -219,6 +220,54 @@ def test_init_asks_again_where_an_answer_cannot_work(
     assert "vison: is not a key of a recipe (did you mean 'vision'?)" in err
 
 
+def test_init_takes_a_torch_that_is_too_old_for_this_machine_s_python(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Typed("1.9.1\n\n\n\n"))
+    code, out, err = run("init")
+    assert (code, err) == (0, "")
+    assert "[3.9]" in out
+    table = tomllib.loads((tmp_path / "recipe.toml").read_text(encoding="utf-8"))
+    assert (table["torch"], table["python"]) == ("1.9.1", ["3.9"])
+
+
+def test_a_question_without_an_answer_ends_as_ctrl_c_does(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Typed("2.6.0\n"))
+    code, _, err = run("init")
+    assert (code, err.split()) == (130, ["interrupted"])
+    assert not (tmp_path / "recipe.toml").exists()
+
+
+def test_ctrl_c_is_told_to_a_script_as_that(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchsmith.cli.planning.read_machine", stopped)
+    code, out, err = run("plan", "--torch", "2.6.0", "--json")
+    assert (code, err) == (130, "interrupted\n")
+    assert json.loads(out)["error"] == {
+        "message": "interrupted",
+        "hint": "The same command goes on.",
+        "exit_code": 130,
+    }
+
+
+def test_a_rendering_does_not_take_the_place_of_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("mine", encoding="utf-8")
+    code, _, err = run("plan", "--preset", "quickstart", "--as", "dockerfile", "-o", "kept")
+    assert code == 5
+    assert "Name a folder" in err
+    assert (tmp_path / "kept").read_text(encoding="utf-8") == "mine"
+
+
+def test_facts_call_a_package_of_a_stack_that(run: Run) -> None:
+    code, _, err = run("facts", "stack", "nosuch")
+    assert code == 2
+    assert err.startswith("error: no package of a stack named 'nosuch' is known\n")
+
+
 def test_what_init_offers_can_be_switched_on_beside_what_was_asked_for(
     run: Run, tmp_path: Path
 ) -> None:
@@ -245,6 +294,27 @@ def test_init_starts_from_a_preset(run: Run, tmp_path: Path) -> None:
     code, _, err = run("init", "--preset", "jetson-tx3", "tx3.toml")
     assert code == 2
     assert "jetson-tx2" in err
+
+
+def test_flags_change_a_preset_and_keep_its_comments(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    flags = ("--torch", "2.7.1", "--feature", "fbgemm=on")
+    assert run("init", str(path), "--preset", "quickstart", *flags)[0] == 0
+    text = path.read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    assert (table["name"], table["torch"]) == ("quickstart", "2.7.1")
+    assert table["features"]["fbgemm"] == "on"
+    preset = find_preset("quickstart").path.read_text(encoding="utf-8")
+    assert comments(text) == comments(preset)
+    code, _, err = run(
+        "init", "-", "--preset", "quickstart", "--torch", "1.9.1", "--python", "3.12"
+    )
+    assert code == 3
+    assert "what works: Python 3.9" in err
+
+
+def comments(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("#")]
 
 
 def test_every_problem_of_a_recipe_is_told_at_once(run: Run, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.unit.conftest import Run
 
-from torchsmith.cli.known import known_of_lines, known_of_step
+from torchsmith.cli.diagnose import known_of_lines, known_of_log
 from torchsmith.errors import StepFailed
 
 pytestmark = pytest.mark.unit
@@ -213,18 +213,16 @@ def test_a_recipe_that_is_wrong_is_not_changed(run: Run, log: Path, tmp_path: Pa
 
 
 def test_a_failed_step_says_what_is_known_of_it(log: Path) -> None:
-    error = StepFailed("compile", "compile torch", "it ended with 1", ("x",), str(log))
-    (line,) = known_of_step(error)
+    (line,) = known_of_log(log, ("x",))
     assert line.startswith("known: A compiler was killed: memory ran out — Run fewer")
 
 
 def test_a_failed_step_whose_log_is_gone_is_known_by_its_excerpt() -> None:
-    error = StepFailed("compile", "compile torch", "it ended with 1", (KILLED,), "/nowhere/x.log")
-    assert known_of_step(error)
+    assert known_of_log(Path("/nowhere/x.log"), (KILLED,))
 
 
 def test_a_failed_step_nobody_knows_says_nothing_more(tmp_path: Path) -> None:
-    assert known_of_step(StepFailed("a", "a", "b", ("something",), str(tmp_path))) == []
+    assert known_of_log(tmp_path, ("something",)) == []
 
 
 def test_the_command_line_says_it_after_the_error(

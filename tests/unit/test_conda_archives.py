@@ -19,9 +19,8 @@ import pytest
 import zstandard
 
 from torchsmith.errors import DiskFullError, OutputError, UsageError
-from torchsmith.package.conda.pack import pack
+from torchsmith.package.conda.pack import PIECE, Bzip2Writer, pack
 from torchsmith.package.conda.tree import PLACEHOLDER, read_tree
-from torchsmith.package.conda.write import PIECE, Bzip2Writer
 from torchsmith.plan.conda import CondaSpec
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import TorchsmithError, UsageError, VerificationError
 from torchsmith.package.conda.describe import (
     conda_depends,
     conda_name,
@@ -185,8 +185,10 @@ def test_what_was_packed_again_has_the_same_bytes(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["linux-64"]
 
 
-def refused(wheel: Path, tmp_path: Path, build: str = "") -> UsageError:
-    with pytest.raises(UsageError) as told:
+def refused(
+    wheel: Path, tmp_path: Path, build: str = "", kind: type[TorchsmithError] = UsageError
+) -> TorchsmithError:
+    with pytest.raises(kind) as told:
         pack(CondaSpec(output=str(tmp_path / "out"), wheel=str(wheel), build=build))
     assert not (tmp_path / "out").exists()
     assert told.value.hint
@@ -197,24 +199,24 @@ def test_what_is_no_wheel_is_refused(tmp_path: Path) -> None:
     wheel = tmp_path / "some-1.0-cp311-cp311-linux_x86_64.whl"
     assert "does not exist" in refused(wheel, tmp_path).message
     wheel.write_text("text")
-    assert "archive" in refused(wheel, tmp_path).message
+    assert "archive" in refused(wheel, tmp_path, kind=VerificationError).message
     good = make_wheel(tmp_path)
     good.write_bytes(good.read_bytes()[:-30])
-    assert "archive" in refused(good, tmp_path).message
+    assert "archive" in refused(good, tmp_path, kind=VerificationError).message
 
 
 def test_a_wheel_that_was_changed_is_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, **{"some/a.py": "x = 1\n"})
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("some/b.py", "more")
-    assert "record" in refused(wheel, tmp_path).message
+    assert "record" in refused(wheel, tmp_path, kind=VerificationError).message
 
 
 def test_a_wheel_with_a_name_that_leaves_it_is_refused(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path)
     with zipfile.ZipFile(wheel, "a") as archive:
         archive.writestr("../../escaped", "more")
-    refused(wheel, tmp_path)
+    refused(wheel, tmp_path, kind=VerificationError)
 
 
 def test_a_wheel_for_many_pythons_has_to_be_told_which(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def test_a_line_of_the_log_tells_causes_apart_too() -> None:
 def test_colours_returns_and_bytes_that_are_no_text_do_not_matter() -> None:
     content = b"\x1b[31mx\xff\xfe\r\n\x1b[1mc++: \x1b[31mfatal error:\x1b[0m Killed signal "
     content += b"terminated program cc1plus\r\n 10%\r 20%\rcompilation terminated.\r\n"
-    found = explained(scan_file(io.BytesIO(content), shipped()))
+    found = explained(scan_file(io.BytesIO(content)))
     assert ids(found) == ["compiler-killed"]
     assert found.named[0].lines[0].number == 2
     assert found.lines == 3
@@ -264,14 +264,14 @@ def test_colours_returns_and_bytes_that_are_no_text_do_not_matter() -> None:
 
 def test_a_line_of_megabytes_is_looked_at_in_parts() -> None:
     content = b"x " * 2_500_000 + b"\n" + KILLED.encode()
-    found = explained(scan_file(io.BytesIO(content), shipped()))
+    found = explained(scan_file(io.BytesIO(content)))
     assert ids(found) == ["compiler-killed"]
     assert found.named[0].lines[0].number == found.lines == 2
 
 
 def test_a_failure_after_many_repetitions_keeps_its_number() -> None:
     content = b"".join(b"epoch %d loss %d\n" % (n, n) for n in range(50_000)) + KILLED.encode()
-    found = explained(scan_file(io.BytesIO(content), shipped()))
+    found = explained(scan_file(io.BytesIO(content)))
     assert found.named[0].lines[0].number == 50_001
 
 

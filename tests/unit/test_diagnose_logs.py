@@ -11,7 +11,6 @@ import time
 import pytest
 
 from torchsmith.diagnose.diagnose import Diagnosis, diagnose, explained
-from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_file
 
 pytestmark = pytest.mark.unit
@@ -24,7 +23,7 @@ def ids(found: Diagnosis) -> list[str]:
 
 
 def of_bytes(data: bytes) -> Diagnosis:
-    return explained(scan_file(io.BytesIO(data), shipped()))
+    return explained(scan_file(io.BytesIO(data)))
 
 
 # ------------------------------------------------------------- cause before consequence

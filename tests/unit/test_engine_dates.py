@@ -16,7 +16,7 @@ from torchsmith.engine.store import Store
 from torchsmith.engine.work import WorkFolder
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.models import Plan, Step
-from torchsmith.sources.dates import EARLIEST, source_date
+from torchsmith.sources.tree import EARLIEST, source_date
 
 pytestmark = pytest.mark.unit
 

@@ -103,7 +103,7 @@ def test_a_run_says_first_what_it_will_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = Bench(tmp_path)
-    failing = compiling("echo '[30/40] c++ x.o'", "test -e ../allowed", "echo yes > made")
+    failing = compiling("echo '[30/40] c++ x.o'", "test -e allowed", "echo yes > made")
     first = bench.run(failing)
     assert (first.cores, first.seconds) == (3, 200)
     assert events.as_json(first)["steps"] == (
@@ -111,7 +111,7 @@ def test_a_run_says_first_what_it_will_do(
     )
     again = bench.run(failing)
     assert again.seconds == 50
-    (tmp_path / "allowed").touch()
+    (tmp_path / "work/allowed").touch()
     bench.run(failing)
     done = bench.run(failing)
     assert (done.steps, done.seconds) == ((), 0)

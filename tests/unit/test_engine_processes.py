@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.unit
 # Five steps that write slowly enough to be killed anywhere; the third is a compilation that
 # goes on from the objects it has.
 PROGRAM = """
+import os
 import sys
 from msgspec.structs import replace
 from pathlib import Path
@@ -28,6 +30,7 @@ from torchsmith.engine import events
 from torchsmith.engine.journal import Journal
 from torchsmith.engine.runner import run_plan
 from torchsmith.engine.store import Store
+from torchsmith.engine.view import Reach
 from torchsmith.errors import TorchsmithError
 from torchsmith.plan.models import Plan, Step, step_key
 
@@ -66,7 +69,7 @@ def tell(event):
 store = Store(root)
 try:
     run_plan(Plan("killed", (), tuple(keyed)), store, Journal(root / "journal.sqlite"), work=work,
-             on_event=tell)
+             on_event=tell, reach=Reach(writable=(Path(os.environ["TORCHSMITH_MARKS"]),)))
 except TorchsmithError as error:
     sys.exit(error.exit_code)
 """
@@ -76,6 +79,7 @@ STEPS = ["compile", "env", "fetch", "pack", "verify"]
 def start(folder: Path, root: Path, work: Path) -> subprocess.Popen[bytes]:
     program = folder / "program.py"
     program.write_text(PROGRAM)
+    (folder / "marks").touch()
     environment = {**os.environ, "TORCHSMITH_MARKS": str(folder / "marks")}
     return subprocess.Popen(
         [sys.executable, str(program), str(root), str(work)],
@@ -131,7 +135,7 @@ def test_killed_at_any_moment_it_leaves_whole_results_and_goes_on(
     last.communicate()
     assert last.returncode == 0
     assert contents(work) == undisturbed
-    Store(root).gc({entry.key for entry in Store(root).entries()})
+    Store(root).gc(older_than=timedelta(days=1))
     assert list((root / "incoming").iterdir()) == []
 
 

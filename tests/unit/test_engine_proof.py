@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from torchsmith.checks import Check
 from torchsmith.engine.execute import read_proof
 from torchsmith.engine.schedule import final_steps
 from torchsmith.engine.shell import step_script
@@ -18,9 +19,8 @@ from torchsmith.plan.expects import Expects
 from torchsmith.plan.models import Step, Task
 from torchsmith.plan.render.twins import twin
 from torchsmith.plan.torch import reports
-from torchsmith.verify.__main__ import without
-from torchsmith.verify.checks import Check
 from torchsmith.verify.report import Report, keep_beside
+from torchsmith.verify.verify import without
 
 pytestmark = pytest.mark.unit
 
@@ -58,7 +58,7 @@ def kept(work: Path, *checks: Check) -> Path:
 def test_the_engine_proves_with_its_own_program_and_others_with_a_shell() -> None:
     script = step_script(VERIFY)
     program, told = script.splitlines()[1:3]
-    assert "-m torchsmith.verify <<" in program
+    assert "-m torchsmith.verify.verify <<" in program
     assert msgspec.json.decode(told, type=Expects) == VERIFY.expects
     plain = twin(VERIFY, None).commands
     assert "torchsmith" not in " ".join(plain)

@@ -15,6 +15,7 @@ from torchsmith.engine.journal import Journal
 from torchsmith.engine.process import Stop
 from torchsmith.engine.runner import run_plan
 from torchsmith.engine.store import Store
+from torchsmith.engine.view import Reach
 from torchsmith.errors import InterruptedRunError, StepFailed
 from torchsmith.plan.models import Kind, Plan, Step, step_key
 
@@ -55,16 +56,22 @@ class Bench:
         self.store = Store(folder / "store")
         self.journal = Journal(folder / "store/journal.sqlite")
         self.work = folder / "work"
+        (folder / "marks").touch()
 
     def run(self, plan: Plan, *, fresh: bool = False) -> None:
-        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "MARKS": str(self.folder / "marks")}
+        marks = self.folder / "marks"
         run_plan(
-            plan, self.store, self.journal, work=self.work, environment=environment, fresh=fresh
+            plan,
+            self.store,
+            self.journal,
+            work=self.work,
+            environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "MARKS": str(marks)},
+            fresh=fresh,
+            reach=Reach(writable=(marks,)),
         )
 
     def marks(self) -> list[str]:
-        marks = self.folder / "marks"
-        return marks.read_text().split() if marks.exists() else []
+        return (self.folder / "marks").read_text().split()
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.engine.journal import Journal
-from torchsmith.engine.journals import journal_of, share
+from torchsmith.engine.journal import Journal, journal_of, share
 from torchsmith.engine.locks import Holder, Lease, Pulse
 from torchsmith.engine.runner import run_plan
 from torchsmith.engine.store import Store
@@ -204,7 +203,7 @@ def test_a_host_that_died_writing_still_tells_what_it_had_written(
     program = (
         "import os, platform, sys\nfrom pathlib import Path\n"
         "from torchsmith.engine.store import Store\n"
-        "from torchsmith.engine.journals import journal_of\n"
+        "from torchsmith.engine.journal import journal_of\n"
         "platform.node = lambda: 'n1'\n"
         "journal = journal_of(Store(Path(sys.argv[1])))\nprint(journal.begin('plan'))\n"
         "with journal._database.transaction() as database:\n"

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.engine.entry import Entry
-from torchsmith.engine.store import Store
+from torchsmith.engine.store import Entry, Store
 from torchsmith.engine.trees import signature
 from torchsmith.plan.models import Step
 
@@ -159,7 +158,7 @@ def test_what_a_newer_torchsmith_wrote_is_neither_used_nor_dropped(
     store: Store, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("torchsmith.engine.entry.FORMAT", 99)
+        patch.setattr("torchsmith.engine.store.FORMAT", 99)
         folder = kept(store, work).folder
     assert store.get(KEY, work, "one") is None
     assert folder.is_dir()
@@ -173,14 +172,16 @@ def test_removed_is_removed(store: Store, work: Path) -> None:
     assert list(store.entries()) == []
 
 
-def test_collecting_keeps_what_is_wanted_or_young(store: Store, work: Path) -> None:
+def test_collecting_keeps_what_was_used_lately(store: Store, work: Path) -> None:
     kept(store, work)
-    store.put("cd" + "0" * 62, TREE, work)
-    assert store.gc(older_than=timedelta(days=1)).entries == ()
-    tried = store.gc({KEY}, dry_run=True)
+    old = store.put("cd" + "0" * 62, TREE, work)
+    day = timedelta(days=1)
+    assert store.gc(older_than=day).entries == ()
+    os.utime(old.folder, (0, 0))
+    tried = store.gc(older_than=day, dry_run=True)
     assert [entry.key[:2] for entry in tried.entries] == ["cd"]
     assert len(list(store.entries())) == 2
-    done = store.gc({KEY})
+    done = store.gc(older_than=day)
     assert done.bytes == tried.bytes > 0
     assert [entry.key for entry in store.entries()] == [KEY]
 

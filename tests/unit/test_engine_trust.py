@@ -16,14 +16,13 @@ import pytest
 
 from torchsmith.engine.build import build
 from torchsmith.engine.disk import write_whole
-from torchsmith.engine.entry import FILES, MANIFEST, OUTPUTS, Entry, problems_of
 from torchsmith.engine.locks import Lock
-from torchsmith.engine.store import SHARED, Store
-from torchsmith.errors import StoreError
+from torchsmith.engine.store import FILES, MANIFEST, OUTPUTS, SHARED, Entry, Store, problems_of
+from torchsmith.errors import StoreError, WorkFolderError
 from torchsmith.owners import make_folder, who_else_writes
 from torchsmith.plan.models import Plan, Step
-from torchsmith.toolchain import huge_pages
-from torchsmith.toolchain.preload import preloaded
+from torchsmith.toolchain.cache import compiler_cache
+from torchsmith.toolchain.preload import PAGES_SOURCE, preloaded
 
 pytestmark = pytest.mark.unit
 
@@ -200,6 +199,70 @@ def test_nothing_is_built_where_others_could_change_it(
     Store(store.root).ensure_ours()
 
 
+@pytest.mark.parametrize("how", ["open", "another's"])
+@pytest.mark.parametrize("what", ["objects", "dates", "locks", "work/demo", "journal.db"])
+def test_nothing_is_built_where_others_could_change_a_part(
+    what: str, how: str, store: Store, entry: Entry, disown: Disown
+) -> None:
+    part = store.root / what
+    part.parent.mkdir(exist_ok=True)
+    if part.suffix:
+        part.touch()
+    else:
+        part.mkdir(exist_ok=True)
+    store.ensure_ours()
+    if how == "open":
+        part.chmod(0o777)
+    else:
+        disown(part)
+    with pytest.raises(StoreError, match=r"everybody may write|belongs to another user"):
+        build(Plan("demo", (), (STEP,)), store, project=store.root.parent)
+
+
+@pytest.mark.parametrize("how", ["open", "another's", "a link to an open one"])
+def test_nothing_is_built_in_a_work_folder_of_others(
+    how: str, store: Store, tmp_path: Path, disown: Disown
+) -> None:
+    place = tmp_path / "place"
+    store.ensure_ours(place)
+    place.mkdir(mode=0o755)
+    store.ensure_ours(place)
+    if how == "open":
+        place.chmod(0o777)
+    elif how == "another's":
+        disown(place)
+    else:
+        place.rename(tmp_path / "aside")
+        (tmp_path / "aside").chmod(0o777)
+        place.symlink_to("aside")
+    with pytest.raises(WorkFolderError, match=r"everybody may write|belongs to another user"):
+        build(Plan("demo", (), (STEP,)), store, work=place, project=tmp_path)
+
+
+@pytest.mark.parametrize("how", ["open", "another's", "link"])
+def test_a_compiler_cache_has_no_temporary_folder_of_others(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disown: Disown
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def temporary() -> Path | None:
+        variables = compiler_cache(tmp_path / "s", tmp_path / "w", shared=True, program="ccache")
+        given = (variables.environment or {}).get("CCACHE_TEMPDIR")
+        return Path(given) if given else None
+
+    own = temporary()
+    assert own is not None
+    assert who_else_writes(own) == ""
+    if how == "open":
+        own.chmod(0o777)
+    elif how == "another's":
+        disown(own)
+    else:
+        own.rename(tmp_path / "theirs")
+        own.symlink_to("theirs")
+    assert temporary() is None
+
+
 def test_no_command_makes_what_everybody_may_write_to(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -269,17 +332,17 @@ def test_a_library_of_another_user_is_made_anew(tmp_path: Path, disown: Disown) 
     library = _made(tmp_path)
     library.write_text("evil")
     disown(library)
-    made = preloaded(tmp_path, huge_pages._SOURCE, _compiler(tmp_path))
+    made = preloaded(tmp_path, PAGES_SOURCE, _compiler(tmp_path))
     assert made is None or library.read_text() == "compiled"
 
 
 def test_nothing_is_loaded_from_a_folder_that_others_may_write_to(tmp_path: Path) -> None:
     _made(tmp_path).parent.chmod(0o777)
-    assert preloaded(tmp_path, huge_pages._SOURCE, _compiler(tmp_path)) is None
+    assert preloaded(tmp_path, PAGES_SOURCE, _compiler(tmp_path)) is None
 
 
 def _made(tmp_path: Path) -> Path:
-    library = preloaded(tmp_path, huge_pages._SOURCE, _compiler(tmp_path))
+    library = preloaded(tmp_path, PAGES_SOURCE, _compiler(tmp_path))
     assert library is not None
     return library
 

@@ -29,6 +29,7 @@ class FileDiff:
     """What a unified diff does to one file."""
 
     path: str
+    new: bool = False
     context: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
@@ -41,9 +42,9 @@ def parse(text: str) -> list[FileDiff]:
     for line in lines:
         if line.startswith("--- "):
             before, after = line.removeprefix("--- "), next(lines).removeprefix("+++ ")
-            assert before.startswith("a/")
-            assert after == f"b/{before[2:]}"
-            diffs.append(FileDiff(before[2:]))
+            assert after.startswith("b/")
+            assert before in {f"a/{after[2:]}", "/dev/null"}
+            diffs.append(FileDiff(after[2:], new=before == "/dev/null"))
             continue
         hunk = _HUNK.fullmatch(line)
         assert hunk, f"neither a file nor a hunk: {line!r}"
@@ -84,7 +85,7 @@ def test_a_patch_is_a_unified_diff_of_files_inside_the_tree(patch: PatchFact) ->
         assert ".." not in path.parts
         assert diff.added or diff.removed
         # What tells its place: `patch` looks for both.
-        assert diff.context or diff.removed
+        assert (not diff.new) == bool(diff.context or diff.removed)
 
 
 @pytest.mark.parametrize("patch", LISTED, ids=lambda patch: patch.file)
@@ -101,6 +102,13 @@ def test_a_patch_is_named_for_a_release_in_its_range(patch: PatchFact) -> None:
 def test_a_patch_for_torch_is_for_a_release_there_is(patch: PatchFact) -> None:
     span = version_range(patch.releases)
     assert any(release.version in span for release in FACTS.releases.release)
+
+
+@pytest.mark.parametrize(
+    "patch", [patch for patch in LISTED if patch.without], ids=lambda patch: patch.file
+)
+def test_a_patch_stands_in_for_a_feature_there_is(patch: PatchFact) -> None:
+    assert patch.without in {feature.name for feature in FACTS.features.feature}
 
 
 def test_no_release_has_two_patches_of_one_name() -> None:

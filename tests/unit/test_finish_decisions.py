@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 
 from torchsmith.errors import HostError, UsageError
-from torchsmith.package.finish import metadata
 from torchsmith.package.finish.audit import Policies
-from torchsmith.package.finish.design import installed_at, search_path
+from torchsmith.package.finish.design import (
+    Fields,
+    file_name,
+    installed_at,
+    labelled,
+    new_requirements,
+    retagged,
+    search_path,
+    with_version,
+)
 from torchsmith.package.finish.outside import Rules, bringer, read_pins, settle
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.verify.binary import Library
@@ -238,12 +246,12 @@ def test_a_version_nobody_named_is_asked_for() -> None:
 
 
 def test_the_label_of_a_version() -> None:
-    assert metadata.labelled("2.6.0+cpu", "cu126.sm86") == "2.6.0+cu126.sm86"
-    assert metadata.labelled("2.6.0", "Lab-1") == "2.6.0+lab.1"
-    assert metadata.labelled("2.6.0+cpu", "none") == "2.6.0"
+    assert labelled("2.6.0+cpu", "cu126.sm86") == "2.6.0+cu126.sm86"
+    assert labelled("2.6.0", "Lab-1") == "2.6.0+lab.1"
+    assert labelled("2.6.0+cpu", "none") == "2.6.0"
     for label in ("", "a b", "../x", "+", "ü"):
         with pytest.raises(UsageError):
-            metadata.labelled("2.6.0", label)
+            labelled("2.6.0", label)
 
 
 @pytest.mark.parametrize(
@@ -261,36 +269,36 @@ def test_the_label_of_a_version() -> None:
 def test_what_was_built_against_torch_is_held_to_it(
     requires: list[str], uses: bool, found: list[str]
 ) -> None:
-    made = metadata.new_requirements(requires, torch="2.6.0+cpu", uses_torch=uses, more=())
+    made = new_requirements(requires, torch="2.6.0+cpu", uses_torch=uses, more=())
     assert made == found
 
 
 def test_another_torch_than_it_asks_for_is_refused() -> None:
     with pytest.raises(UsageError, match=r"torch==2\.5"):
-        metadata.new_requirements(["torch==2.5.1"], torch="2.6.0", uses_torch=True, more=())
+        new_requirements(["torch==2.5.1"], torch="2.6.0", uses_torch=True, more=())
     with pytest.raises(UsageError, match="not a version"):
-        metadata.new_requirements(["torch"], torch="new", uses_torch=True, more=())
+        new_requirements(["torch"], torch="new", uses_torch=True, more=())
 
 
 def test_a_field_is_replaced_where_it_was_and_the_body_stays() -> None:
     text = b"A: 1\r\nRequires-Dist: x\nB: 2\n  more\nRequires-Dist: y\n\nbody: \xff\n\nend"
-    fields = metadata.Fields(text)
+    fields = Fields(text)
     assert fields.all("requires-dist") == ["x", "y"]
     fields.set("Requires-Dist", ["z"])
     fields.set("New", ["1", "2"])
     assert fields.content() == (
         b"A: 1\nRequires-Dist: z\nB: 2\n  more\nNew: 1\nNew: 2\n\nbody: \xff\n\nend"
     )
-    assert metadata.Fields(b"A: 1\n").content() == b"A: 1\n"
+    assert Fields(b"A: 1\n").content() == b"A: 1\n"
 
 
 def test_a_wheels_name_and_tags_say_the_same() -> None:
     platform = "manylinux2014_x86_64.manylinux_2_17_x86_64"
-    assert metadata.file_name("a-1-cp311-cp311-linux_x86_64.whl", "1+b", platform) == (
+    assert file_name("a-1-cp311-cp311-linux_x86_64.whl", "1+b", platform) == (
         f"a-1+b-cp311-cp311-{platform}.whl"
     )
-    assert metadata.file_name("a-1-7-py3-none-any.whl", "1", "any") == "a-1-7-py3-none-any.whl"
-    assert metadata.retagged(["py2-none-linux_x86_64", "py3-none-linux_x86_64"], platform) == [
+    assert file_name("a-1-7-py3-none-any.whl", "1", "any") == "a-1-7-py3-none-any.whl"
+    assert retagged(["py2-none-linux_x86_64", "py3-none-linux_x86_64"], platform) == [
         "py2-none-manylinux2014_x86_64",
         "py2-none-manylinux_2_17_x86_64",
         "py3-none-manylinux2014_x86_64",
@@ -299,7 +307,7 @@ def test_a_wheels_name_and_tags_say_the_same() -> None:
 
 
 def test_modules_are_told_their_version() -> None:
-    told = metadata.with_version(
+    told = with_version(
         {
             "torch/version.py": b"__version__ = '2.6.0+cpu'\ncuda: Optional[str] = None\n",
             "torch/__init__.py": b"from .version import __version__\n",

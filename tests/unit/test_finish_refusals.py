@@ -58,7 +58,7 @@ def build(
 def refused(run: Run, path: Path) -> str:
     before = path.read_bytes()
     code, out, err = run("finish", str(path), "--output", "out")
-    assert (code, out) == (2, "")
+    assert (code, out) == (9, "")
     assert "Traceback" not in err
     assert path.read_bytes() == before
     assert not Path("out").exists()

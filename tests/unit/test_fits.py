@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from packaging.tags import Tag, parse_tag
 from tests.unit.conftest import Run
-from tools.refresh_symbols import with_cuda
+from tools.refresh_symbols import joined, pack, with_cuda
 
 from torchsmith.facts.exports import (
     Build,
@@ -19,13 +19,11 @@ from torchsmith.facts.exports import (
     exports_of,
     is_stable,
     is_torchs,
-    pack,
 )
 from torchsmith.facts.files import DATA, Facts
 from torchsmith.facts.ranges import release, version_range
-from torchsmith.verify.binary import Library
+from torchsmith.verify.binary import Library, Symbols, demangled
 from torchsmith.verify.fits import Subject, describe, judge, judge_releases, pythons
-from torchsmith.verify.symbols import Symbols, demangled
 from torchsmith.verify.wheelfile import Wheel
 
 pytestmark = pytest.mark.unit
@@ -69,7 +67,7 @@ def test_a_release_is_added_to_a_table_and_the_others_stay_as_they_are() -> None
     read = {("2.9.1", "x86_64"): {"libtorch_cpu.so": [KEPT], "libtorch_cuda.so": [GONE]}}
     read["2.10.0", "x86_64"] = read["2.9.1", "x86_64"]
     known = {("2.9.0", "aarch64"), ("2.10.0", "aarch64")}
-    table = exports_in(pack(exports_of(before).and_of(with_cuda(read, known))))
+    table = exports_in(pack(joined(exports_of(before), exports_of(with_cuda(read, known)))))
     assert [(item.torch, item.platform, item.libraries) for item in table.builds] == [
         ("2.9.0", "aarch64", cpu),
         ("2.9.1", "x86_64", gpu),

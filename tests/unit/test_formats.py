@@ -141,10 +141,3 @@ def test_a_wheel_without_it_does_not_pass(tmp_path: Path, content: bytes, status
     )
     assert done.returncode == status
     assert ("built without png" in done.stderr) == bool(status)
-
-
-def test_a_torch_with_cuda_inside_is_announced() -> None:
-    said = [item.message for item in resolved(platform="linux-x86_64").cautions]
-    assert any("brings CUDA's libraries along" in text for text in said)
-    said = [item.message for item in resolved(platform="linux-aarch64").cautions]
-    assert not any("brings CUDA's libraries along" in text for text in said)

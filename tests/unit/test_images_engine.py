@@ -131,7 +131,9 @@ def test_a_dockerfiles_own_stages_are_no_base_images(wanted: Build) -> None:
     ],
 )
 def test_a_base_image_that_does_not_exist_is_named(wanted: Build, said: str) -> None:
-    error = explained(ContainerToolError("x", said=("STEP 1", said)), Holding("debian:12"), wanted)
+    error = explained(
+        ContainerToolError("x", output=("STEP 1", said)), Holding("debian:12"), wanted
+    )
     assert error.message.startswith("the base image nosuch:1 is not here")
     assert "podman pull nosuch:1" in error.hint
 
@@ -145,7 +147,7 @@ def test_a_base_image_that_does_not_exist_is_named(wanted: Build, said: str) -> 
 )
 def test_a_full_disk_is_known_by_the_words_the_runner_looks_for(wanted: Build, said: str) -> None:
     error = explained(
-        ContainerToolError("x", said=(said,)), Holding("nosuch:1", "debian:12"), wanted
+        ContainerToolError("x", output=(said,)), Holding("nosuch:1", "debian:12"), wanted
     )
     assert ran_out_of_room(explain([f"error: {error.message}"]))
     assert "prune" in error.hint
@@ -158,12 +160,15 @@ def test_a_full_disk_is_known_by_the_words_the_runner_looks_for(wanted: Build, s
         "W: Failed to fetch http://deb.debian.org/x  Could not connect to deb.debian.org:80",
         "curl: (6) Could not resolve host: developer.download.nvidia.com",
         "fatal: unable to access 'https://github.com/x.git/': Could not resolve host: github.com",
+        "  Something wicked happened resolving 'deb.debian.org:http' (-5 - No address associated)",
         "[Errno -3] Temporary failure in name resolution')': /simple/torch/",
     ],
 )
 def test_a_build_that_reaches_no_network_is_told_how(wanted: Build, said: str) -> None:
     lines = ("STEP 2/4", said, "E: Unable to locate package ccache", "Error: exit status 100")
-    error = explained(ContainerToolError("x", said=lines), Holding("nosuch:1", "debian:12"), wanted)
+    error = explained(
+        ContainerToolError("x", output=lines), Holding("nosuch:1", "debian:12"), wanted
+    )
     assert error.message.startswith(
         "a server could not be reached from inside the build of lab:ann"
     )
@@ -171,8 +176,29 @@ def test_a_build_that_reaches_no_network_is_told_how(wanted: Build, said: str) -
     assert "--network host" in error.hint
 
 
+def test_a_lost_server_is_found_before_all_that_followed_from_it(wanted: Build) -> None:
+    lost = "Temporary failure resolving 'deb.debian.org'"
+    unknown = [f"E: Unable to locate package p{number}" for number in range(100)]
+    # A base image that the tool cannot be asked about takes nothing away from what was printed.
+    error = explained(
+        ContainerToolError("x", output=("STEP 2/4: RUN apt-get", lost, *unknown)), Holding(), wanted
+    )
+    assert error.message.endswith(lost)
+
+
+def test_a_server_that_an_earlier_instruction_found_again_is_not_blamed(wanted: Build) -> None:
+    lines = (
+        *("STEP 2/4: RUN curl", "curl: (6) Could not resolve host: x.org", "retrying"),
+        *("STEP 3/4: RUN make", "make: *** No rule to make target 'all'.  Stop."),
+    )
+    error = explained(
+        ContainerToolError("x", output=lines), Holding("nosuch:1", "debian:12"), wanted
+    )
+    assert error.message == "podman could not build lab:ann"
+
+
 def test_any_other_failure_points_at_the_lines_before_it(wanted: Build) -> None:
-    error = explained(ContainerToolError("x", said=("E: Unable",)), Holding("nosuch:1"), wanted)
+    error = explained(ContainerToolError("x", output=("E: Unable",)), Holding("nosuch:1"), wanted)
     assert error.message == "podman could not build lab:ann"
 
 

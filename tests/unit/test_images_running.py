@@ -13,7 +13,6 @@ from torchsmith.images.running import (
     USUAL_BATCH,
     Ended,
     Loading,
-    Room,
     RunOptions,
     Start,
     chosen_gpus,
@@ -37,23 +36,23 @@ GIB = 1 << 30
 
 
 def test_the_arithmetic_of_workers_is_in_the_message() -> None:
-    (said,) = shortages(Loading(8), Room(64 << 20, 64 * GIB))
-    assert said.startswith(
+    (shortage,) = shortages(Loading(8), 64 << 20, 64 * GIB)
+    assert shortage.startswith(
         "8 workers may fill 2.44 GiB of /dev/shm: (8 x 2 made ahead + 1 in use) x 147 MiB"
     )
-    assert "it has 64 MiB. Take --shm-size 3G" in said
+    assert "it has 64 MiB. Take --shm-size 3G" in shortage
     assert Loading(8).shm == 17 * USUAL_BATCH
 
 
 def test_memory_counts_what_lies_in_shm_and_every_process() -> None:
-    (said,) = shortages(Loading(4, 100 << 20), Room(8 * GIB, 2 * GIB))
-    assert said.startswith("4 workers may take 2.13 GiB of memory: 900 MiB in /dev/shm + 5 ")
-    assert list(shortages(Loading(4, 100 << 20), Room(8 * GIB, 4 * GIB))) == []
+    (shortage,) = shortages(Loading(4, 100 << 20), 8 * GIB, 2 * GIB)
+    assert shortage.startswith("4 workers may take 2.13 GiB of memory: 900 MiB in /dev/shm + 5 ")
+    assert list(shortages(Loading(4, 100 << 20), 8 * GIB, 4 * GIB)) == []
 
 
 def test_nothing_is_said_without_workers_or_where_nothing_is_known() -> None:
-    assert list(shortages(Loading(0), Room(1, 1))) == []
-    assert list(shortages(Loading(64), Room(None, None))) == []
+    assert list(shortages(Loading(0), 1, 1)) == []
+    assert list(shortages(Loading(64), None, None)) == []
 
 
 def test_shm_larger_than_memory_is_refused_and_the_usual_one_made_smaller() -> None:

@@ -13,7 +13,7 @@ from torchsmith.engine.door import keyed
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Compiler, Host, InstalledTorch, Python
 from torchsmith.host.probe import Programs
-from torchsmith.host.torch import environment_python, read_torch, read_torches
+from torchsmith.host.system import environment_python, read_torch, read_torches
 from torchsmith.plan.build import make_plan
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.matrix import expand

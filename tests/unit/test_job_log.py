@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from torchsmith.engine import events
-from torchsmith.engine.compile_log import CompileRecord
-from torchsmith.engine.job_log import Job, JobLog, gather, job_of, read_jobs
+from torchsmith.engine.compile_log import CompileRecord, Job, JobLog, gather, job_of, read_jobs
 from torchsmith.toolchain.ninja_log import Edge, Line, read_dependencies, read_graph, read_log
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from torchsmith.errors import RecipeError, UsageError
-from torchsmith.jobs.clients import RENDERINGS, render
+from torchsmith.jobs.clients import TARGETS, render
 from torchsmith.jobs.files import load_jobs
 from torchsmith.recipe.job import seconds
 from torchsmith.secret_names import is_secret_name
@@ -143,7 +143,7 @@ def test_an_unknown_job_and_an_unknown_engine_are_named(tmp_path: Path) -> None:
         render(load_jobs(path), "nomad")
 
 
-@pytest.mark.parametrize("engine", sorted(set(RENDERINGS) - {"slurm", "local"}))
+@pytest.mark.parametrize("engine", sorted(set(TARGETS) - {"slurm", "local"}))
 def test_an_engine_that_runs_images_asks_for_one(tmp_path: Path, engine: str) -> None:
     path = written(tmp_path, f'name = "a"\nenvironment = "env"\n{ROLE}')
     with pytest.raises(UsageError, match="runs images"):

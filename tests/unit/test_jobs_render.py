@@ -13,7 +13,7 @@ import yaml
 from tests.unit.conftest import Run
 
 from torchsmith.errors import UsageError
-from torchsmith.jobs.clients import RENDERINGS, render
+from torchsmith.jobs.clients import TARGETS, render
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Rendering
 from torchsmith.recipe import job as written
@@ -62,7 +62,7 @@ def test_tasks_meet_where_each_engine_has_the_first(
     assert "nccl" in text
 
 
-@pytest.mark.parametrize("engine", RENDERINGS)
+@pytest.mark.parametrize("engine", TARGETS)
 def test_a_plain_job_has_no_launcher(tmp_path: Path, engine: str) -> None:
     text = text_of(tmp_path, HEAD + ROLE + PLAIN, engine, "role.tasks=1")
     assert "torchrun" not in text
@@ -90,7 +90,7 @@ def test_roles_of_a_distributed_job_have_ranks_one_after_the_other(tmp_path: Pat
     assert '--nnodes=5 --nproc-per-node=1 --node-rank="$((2 + SLURM_PROCID))"' in text
 
 
-@pytest.mark.parametrize("engine", sorted(set(RENDERINGS) - {"openpai-v1"}))
+@pytest.mark.parametrize("engine", sorted(set(TARGETS) - {"openpai-v1"}))
 def test_a_secret_is_only_ever_referred_to(tmp_path: Path, engine: str) -> None:
     text = text_of(
         tmp_path,
@@ -117,7 +117,7 @@ def test_a_container_gets_its_shared_memory_and_gpus(tmp_path: Path) -> None:
     assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
 
-@pytest.mark.parametrize("engine", RENDERINGS)
+@pytest.mark.parametrize("engine", TARGETS)
 def test_every_engine_runs_commands_in_bash_and_stops_at_the_first_that_fails(
     engine: str, tmp_path: Path
 ) -> None:
@@ -235,7 +235,7 @@ def example(field: str) -> str:
     [
         (field, engine)
         for field in fields()
-        for engine in RENDERINGS
+        for engine in TARGETS
         # Those variables are its own.
         if field != "openpai_env" or not engine.startswith("openpai")
     ],
@@ -276,7 +276,7 @@ OTHER: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("engine", RENDERINGS)
+@pytest.mark.parametrize("engine", TARGETS)
 @pytest.mark.parametrize(
     "field",
     [

@@ -12,8 +12,7 @@ from torchsmith.jobs.client import Listed, Output, Request, Status, Submitted, T
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
-from torchsmith.jobs.submissions import Intent, Submission, Submissions
-from torchsmith.jobs.submit import look_up, submit
+from torchsmith.jobs.submissions import Intent, Submission, Submissions, look_up, submit
 
 pytestmark = pytest.mark.unit
 

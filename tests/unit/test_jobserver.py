@@ -13,11 +13,20 @@ from torchsmith.toolchain.admission_server import Jobserver
 pytestmark = pytest.mark.unit
 
 
+def free_slots(jobserver: Jobserver) -> int:
+    """How many tokens lie in the pipe."""
+    count = 0
+    while jobserver.take():
+        count += 1
+    jobserver.put(count)
+    return count
+
+
 def test_the_pipe_holds_a_token_less_than_there_are_cores(tmp_path: Path) -> None:
     with Jobserver(tmp_path / "jobs", 4) as jobserver:
         assert stat.S_ISFIFO((tmp_path / "jobs").stat().st_mode)
         assert jobserver.makeflags == f" -j4 --jobserver-auth=fifo:{tmp_path / 'jobs'}"
-        assert jobserver.free == 3
+        assert free_slots(jobserver) == 3
 
 
 def test_a_client_takes_tokens_and_gives_them_back(tmp_path: Path) -> None:
@@ -29,7 +38,7 @@ def test_a_client_takes_tokens_and_gives_them_back(tmp_path: Path) -> None:
         os.close(client)
         assert jobserver.take()
         jobserver.put()
-        assert jobserver.free == 1
+        assert free_slots(jobserver) == 1
 
 
 def test_one_core_means_no_tokens(tmp_path: Path) -> None:

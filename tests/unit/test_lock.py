@@ -19,7 +19,7 @@ from torchsmith.engine.door import Wanted, from_bundle, plan_recipe
 from torchsmith.engine.lockfile import changed_bytes, lock_file, read_lock, what_was_taken
 from torchsmith.engine.store import Store
 from torchsmith.host.models import Host
-from torchsmith.package.origins import taken_for
+from torchsmith.package.materials import taken_for
 from torchsmith.plan.build import with_keys
 from torchsmith.plan.lock import (
     Image,

@@ -59,7 +59,7 @@ def test_steps_variables_dependencies_and_warnings_are_read_out_of_a_dry_run() -
         "PATH": "/opt/my cuda/bin:/usr/bin",
     }
     assert run.dependencies == "the list.d"
-    assert run.said == "nvcc warning : old architectures are going away\n"
+    assert run.warnings == "nvcc warning : old architectures are going away\n"
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from torchsmith.package.attest import statement
 from torchsmith.package.contents import Contents, Packed
-from torchsmith.package.materials import Beside, Materials, Owner, is_vendored
-from torchsmith.package.origins import Part, Tree
+from torchsmith.package.materials import Beside, Materials, Owner, Part, Tree, is_vendored
 from torchsmith.package.sbom import bill
 from torchsmith.plan.attest import Attest, Change, History, Made, Origin, Subject
 from torchsmith.resolve.models import SourceChoice

@@ -10,11 +10,17 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from securesystemslib.dsse import Envelope
 from securesystemslib.signer import CryptoSigner
 from tests.unit.conftest import Run
 from tests.unit.test_package_contents import wheel
 
+from torchsmith.checks import Check
+from torchsmith.engine.build import build
+from torchsmith.engine.store import Store
+from torchsmith.errors import HostError
 from torchsmith.package.envelope import (
+    PAYLOAD_TYPE,
     SignatureError,
     check,
     claims,
@@ -22,8 +28,9 @@ from torchsmith.package.envelope import (
     seal,
     sign_report,
 )
-from torchsmith.package.keys import own_key, read_public, signer, trusted_keys
-from torchsmith.verify.checks import Check
+from torchsmith.package.keys import ensure_signer, own_key, read_public, signer, trusted_keys
+from torchsmith.plan.attest import Attest
+from torchsmith.plan.models import Plan, Step, Task
 from torchsmith.verify.report import Report, beside, keep_beside
 
 pytestmark = pytest.mark.unit
@@ -205,6 +212,55 @@ def test_a_key_is_believed_to_its_last_day_only(signed: Path, run: Run, tmp_path
     assert run("key", "trust", str(pem))[0] == 2, "revoked is revoked"
 
 
+def test_a_revoked_key_signs_nothing_more(signed: Path, run: Run) -> None:
+    key = own_key()
+    assert key is not None
+    code, said, _ = run("key", "revoke", key.id)
+    assert code == 0
+    assert "key rotate" in said
+    with pytest.raises(HostError, match="revoked") as caught:
+        signer()
+    assert "key rotate" in caught.value.hint
+    # Before hours of compiling, too.
+    attest = Task("attest", Attest({}, "one", {}, (), (), ()))
+    plan = Plan("demo", (), (Step(id="attest-one", kind="package", title="Sign", task=attest),))
+    with pytest.raises(HostError, match="revoked"):
+        build(plan, Store(signed.parent / "store"), project=signed.parent)
+    assert not (signed.parent / "store").exists()
+    assert run("key", "list")[0] == 0
+    assert run("key", "rotate")[0] == 0
+    ensure_signer()
+    envelope_path(signed).write_bytes(seal(told(signed), signer()))
+    assert check(signed, trusted_keys())
+
+
+@pytest.mark.parametrize("first", ["revoked", "believed"])
+def test_one_of_two_signers_is_enough(first: str, signed: Path, run: Run, tmp_path: Path) -> None:
+    theirs = CryptoSigner.generate_ed25519()
+    pem = tmp_path / "theirs.pem"
+    pem.write_bytes(_public(theirs))
+    assert run("key", "trust", str(pem))[0] == 0
+    both = Envelope(told(signed), PAYLOAD_TYPE, {})
+    both.sign(signer())
+    both.sign(theirs)
+    put(signed, both.to_dict())
+    own = own_key()
+    assert own is not None
+    gone, kept = (own.id, read_public(pem).id) if first == "revoked" else (str(pem), own.id)
+    assert run("key", "revoke", gone)[0] == 0
+    assert check(signed, trusted_keys()).signer.id == kept
+    assert check(signed, trusted_keys()[::-1]).signer.id == kept
+
+
+def test_a_day_that_is_over_is_said_to_be_so(signed: Path, run: Run, tmp_path: Path) -> None:
+    pem = tmp_path / "theirs.pem"
+    pem.write_bytes(_public(CryptoSigner.generate_ed25519()))
+    code, said, _ = run("key", "trust", str(pem), "--until", "2020-01-01")
+    assert code == 0
+    assert "expired" in said
+    assert "trusted now" not in said
+
+
 def test_a_list_of_revoked_keys_is_taken(signed: Path, run: Run, tmp_path: Path) -> None:
     key = own_key()
     assert key is not None
@@ -233,7 +289,7 @@ def test_a_report_that_nobody_signed_is_said_to_be_so(signed: Path, run: Run) ->
     digest = hashlib.sha256(signed.read_bytes()).hexdigest()
     report = structs.replace(REPORT, wheels={signed.name: digest})
     keep_beside(report, signed)
-    assert "1 passed; as is said and not proven" in run("inspect", str(signed))[1]
+    assert "1 passed; claimed, not proven" in run("inspect", str(signed))[1]
     sign_report(report, signed)
     key = own_key()
     assert key is not None
@@ -243,7 +299,7 @@ def test_a_report_that_nobody_signed_is_said_to_be_so(signed: Path, run: Run) ->
     assert len(claims(signed)) == 2
     forged = beside(signed).read_bytes().replace(b'"archive"', b'"all"')
     beside(signed).write_bytes(forged)
-    assert "as is said and not proven" in run("inspect", str(signed))[1]
+    assert "claimed, not proven" in run("inspect", str(signed))[1]
 
 
 def test_a_report_is_also_signed_by_who_built_it(signed: Path, run: Run) -> None:

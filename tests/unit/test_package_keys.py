@@ -144,7 +144,8 @@ def theirs(home: Path) -> Path:
     return trust(pem).path
 
 
-@pytest.mark.parametrize("what", ["", "trusted", "file"])
+# Whoever may write to a folder above can put another in the place of one that is private.
+@pytest.mark.parametrize("what", ["", "trusted", "file", "../.."])
 @pytest.mark.parametrize("mode", [0o666, 0o777])
 def test_a_trusted_key_that_everybody_may_write_to_is_not_believed(
     what: str, mode: int, theirs: Path

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.conftest import Run
 
 from torchsmith.bench.parity import distance, pools, unpack
-from torchsmith.bench.worker.operator_table import EXCLUDED, table
+from torchsmith.bench.worker.operators import EXCLUDED, table
 
 pytestmark = pytest.mark.unit
 

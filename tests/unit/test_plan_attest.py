@@ -9,7 +9,7 @@ from tests.plans import arguments
 from tests.unit.test_plan_keys import planned
 from tests.unit.test_presets import planned as preset_plan
 
-from torchsmith.plan.attest import Attest, about_wheel, attestations, is_attestation
+from torchsmith.plan.attest import Attest, about_wheel, attestations
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.script import render_script
 from torchsmith.recipe.presets import presets
@@ -47,7 +47,7 @@ def test_each_artifact_of_a_plan_gets_both_documents() -> None:
     assert ends == ["torch", "torchvision", "pytorch", "torchvision", "libtorch"]
     assert step.outputs == tuple(name for item in artifacts for name in attestations(item))
     assert step.kind == "package"
-    assert is_attestation(step)
+    assert isinstance(step.arguments, Attest)
 
 
 def test_it_comes_after_everything_it_reads_or_vouches_for() -> None:
@@ -95,7 +95,7 @@ def test_a_script_without_torchsmith_leaves_the_hashes() -> None:
 
 def test_a_plan_that_makes_nothing_attests_nothing() -> None:
     plan = planned('name = "none"\ntorch = { release = "2.6.0", use = "wheel" }\ncuda = "none"\n')
-    assert not [step for step in plan.steps if is_attestation(step)]
+    assert not [step for step in plan.steps if isinstance(step.arguments, Attest)]
 
 
 @pytest.mark.parametrize("name", [preset.name for preset in presets()])

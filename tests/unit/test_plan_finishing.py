@@ -6,8 +6,8 @@ import pytest
 from tests.plans import arguments, shell_lines
 from tests.unit.test_plan_keys import planned
 
-from torchsmith.plan.finishing import Finishing, finishes
 from torchsmith.plan.models import Plan
+from torchsmith.plan.packages import Finishing
 from torchsmith.plan.publish import Shipment
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.script import render_script
@@ -37,7 +37,7 @@ def given(plan: Plan, project: str) -> Finishing:
 
 def test_the_default_finishes_nothing() -> None:
     plain = plan("")
-    assert not any(map(finishes, plain.steps))
+    assert not any(isinstance(step.arguments, Finishing) for step in plain.steps)
     same = plan('libraries = "system", strip = false')
     # The provenance quotes the recipe as it is: what comes before that is the same.
     ids = [step.id for step in plain.steps]

@@ -14,7 +14,7 @@ from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.images.select import image_steps
 from torchsmith.plan.build import make_plan
-from torchsmith.plan.images import ImageTask, asked_of_engine, split_name, task_of
+from torchsmith.plan.images import ImageTask, split_name, task_of, with_image_options
 from torchsmith.plan.models import Plan
 from torchsmith.plan.render.dockerfile import dockerfile_context
 from torchsmith.plan.render.instructions import apt_libraries
@@ -140,7 +140,7 @@ def test_an_image_may_be_named_as_people_would() -> None:
 
 def test_how_the_engine_is_asked_changes_no_key_of_what_goes_in() -> None:
     plan, _ = plan_of('build = "wheels"')
-    asked = asked_of_engine(plan, engine="docker", network="host", cache=False)
+    asked = with_image_options(plan, engine="docker", network="host", cache=False)
     task = task_of(image_steps(asked)[0])
     assert (task.engine, task.network, task.cache) == ("docker", "host", False)
     assert [step.key for step in asked.steps] == [step.key for step in plan.steps]

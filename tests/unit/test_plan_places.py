@@ -11,7 +11,7 @@ from torchsmith.engine.preflight import emulated, ensure_platform, ensure_toolki
 from torchsmith.engine.store import Store
 from torchsmith.errors import HostError
 from torchsmith.host.models import Host, Toolkit
-from torchsmith.plan.attest import is_attestation
+from torchsmith.plan.attest import Attest
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Plan, Step
 from torchsmith.plan.render.dockerfile import dockerfile_context
@@ -84,7 +84,7 @@ def test_here_overrides_the_recipes_distribution(tmp_path: Path) -> None:
     plan = planned(in_debian(12), tmp_path, here=True)
     assert not plan.inside
     # The statement of how it was made quotes the recipe, which is another.
-    made = {step.id: step.key for step in plan.steps if not is_attestation(step)}
+    made = {step.id: step.key for step in plan.steps if not isinstance(step.arguments, Attest)}
     assert made.items() <= {step.id: step.key for step in planned(TORCH, tmp_path).steps}.items()
 
 
@@ -129,11 +129,10 @@ def test_images_are_made_of_the_plans_own_wheels(tmp_path: Path) -> None:
     images = [step for step in plan.steps if step.kind == "image"]
     verified = {step.id for step in plan.steps if step.kind == "verify"}
     for step in images:
-        assert step.task is not None
-        assert isinstance(step.task.arguments, ImageTask)
-        assert step.task.arguments.wheels
+        assert isinstance(step.arguments, ImageTask)
+        assert step.arguments.wheels
         assert verified & set(step.needs)
-        text = plan.files[f"{step.task.arguments.context}/Dockerfile"].decode()
+        text = plan.files[f"{step.arguments.context}/Dockerfile"].decode()
         assert "setup.py" not in text
 
 

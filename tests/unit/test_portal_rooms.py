@@ -97,8 +97,14 @@ def fake(folder: Path, name: str, script: str) -> None:
 
 def test_the_doctor_goes_to_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Slurm of three nodes by its answers: one is asked, one has no room, one is down."""
-    verdict = {"subject": "gcc", "found": "12 <b>", "needed": "", "rating": "warn", "cure": "newer"}
-    said = json.dumps({"host": {}, "verdicts": [verdict], "verdict": "warn"})
+    check = {
+        "group": "machine",
+        "name": "gcc",
+        "status": "warn",
+        "found": "12 <b>",
+        "cure": "newer",
+    }
+    said = json.dumps({"host": {}, "checks": [check], "rating": "warn"})
     (tmp_path / "said.json").write_text(said)
     programs = tmp_path / "bin"
     lines = ["n1|idle|2|8000|gpu:2|none", "n2|allocated|2|8000|(null)|none", "n3|down|2|8||dead"]
@@ -303,7 +309,7 @@ def test_half_a_record_of_a_job_hides_none_of_the_others(tmp_path: Path) -> None
     client = reader(tmp_path, Access(token=TOKEN, actions=True))
     log_in(client)
     first = launched(tmp_path, client)
-    jobs = [first, "second", "third"]
+    jobs = [first, "spades", "hearts"]
     with closing(sqlite3.connect(tmp_path / "store/jobs.db")) as database:
         database.execute("CREATE TEMP TABLE copy AS SELECT * FROM submissions")
         for name in jobs[1:]:

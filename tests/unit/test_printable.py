@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from torchsmith.cli.terminal import PrintableStream, rich_console
+from torchsmith.cli.output import PrintableStream, rich_console
 from torchsmith.printable import printable, printable_json, printable_lines
 
 pytestmark = pytest.mark.unit

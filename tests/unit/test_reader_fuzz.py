@@ -1,8 +1,7 @@
 """Whatever bytes a reader is given, it ends in an answer or in a sentence, never in a traceback.
 
 Each reader gets an honest file that was changed: bytes flipped, cut out, doubled, put in; and
-where the file is JSON or TOML, values of other types in any place. The number of tries is fixed, so
-that a run takes seconds; `TRIES` in the environment asks for more of them.
+where the file is JSON or TOML, values of other types in any place.
 """
 
 from __future__ import annotations
@@ -10,27 +9,28 @@ from __future__ import annotations
 import _ctypes
 import contextlib
 import json
-import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
+from tests.fuzzing import QUICK, Edit, Put, changed, edits, put, put_all, puts, write
 from tests.tiny_packages import conda, wheel
 
-from torchsmith.cli.options import host_for
+from torchsmith.bench.page import page as bench_page
+from torchsmith.bench.result import FORMAT, read_result
+from torchsmith.cli.planning import read_machine
+from torchsmith.cli.show_bench import show
 from torchsmith.diagnose.diagnose import explained
-from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_file
-from torchsmith.engine.entry import MANIFEST, DamagedEntryError, read_entry
 from torchsmith.engine.lockfile import read_lock
-from torchsmith.engine.store import Store
+from torchsmith.engine.store import MANIFEST, DamagedEntryError, Store, read_entry
 from torchsmith.errors import TorchsmithError
+from torchsmith.foreign import MalformedError
 from torchsmith.host.models import Host
 from torchsmith.jobs.importing import import_job
 from torchsmith.package.contents import read_contents
@@ -39,23 +39,15 @@ from torchsmith.package.keys import own_key, read_public, signer
 from torchsmith.package.policy import check_policy, read_policy
 from torchsmith.plan.models import Step
 from torchsmith.recipe.load import load_recipe
-from torchsmith.ship.conda_package import read_record
-from torchsmith.ship.index import check_wheel, publish_wheels
+from torchsmith.ship.channel import read_record
+from torchsmith.ship.index import publish_wheels
 from torchsmith.sources.bundle import open_bundle, write_bundle
 from torchsmith.sources.extract import extract
 from torchsmith.verify.binary import read_bytes
-from torchsmith.verify.wheelfile import read_wheel
+from torchsmith.verify.report import from_json, lines
+from torchsmith.verify.wheelfile import read_wheel, sound_wheel
 
 pytestmark = pytest.mark.unit
-
-TRIES = int(os.environ.get("TRIES", "60"))
-QUICK = settings(
-    max_examples=TRIES,
-    deadline=None,
-    derandomize="TRIES" not in os.environ,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
 
 
 @dataclass(frozen=True)
@@ -65,65 +57,6 @@ class Reader:
     name: str
     content: bytes
     read: Callable[[Path], object]
-
-
-# How a file is changed: where (as a share of its length), and what comes there instead of how much.
-Edit = tuple[float, int, bytes]
-edits = st.lists(
-    st.tuples(
-        st.floats(0, 1, exclude_max=True),
-        st.sampled_from([0, 0, 1, 2, 4, 64, 1 << 20]),
-        st.one_of(
-            st.binary(max_size=8),
-            st.sampled_from([b"\0" * 4, b"\xff" * 8, b"[" * 3000, b"-1", b"1e999", b'"', b"{}"]),
-        ),
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-def changed(content: bytes, how: list[Edit]) -> bytes:
-    made = bytearray(content)
-    for share, length, instead in how:
-        at = int(share * len(made))
-        made[at : at + length] = instead
-    return bytes(made)
-
-
-values: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.integers(-(1 << 70), 1 << 70),
-        st.floats(),
-        st.text(max_size=12),
-        st.sampled_from(["../../x", "\x1b]52;c;x\x07", "$(id)", "a\nb", "\ud800", "0" * 5000, ""]),
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=6), inner, max_size=3)
-    ),
-    max_leaves=4,
-)
-
-
-def places(document: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield at
-    if isinstance(document, dict):
-        for key, value in document.items():
-            yield from places(value, (*at, key))
-    elif isinstance(document, list):
-        for number, value in enumerate(document):
-            yield from places(value, (*at, number))
-
-
-def put(document: Any, at: tuple[Any, ...], value: Any) -> Any:
-    if not at:
-        return value
-    copy = dict(document) if isinstance(document, dict) else list(document)
-    copy[at[0]] = put(copy[at[0]], at[1:], value)
-    return copy
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +88,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
 
     def logged(path: Path) -> None:
         with path.open("rb") as file:
-            explained(scan_file(file, shipped()))
+            explained(scan_file(file))
 
     def kept(path: Path) -> None:
         (path.parent / "files.json").write_bytes(b"[]")
@@ -167,7 +100,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reader]:
     readers = [
         Reader("b.bundle", (folder / "b.bundle").read_bytes(), opened),
         Reader("plain.tar", (folder / "plain.tar").read_bytes(), unpacked),
-        Reader(made.name, made.read_bytes(), check_wheel),
+        Reader(made.name, made.read_bytes(), sound_wheel),
         Reader(f"inspect/{made.name}", made.read_bytes(), read_contents),
         Reader(f"verify/{made.name}", made.read_bytes(), read_wheel),
         Reader(packed.name, packed.read_bytes(), read_record),
@@ -329,28 +262,6 @@ RECIPE = {
 }
 
 
-def toml(value: Any) -> str:
-    """A value as TOML, tables inline."""
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(str(key))} = {toml(item)}" for key, item in value.items())
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps("none" if value is None else value)
-
-
-def write(path: Path, document: Any, form: str) -> Path:
-    if form == "toml":
-        table = document if isinstance(document, dict) else {"a": document}
-        text = "".join(f"{json.dumps(str(key))} = {toml(item)}\n" for key, item in table.items())
-    else:
-        text = json.dumps(document)
-    path.write_text(text, encoding="utf-8", errors="replace")
-    return path
-
-
 def enveloped(path: Path) -> None:
     """A statement that is truly signed, by a key that is believed, whatever it says."""
     artifact = path.with_name("small")
@@ -374,35 +285,82 @@ def paged(path: Path) -> None:
     publish_wheels(root, [wheel(path.parent, "small", "2.0")])
 
 
+METHOD = {
+    "suite": "quick",
+    "rounds": 1,
+    "lives": 1,
+    "block": 0.1,
+    "blocks": 1,
+    "seed": 1,
+    "threads": 1,
+    "cpus": [0],
+    "control": True,
+    "alpha": 0.05,
+}
+CHANCE = {"speedup": 1.1, "low": 1.0, "high": 1.2, "chance": 0.01, "floor": 0.01}
+COMPARED = {
+    "against": "b",
+    "case": "add",
+    "group": "a",
+    "device": "cpu",
+    **CHANCE,
+    "verdict": "faster",
+    "rounds": 1,
+}
+BENCH = {
+    "format": FORMAT,
+    "made": "2026-11-18",
+    "torchsmith": "0",
+    "seconds": 1.0,
+    "method": METHOD,
+    "machine": {"cpu": "a", "cores": 2, "platform": "linux", "load": [0.0, 1.0]},
+    "sides": [{"name": "a", "shown": "a"}, {"name": "b", "shown": "b"}],
+    "cases": [{"name": "add", "group": "a", "device": "cpu", "times": {"a": [1.0], "b": [0.9]}}],
+    "compared": [COMPARED],
+    "groups": [{**COMPARED, "case": ""}],
+    "noise": [{"device": "cpu", "cases": 1, "middle": 1.0, "floor": 0.1, "called": 0}],
+}
+CHECK = {"group": "torch", "name": "imports", "status": "pass", "found": "2.6.0"}
+REPORT = {"subjects": ["a.whl"], "torchsmith": "0", "checks": [CHECK], "torch": "2.6.0"}
+
+
+def benched(path: Path) -> None:
+    result = read_result(path)
+    show(result)
+    bench_page(result)
+
+
+def reported(path: Path) -> None:
+    with contextlib.suppress(MalformedError):
+        "".join(lines(from_json(path.read_bytes()), everything=True))
+
+
 DOCUMENTS: dict[str, tuple[Any, str, Callable[[Path], object]]] = {
     "openpai 2": (OPENPAI_2, "json", import_job),
     "openpai 1": (OPENPAI_1, "json", import_job),
     "host": (
         json.loads(Host(platform="linux-x86_64", system="debian-12").model_dump_json()),
         "json",
-        host_for,
+        read_machine,
     ),
     "statement": (STATEMENT, "json", enveloped),
     "policy": (POLICY, "toml", read_policy),
     "lock": (LOCK, "toml", read_lock),
     "recipe": (RECIPE, "toml", load_recipe),
     "page": (PROJECT, "json", paged),
+    "bench": (BENCH, "json", benched),
+    "report": (REPORT, "json", reported),
 }
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_document_with_other_values_ends_in_a_sentence(name: str, tmp_path: Path) -> None:
     document, form, read = DOCUMENTS[name]
-    every = list(places(document))
 
     @QUICK
-    @given(st.lists(st.tuples(st.sampled_from(every), values), min_size=1, max_size=3), edits)
-    def try_it(wanted: list[tuple[tuple[Any, ...], Any]], how: list[Edit]) -> None:
-        made = document
-        for at, value in wanted:
-            if at in set(places(made)):
-                made = put(made, at, value)
-        path = write(tmp_path / "document", made, form)
+    @given(puts(document), edits)
+    def try_it(wanted: list[Put], how: list[Edit]) -> None:
+        path = write(tmp_path / "document", put_all(document, wanted), form)
         for content in (path.read_bytes(), changed(path.read_bytes(), how)):
             path.write_bytes(content)
             with contextlib.suppress(TorchsmithError):

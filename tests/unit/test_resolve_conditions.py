@@ -102,6 +102,25 @@ def test_gloo_is_patched_for_the_headers_of_linux_6(system: str) -> None:
     assert name not in patches(resolved(**{**wish, "torch": "2.0.1"}))
 
 
+@pytest.mark.parametrize(
+    ("machine", "wish", "patched"),
+    [
+        (X86, {"features": {"fbgemm": "off"}}, True),
+        (X86, {"profile": "minimal"}, True),
+        (X86, {"source": {"kind": "debian", "suite": "trixie"}}, True),
+        (ARM, {}, True),
+        (X86, {"system": "ubuntu-22.04", "python": "3.10"}, False),
+        (X86, {"torch": "2.7.1", "features": {"fbgemm": "off"}}, False),
+        (X86, {"torch": {"release": "2.6.0", "use": "wheel"}, "profile": "minimal"}, False),
+    ],
+)
+def test_torch_gets_a_radix_sort_of_its_own_where_fbgemm_lends_none(
+    machine: Host, wish: dict[str, Any], patched: bool
+) -> None:
+    made = resolved(machine, **{"torch": "2.6.0", "python": "3.11", "system": "debian-12", **wish})
+    assert ("torch-2.6-radix-sort.patch" in patches(made)) == patched
+
+
 def test_a_gloo_nobody_has_a_patch_for_is_refused_there_and_cured_elsewhere() -> None:
     made = refused(ARM, torch="1.6.0", python="3.8", system="debian-12")
     assert "place-torch" in kinds(made)
@@ -295,7 +314,8 @@ def test_a_wheel_of_another_cuda_than_pypi_s_comes_from_that_cuda_s_index() -> N
 def test_pypi_s_wheel_has_a_cuda_that_nobody_asked_for_and_that_is_said() -> None:
     wish: dict[str, Any] = {"torch": {"release": "2.6.0", "use": "wheel"}, "python": "3.11"}
     made = resolved(**wish, cuda="none")
-    assert "PyPI's torch 2.6.0 for linux-x86_64 has CUDA 12.4" in cautions(made)
+    (caution,) = [item.message for item in made.cautions if "PyPI" in item.message]
+    assert caution.startswith("PyPI's torch 2.6.0 for linux-x86_64 has CUDA 12.4")
     # Nor does the label of an image say that it has none.
     recipe = Recipe.model_validate({**wish, "cuda": "none", "image": {"name": "lab"}})
     plan = make_plan(recipe, [made], FACTS, "0")

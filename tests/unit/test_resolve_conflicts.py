@@ -11,8 +11,8 @@ from torchsmith.facts.files import Facts
 from torchsmith.host.models import Compiler, Host, InstalledGpu, Libc, Python, Toolkit
 from torchsmith.recipe.matrix import Variant, expand
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.changes import changed
 from torchsmith.resolve.models import Outcome, Refusal, Resolution
+from torchsmith.resolve.refusal import changed
 from torchsmith.resolve.resolve import resolve
 
 pytestmark = pytest.mark.unit

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from torchsmith.facts.cuda import renamed_arch, runs_on, toolkits
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import companion_releases, releases
-from torchsmith.resolve.changes import changes_between, described
-from torchsmith.resolve.clashes import clashes
+from torchsmith.resolve.build_rules import clashes
 from torchsmith.resolve.combination import Combination
-from torchsmith.resolve.cures import cures
 from torchsmith.resolve.nearest import nearest_working
+from torchsmith.resolve.refusal import changes_between, cures, described
 
 pytestmark = pytest.mark.unit
 

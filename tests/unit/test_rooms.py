@@ -19,9 +19,10 @@ FILES = sorted(ROOT.rglob("*.py"))
 RANKS = (
     ("errors",),
     (
+        "checks",
         "files",
-        "findings",
         "foreign",
+        "http_client",
         "inputs",
         "names",
         "owners",
@@ -31,6 +32,7 @@ RANKS = (
         "secret_names",
         "settings",
         "tasks",
+        "templates",
         "temporary",
         "yaml_text",
     ),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from tests.unit.conftest import Run
 
 from torchsmith.errors import RecipeError
 from torchsmith.facts.files import shipped
@@ -176,3 +177,16 @@ print([table.__name__ for table in tables if table.__pydantic_complete__])
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "['Build']"
+
+
+def test_the_schema_of_jobs_takes_one_job_or_several(run: Run) -> None:
+    code, out, _ = run("schema", "--job")
+    schema = json.loads(out)
+    assert code == 0
+    Draft202012Validator.check_schema(schema)
+    check = Draft202012Validator(schema)
+    one = tomllib.loads((ROOT / "examples/jobs/digits.toml").read_text(encoding="utf-8"))
+    for table in (one, {"job": [one, one]}):
+        assert check.is_valid(table)
+    assert not check.is_valid({**one, "rolle": []})
+    assert '"null"' not in out

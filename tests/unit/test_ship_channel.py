@@ -213,6 +213,10 @@ BAD_TYPES: tuple[dict[str, object], ...] = (
 )
 BAD_MEMBERS = (
     (_member("dev/null", tarfile.CHRTYPE),),
+    (_member("", tarfile.REGTYPE),),
+    (_member("./.", tarfile.REGTYPE),),
+    (_member("share/a\nlib/b", tarfile.REGTYPE),),
+    (_member("share/\x1b]0;x\x07", tarfile.REGTYPE),),
     (_member("fifo", tarfile.FIFOTYPE),),
     (_member("etc", tarfile.SYMTYPE, "/etc"),),
     (_member("etc", tarfile.SYMTYPE, "../etc"),),

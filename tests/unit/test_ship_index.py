@@ -18,6 +18,7 @@ from tests.unit.conftest import Run
 
 from torchsmith.errors import OutputError, UsageError, VerificationError
 from torchsmith.plan.attest import attestations
+from torchsmith.ship import folder
 from torchsmith.ship.index import publish_wheels, remove_wheel, yank_wheels
 from torchsmith.ship.publish import Places, publish
 
@@ -221,7 +222,7 @@ def test_a_bad_wheel_is_refused_and_the_index_stays_as_it_was(
 ) -> None:
     publish_wheels(index, [wheel(made, "good", "1.0")])
     before = tree(index)
-    with pytest.raises(VerificationError, match="is not a wheel to publish"):
+    with pytest.raises(VerificationError, match="is not a sound wheel"):
         publish_wheels(index, [wheel(made, "good", "2.0"), bad(made)])
     assert tree(index) == before
     assert not (index / ".incoming").exists()
@@ -238,6 +239,15 @@ def test_a_file_with_no_wheels_name_is_refused(name: str, index: Path, made: Pat
     path = wheel(made, "tiny-lib", "1.0")
     with pytest.raises(UsageError, match="not the name of a wheel"):
         publish_wheels(index, [path.rename(made / name)])
+    assert not index.exists()
+
+
+def test_a_wheel_variant_is_refused_and_the_plain_wheel_named(index: Path, made: Path) -> None:
+    path = wheel(made, "tiny-lib", "1.0")
+    variant = path.rename(path.with_name(f"{path.stem}-cu130_90.whl"))
+    with pytest.raises(UsageError, match="is a wheel variant") as refused:
+        publish_wheels(index, [variant])
+    assert "whose name has no label" in refused.value.hint
     assert not index.exists()
 
 
@@ -258,6 +268,16 @@ def test_a_file_in_the_place_of_a_folder_is_said_to_be_one(index: Path, made: Pa
     index.write_text("x")
     with pytest.raises(OutputError, match="is not a folder"):
         publish_wheels(index, [wheel(made, "tiny-lib", "1.0")])
+
+
+def test_an_address_is_no_folder_to_publish_into(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = wheel(made, "tiny-lib", "1.0")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="is an address"):
+        publish_wheels(Path("https://pypi.example/simple"), [path])
+    assert not (tmp_path / "https:").exists()
 
 
 def test_a_dry_run_says_what_would_be_added_and_writes_nothing(index: Path, made: Path) -> None:
@@ -446,3 +466,20 @@ def test_a_project_is_marked_and_stays_installable(made: Path, index: Path, run:
     assert run("publish", str(new), *words[2:4])[0] == 0
     assert run(*words, "haunted")[0] != 0
     assert run("yank", "nothing", *words[2:], "archived")[0] != 0
+
+
+def test_a_folder_that_another_makes_an_index_meanwhile_is_taken(
+    index: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = wheel(tmp_path / "other", "other", "1.0")
+    asked = folder.is_published
+
+    def asked_too_early(root: Path, kind: folder.FolderKind) -> bool:
+        answer = asked(root, kind)
+        monkeypatch.setattr(folder, "is_published", asked)
+        publish_wheels(index, [other])
+        return answer
+
+    monkeypatch.setattr(folder, "is_published", asked_too_early)
+    publish_wheels(index, [wheel(made, "tiny-lib", "1.0")])
+    assert {path.name for path in index.glob("simple/*")} >= {"other", "tiny-lib"}

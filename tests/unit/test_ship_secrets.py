@@ -10,7 +10,7 @@ from keyring.backend import KeyringBackend
 from keyring.errors import PasswordDeleteError
 
 from torchsmith.errors import UsageError
-from torchsmith.ship.client import secret
+from torchsmith.ship.uploads import secret
 
 pytestmark = pytest.mark.unit
 

@@ -15,13 +15,12 @@ from tests.tiny_packages import conda, wheel
 
 from torchsmith.errors import HostError
 from torchsmith.ship.addresses import accepted, usage
-from torchsmith.ship.index_pages import HTML_TYPE, JSON_TYPE
+from torchsmith.ship.index import HTML_TYPE, JSON_TYPE
 from torchsmith.ship.publish import Places, publish
-from torchsmith.web import server as web_server
+from torchsmith.web import app as web_server
 from torchsmith.web.access import Access
-from torchsmith.web.app import make_app
+from torchsmith.web.app import Server, make_app
 from torchsmith.web.portal import Portal
-from torchsmith.web.server import Server
 
 pytestmark = pytest.mark.unit
 
@@ -235,14 +234,25 @@ def connected(server: Server) -> socket.socket:
     return socket.create_connection(place(server), timeout=10)
 
 
-def test_a_body_is_not_taken_for_the_next_request(server: tuple[Server, list[str]]) -> None:
+HIDDEN = b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
+TWO_LENGTHS = b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "head"),
+    [
+        (b"GET", b"Content-Length: %d\r\n\r\n"),
+        (b"GET", TWO_LENGTHS),
+        (b"POST", TWO_LENGTHS),
+        (b"GET", b"Transfer-Encoding: chunked\r\nContent-Length: %d\r\n\r\n0\r\n\r\n"),
+    ],
+)
+def test_a_body_is_not_taken_for_the_next_request(
+    method: bytes, head: bytes, server: tuple[Server, list[str]]
+) -> None:
     with connected(server[0]) as line:
-        hidden = b"GET /simple/ HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        line.sendall(
-            b"GET /none HTTP/1.1\r\nHost: localhost\r\n"
-            + f"Content-Length: {len(hidden)}\r\n\r\n".encode()
-            + hidden
-        )
+        begin = method + b" /none HTTP/1.1\r\nHost: localhost\r\n"
+        line.sendall(begin + head % len(HIDDEN) + HIDDEN)
         said = b""
         line.settimeout(1)
         with contextlib.suppress(ConnectionError, TimeoutError):

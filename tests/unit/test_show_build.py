@@ -138,7 +138,9 @@ def test_a_build_can_be_followed_from_elsewhere(tmp_path: Path) -> None:
     journal.step(run, "a", "running", key="k", title="A", log=str(log))
     lines: list[str] = []
     watcher = threading.Thread(
-        target=lambda: lines.extend(follow_run(Journal(tmp_path / "journal"), run, pause=0.02))
+        target=lambda: lines.extend(
+            follow_run(Journal(tmp_path / "journal"), tmp_path, run, pause=0.02)
+        )
     )
     watcher.start()
     time.sleep(0.2)

@@ -11,7 +11,7 @@ from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import check_git_address, joined, shown
 from torchsmith.sources.fetch import fetch
-from torchsmith.sources.submodules import check_path, check_place
+from torchsmith.sources.git import check_path, check_place
 from torchsmith.sources.tree import tree_hash
 
 pytestmark = pytest.mark.unit

@@ -16,7 +16,7 @@ from torchsmith.engine.door import Wanted, plan_recipe
 from torchsmith.engine.store import Store
 from torchsmith.errors import SourceError, UsageError
 from torchsmith.host.models import Host
-from torchsmith.package.origins import read_tree
+from torchsmith.package.materials import read_tree
 from torchsmith.plan.attest import Attest, Origin
 from torchsmith.plan.models import Plan
 from torchsmith.recipe.load import parse_recipe

@@ -18,7 +18,7 @@ from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.download import Retry, download, read_url
 from torchsmith.sources.fetch import fetch_archive
-from torchsmith.sources.models import quiet
+from torchsmith.sources.tree import quiet
 
 pytestmark = pytest.mark.unit
 

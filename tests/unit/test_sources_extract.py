@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
@@ -24,6 +25,8 @@ from torchsmith.sources.extract import Limits, extract
 from torchsmith.sources.fetch import fetch
 
 pytestmark = pytest.mark.unit
+
+PACKERS = (bytes, gzip.compress, bz2.compress, lzma.compress, zstandard.compress)
 
 
 def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
@@ -80,7 +83,7 @@ HONEST = (
 )
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("pack", PACKERS)
 def test_every_packing_comes_out_whole_without_its_top_folder(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
@@ -229,7 +232,7 @@ def test_a_bomb_is_stopped(tmp_path: Path, content: bytes) -> None:
     assert not any(destination.iterdir())
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("pack", PACKERS)
 def test_a_truncated_archive_is_refused(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     content = pack(
         tar_bytes(member("p/a", os.urandom(100_000)), member("p/b", os.urandom(100_000)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import gzip
 import io
 import json
@@ -11,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
@@ -118,9 +118,7 @@ def test_a_proof_that_lacks_something_proves_nothing(tree: Path, proof: GitProof
 def made(tree: Path, path: Path, *, proof: GitProof | None = PROOF, more: str = "") -> Path:
     """A bundle as somebody who knows the format could write it."""
     write_bundle({"torch": tree}, {}, path)
-    manifest = dataclasses.replace(
-        read_manifest(path), commits={} if proof is None else {"torch": proof}
-    )
+    manifest = replace(read_manifest(path), commits={} if proof is None else {"torch": proof})
     out = io.BytesIO()
     with tarfile.open(path) as old, tarfile.open(fileobj=out, mode="w") as new:
         for member in old:

@@ -12,7 +12,7 @@ from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.recipe.load import parse_recipe
 from torchsmith.recipe.models import Recipe
-from torchsmith.sources.reach import answers, with_reachable_source
+from torchsmith.sources.git import answers, with_reachable_source
 
 pytestmark = pytest.mark.unit
 

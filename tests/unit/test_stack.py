@@ -18,8 +18,8 @@ from torchsmith.facts.torch import companion_releases
 from torchsmith.plan.packages import Together
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.changes import changed
 from torchsmith.resolve.models import Refusal, Resolution
+from torchsmith.resolve.refusal import changed
 from torchsmith.resolve.resolve import resolve
 
 pytestmark = pytest.mark.unit
@@ -137,9 +137,54 @@ def test_a_setup_is_told_the_gpus_in_its_own_words_and_to_compile() -> None:
     assert "torch.cuda.is_available()" in extension.check
 
 
+def test_gpus_can_be_told_without_a_point() -> None:
+    found = resolved(
+        torch="2.8.0", gpus=["8.6", "9.0+PTX"], stack={"bitsandbytes": "match"}, **CUDA
+    )
+    (extension,) = found.extensions
+    told = dict(extension.env)["CMAKE_ARGS"]
+    assert told == "-DCOMPUTE_BACKEND=cuda -DCOMPUTE_CAPABILITY=86;90"
+
+
+@pytest.mark.parametrize(
+    ("name", "torch", "version"),
+    [
+        ("torchao", "2.9.1", "0.15.0"),
+        ("torchao", "2.13.0", "0.18.0"),
+        ("bitsandbytes", "2.8.0", "0.50.1"),
+        ("apex", "2.8.0", "25.09"),
+        ("detectron2", "2.8.0", "0.6"),
+    ],
+)
+def test_a_package_that_has_no_sdist_is_taken_from_its_repository(
+    name: str, torch: str, version: str
+) -> None:
+    found = resolved(torch=torch, stack={name: "match"}, gpus=["8.0"], cuda="12.6")
+    (extension,) = found.extensions
+    (entry,) = [item for item in companion_releases(FACTS, name) if item.version == version]
+    assert (extension.sdist, extension.git_ref) == ("", entry.commit)
+
+
+def test_a_companion_that_a_package_imports_is_proven_before_it() -> None:
+    plan = planned(GRAPHS.replace("torch-sparse", "detectron2"))
+    compiled = [step.project for step in plan.steps if step.kind == "compile"]
+    assert compiled == ["vision", "detectron2"]
+    proof = plan.step("verify-detectron2-graphs")
+    assert proof.expects is not None
+    assert proof.expects.beside == ("dist/graphs/torchvision-0.28.0*.whl",)
+
+
 def test_the_memory_that_a_package_takes_is_in_the_plan() -> None:
     text = GRAPHS.replace("torch-sparse", "flash-attn").replace("[stack]", 'cuda = "13.0"\n[stack]')
     assert planned(text).step("compile-flash-attn-graphs").cost.memory_mb == 9000
+
+
+def test_a_package_that_was_measured_is_not_taken_for_torch_scatter() -> None:
+    def seconds(name: str) -> float:
+        step = planned(GRAPHS.replace("torch-sparse", name)).step(f"compile-{name}-graphs")
+        return step.cost.core_seconds
+
+    assert seconds("bitsandbytes") < seconds("detectron2") < seconds("torch-cluster")
 
 
 def test_companions_can_be_named_by_their_packages() -> None:
@@ -229,9 +274,10 @@ def test_a_name_nobody_knows_is_a_mistake_with_a_suggestion() -> None:
 
 def test_every_package_has_a_release_an_operation_and_packages_that_are_known() -> None:
     names = {item.name for item in FACTS.stack.package}
+    companions = {item.package for item in FACTS.companions.project}
     for package in FACTS.stack.package:
         assert companion_releases(FACTS, package.name), package.name
-        assert set(package.uses) <= names
+        assert set(package.uses) <= names | companions
         assert package.check
         assert package.gpu_check or not package.needs_cuda or package.network, package.name
         compile(package.check, package.name, "exec")

@@ -12,7 +12,7 @@ import pytest
 
 from torchsmith.engine.shell import step_environment
 from torchsmith.plan.models import Step
-from torchsmith.toolchain import compiler_hook, stray_compiles
+from torchsmith.toolchain import preload, stray_compiles
 from torchsmith.toolchain.compiles import read_compile
 from torchsmith.toolchain.governor import launcher
 from torchsmith.toolchain.stray_compiles import StrayCompiles
@@ -51,7 +51,7 @@ def test_a_compile_that_lasts_is_counted_once(words: tuple[str, ...], count: int
 
 
 def test_the_library_and_the_watch_know_the_same_compilers() -> None:
-    source = compiler_hook._SOURCE.read_text()
+    source = preload.HOOK_SOURCE.read_text()
     names = re.findall(r'"([^"]+)"', source.partition("compilers[] = {")[2].partition("}")[0])
     caches = re.findall(r'"([^"]+)"', source.partition("caches[] = {")[2].partition("}")[0])
     for name in names:

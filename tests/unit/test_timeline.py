@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import itertools
 import json
 import xml.etree.ElementTree as ElementTree
 from contextlib import closing
@@ -12,12 +14,27 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.conftest import Run
 
-from torchsmith.bench.timeline import Timeline, critical_path, header_costs, lay_out
-from torchsmith.bench.timeline_page import clock, page, picture
-from torchsmith.engine.compile_log import CompileLog, CompileRecord, read_compiles
+from torchsmith.bench.timeline import (
+    Timeline,
+    clock,
+    critical_path,
+    draw,
+    header_costs,
+    lay_out,
+    page,
+    picture,
+)
+from torchsmith.engine.compile_log import (
+    BuildFolder,
+    CompileLog,
+    CompileRecord,
+    Header,
+    Job,
+    job_of,
+    read_compiles,
+)
 from torchsmith.engine.events import RunStarted
-from torchsmith.engine.job_log import BuildFolder, Header, Job, job_of
-from torchsmith.engine.journals import journal_of
+from torchsmith.engine.journal import journal_of
 from torchsmith.engine.store import Store
 from torchsmith.toolchain.governor_events import Finished
 
@@ -141,7 +158,7 @@ def test_what_cmake_tries_is_no_failure_of_the_build() -> None:
     before, found = laid_out(), lay_out(records)
     assert found is not None
     assert (found.failed, found.failed_probes) == (before.failed, 1)
-    assert "CMake's trials that failed" in page(found, "run").replace("&#x27;", "'")
+    assert "CMake's trials that failed" in html.unescape(page(found, "run"))
 
 
 def test_a_batch_is_called_by_its_files() -> None:
@@ -170,7 +187,7 @@ def test_a_timeline_is_drawn_as_a_page_or_a_picture_only(
     run_of(store, RECORDS)
     code, _, err = run("timeline", "-o", str(tmp_path / "t.pdf"))
     assert code == 2
-    assert ".html or .svg" in err
+    assert ".html, .svg or .json" in err
     assert not (tmp_path / "t.pdf").exists()
 
 
@@ -200,6 +217,24 @@ def test_the_drawing_is_well_formed_and_has_every_compile() -> None:
     text = page(laid_out(), "a <run>")
     assert "a &lt;run&gt;" in text
     assert "88%" in text
+
+
+def test_a_trace_has_every_compile_in_microseconds_and_none_over_another_of_its_lane() -> None:
+    title = "torchsmith build x"
+    events = json.loads(draw(laid_out(), ".json", title))["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["ph"] == "M"] == [title]
+    compiles = [event for event in events if event["ph"] == "X"]
+    assert sorted((event["name"], event["ts"], event["dur"]) for event in compiles) == [
+        ("b/a.cpp", 0, 30_000_000),
+        ("b/b.cpp", 0, 10_000_000),
+        ("b/c<>.cpp", 10_000_000, 20_000_000),
+        ("b/d.cpp", 30_000_000, 10_000_000),
+    ]
+    for lane in {event["tid"] for event in compiles}:
+        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in compiles if e["tid"] == lane)
+        assert all(first[1] <= then[0] for first, then in itertools.pairwise(spans))
+    assert {event["cat"] for event in compiles} == {"compile", "failed"}
+    assert next(e["args"]["peak_mib"] for e in compiles if e["name"] == "b/a.cpp") == 2048
 
 
 def test_times_are_written_as_clocks() -> None:
@@ -244,7 +279,7 @@ def test_the_path_and_the_headers_are_told(store: Store, run: Run) -> None:
     (store.root / "logs" / name / "jobs.json").write_bytes(msgspec.json.encode([FOLDER]))
     said = run("timeline", "--slowest", "1")[1]
     assert said.splitlines()[3:] == [
-        "critical path 1:36: jobs that each wait for the one before, 3 in all",
+        "critical path 1:36: 3 jobs, each waits for the one before",
         "    60.0 s     command  b/gen<1>.h and 2 more",
         "    35.5 s              2 shorter",
         "headers: 30 compiles read 10.0 MB of text",

@@ -10,7 +10,7 @@ import pytest
 
 from torchsmith.errors import VerificationError
 from torchsmith.plan.expects import Expects
-from torchsmith.verify.archive import members, verify_archive
+from torchsmith.verify.verify import members, verify_archive
 
 pytestmark = pytest.mark.unit
 

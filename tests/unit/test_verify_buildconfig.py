@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchsmith.verify.buildconfig import archs_of, foreign_paths, parse_config
+from torchsmith.verify.probing import archs_of, foreign_paths, parse_config
 
 pytestmark = pytest.mark.unit
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from torchsmith.checks import Check
 from torchsmith.facts.files import shipped
 from torchsmith.facts.models import Mode
 from torchsmith.host.models import Host, Libc, Python
@@ -16,7 +17,6 @@ from torchsmith.recipe.matrix import expand
 from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.resolve import resolve
 from torchsmith.verify.binary import Library
-from torchsmith.verify.checks import Check
 from torchsmith.verify.compare import compare, compare_companion, matching
 from torchsmith.verify.probing import TorchFacts, read_document
 

@@ -8,9 +8,9 @@ import struct
 import pytest
 from elftools.elf.elffile import ELFFile
 
+from torchsmith.checks import Check
 from torchsmith.plan.expects import Expects
 from torchsmith.verify.binary import Library, read_bytes
-from torchsmith.verify.checks import Check
 from torchsmith.verify.compare import judge_gpu_code
 from torchsmith.verify.fatbin import gpu_code
 

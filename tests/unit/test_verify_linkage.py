@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from torchsmith.checks import Check
 from torchsmith.verify.binary import Library, looks_shared, read_bytes
-from torchsmith.verify.checks import Check
 from torchsmith.verify.linkage import Surroundings, baseline, judge
 
 pytestmark = pytest.mark.unit
@@ -56,6 +56,13 @@ def test_what_lies_in_the_package_may_be_needed_by_name_or_soname() -> None:
     other = library("torch/lib/libc10.so.2", soname="libc10.so")
     one = library(needed=("libgomp-a49a47f9.so.1.0.0", "libc10.so"))
     assert judged("needed libraries", one, hashed, other).status == "pass"
+
+
+def test_torch_s_libraries_are_not_put_into_the_wheel_of_an_extension() -> None:
+    check = judged("needed libraries", library(needed=("libc10.so", "libtorch_cpu.so")))
+    assert check.status == "fail"
+    assert "verify it with its torch" in check.cure
+    assert "auditwheel" not in check.cure
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from torchsmith.checks import Check, few, holds
 from torchsmith.errors import OutputError
-from torchsmith.verify.checks import Check, few, holds
 from torchsmith.verify.report import Report, as_json, beside, from_json, keep, lines
 
 pytestmark = pytest.mark.unit
@@ -51,9 +51,9 @@ def test_what_a_torch_lacks_is_said() -> None:
 
 def test_a_failure_comes_with_its_reason_and_cure() -> None:
     text = "\n".join(lines(report(GOOD, BAD)))
-    assert "x  fft: ended by SIGSEGV" in text
+    assert "x   fft  ended by SIGSEGV" in text
     assert "| line 2" in text
-    assert "cure: build again" in text
+    assert "cure    build again" in text
     assert text.endswith("1 passed, 1 failed")
 
 
@@ -65,7 +65,7 @@ def test_a_cure_is_told_once_in_a_group() -> None:
 def test_a_group_that_is_absent_for_one_reason_takes_one_line() -> None:
     other = Check("gpu", "nccl", "absent", detail="built without CUDA")
     assert [line for line in lines(report(GONE, other)) if "without CUDA" in line] == [
-        "  -  built without CUDA"
+        "-   built without CUDA"
     ]
 
 

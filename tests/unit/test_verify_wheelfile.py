@@ -15,7 +15,8 @@ from torchsmith.errors import HostError, UsageError
 from torchsmith.host.models import Python
 from torchsmith.host.system import read_platform
 from torchsmith.verify.binary import Library
-from torchsmith.verify.target import Environment, choose_python, fits, sort_targets
+from torchsmith.verify.target import Environment, Options, choose_python, fits, sort_targets
+from torchsmith.verify.verify import verify
 from torchsmith.verify.wheelfile import Wheel, read_wheel, torch_pin
 
 pytestmark = pytest.mark.unit
@@ -195,6 +196,20 @@ def test_other_libraries_rarely_pin_and_are_only_warned_about() -> None:
     assert check is not None
     assert check.status == "warn"
     assert torch_pin(Wheel(Path("n.whl"), "numpy", "2.0"), "2.6.0") is None
+
+
+def test_metadata_that_lies_about_torch_is_told_and_brings_no_other_torch(tmp_path: Path) -> None:
+    metadata = "Name: demo\nVersion: 1.0\nRequires-Dist: torch (==2.1.0)\n"
+    torch = tmp_path / "torch-2.6.0+cpu-py3-none-any.whl"
+    # That wheel does not exist: whoever would install anything fails for it.
+    report = verify([build(tmp_path, metadata=metadata)], options=Options(beside=(torch,)))
+    assert report.rating == "fail"
+    (check,) = (check for check in report.checks if check.status == "fail")
+    assert (check.name, check.found, check.wanted) == (
+        "demo's torch",
+        "torch==2.1.0",
+        "torch==2.6.0+cpu",
+    )
 
 
 @pytest.mark.parametrize(

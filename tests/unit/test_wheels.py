@@ -20,7 +20,7 @@ from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.resolve import resolve
 from torchsmith.sources.bundle import write_bundle
-from torchsmith.sources.required import required
+from torchsmith.sources.sdist import required
 
 pytestmark = pytest.mark.unit
 

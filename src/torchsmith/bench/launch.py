@@ -1,13 +1,24 @@
-"""The sides of a comparison, and how their workers start: here, or in an image."""
+"""The sides of a comparison and their workers: processes that run cases and answer.
+
+A worker runs in a side's own Python, here or in an image. One that nobody asks is stopped, so that
+no thread of it spins while another side is measured.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
+import json
 import os
 import re
+import select
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,12 +184,6 @@ def _environment(side: Side, say: Say, python: str, first: Side | None) -> Envir
     return read_environment(path)
 
 
-def cache_folder() -> Path:
-    """Where environments made for wheels are kept."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "torchsmith" / "bench"
-
-
 def _environment_of(path: Path, python: str, say: Say) -> Path:
     """An environment with the wheel and what it needs, made once for each content."""
     from torchsmith.sources.tree import file_hash
@@ -228,7 +233,8 @@ def _published(side: Side, say: Say, python: str, first: Side | None) -> Path:
 
 def _once(name: str, make: Callable[[Path], None]) -> Path:
     """The environment that `make` puts into a folder of the cache, made once."""
-    folder = cache_folder() / name
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(cache, "torchsmith", "bench", name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside it: what a killed attempt left is removed with the folder.
     complete = folder.with_name(f"{folder.name}.complete")
@@ -263,11 +269,11 @@ def _install(path: Path, python: str, folder: Path, say: Say) -> None:
 
 def _image(side: Side, *, gpu: bool) -> Launcher:
     """A worker in a container with no network, the worker's files mounted read-only."""
-    from torchsmith.host.containers import read_docker, read_podman
+    from torchsmith.host.containers import READERS
     from torchsmith.host.probe import Programs, run
 
     programs = Programs(os.environ)
-    engines = [engine for read in (read_podman, read_docker) if (engine := read(programs))]
+    engines = [engine for name in ("podman", "docker") if (engine := READERS[name](programs))]
     working = [engine for engine in engines if engine.running]
     if not working:
         raise HostError(
@@ -296,3 +302,133 @@ def _image(side: Side, *, gpu: bool) -> Launcher:
         return Launch(tuple(argv), stop=((program, "rm", "--force", name),), codes=codes)
 
     return make
+
+
+_TAIL = 1500
+
+
+class WorkerLost(Exception):  # noqa: N818 - the event, said as one
+    """A worker ended, or did not answer in time; its last words are the message."""
+
+
+class Worker:
+    """A process that answers one request at a time."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        # A file, not a pipe: nobody has to read what torch prints while it works.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
+        self._process = subprocess.Popen(
+            list(launch.argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **launch.environ},
+            cwd=tempfile.gettempdir(),
+            start_new_session=True,
+        )
+        self._received = b""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def ask(self, request: Mapping[str, object], timeout: float) -> dict[str, object]:
+        """Ask and wait for the answer."""
+        self._signal(signal.SIGCONT)
+        try:
+            self._send(json.dumps(request).encode() + b"\n")
+            answer = self._listen(time.monotonic() + timeout, timeout)
+        finally:
+            self._signal(signal.SIGSTOP)
+        found = json.loads(answer)
+        assert isinstance(found, dict)
+        return found
+
+    def end(self) -> None:
+        """End it with everything it started."""
+        for stop in self._launch.stop:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    stop, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=20
+                )
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            with contextlib.suppress(OSError):
+                if stream is not None:
+                    stream.close()
+        self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        # The client of a container can be stopped; what runs in the container would not be.
+        if not self._launch.stop:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, number)
+
+    def _send(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except OSError:
+            raise self._lost() from None
+
+    def _listen(self, deadline: float, timeout: float) -> bytes:
+        assert self._process.stdout is not None
+        pipe = self._process.stdout.fileno()
+        while b"\n" not in self._received:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                self.end()
+                raise WorkerLost(f"did not answer within {timeout:.0f} s")
+            if select.select([pipe], [], [], left)[0]:
+                piece = os.read(pipe, 1 << 20)
+                if not piece:
+                    raise self._lost()
+                self._received += piece
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _lost(self) -> WorkerLost:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+        code = self._process.poll()
+        ended = "closed its answers" if code is None else f"ended with code {code}"
+        if code is not None and code < 0:
+            ended = f"ended by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                ended += " (often: out of memory)"
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - _TAIL))
+        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        self.end()
+        words = lines[-1] if lines else self._launch.codes.get(code or 0)
+        return WorkerLost(f"{ended}: {words}" if words else ended)
+
+
+def pick_cpus(wanted: int) -> tuple[int, ...]:
+    """Processors to run on: one of each core first, its other threads only if that is too few."""
+    allowed = sorted(os.sched_getaffinity(0))
+    first: list[int] = []
+    second: list[int] = []
+    for cpu in allowed:
+        (second if set(_siblings(cpu)) & set(first) else first).append(cpu)
+    count = wanted or len(first)
+    return tuple(sorted((first + second)[:count]))
+
+
+def _siblings(cpu: int) -> Sequence[int]:
+    place = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    try:
+        with open(place, encoding="ascii") as file:  # noqa: PTH123 - not a path anyone joins
+            text = file.read().strip()
+    except OSError:
+        return (cpu,)
+    found: list[int] = []
+    for part in text.split(","):
+        start, _, end = part.partition("-")
+        found.extend(range(int(start), int(end or start) + 1))
+    return found

@@ -15,13 +15,11 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from torchsmith.bench.measure import Progress, Runner, start
-from torchsmith.bench.process import Worker, WorkerLost
-from torchsmith.bench.result import Contender, Facts
-from torchsmith.bench.worker.operator_table import EXCLUDED, table
+from torchsmith.bench.launch import Say, Side, Worker, WorkerLost, pick_cpus
+from torchsmith.bench.measure import Progress, Runner, prepare, start
+from torchsmith.bench.result import FORMAT, Contender, Facts, read_document
+from torchsmith.bench.worker.operators import EXCLUDED, table
 from torchsmith.errors import UsageError
-from torchsmith.foreign import decode
-from torchsmith.inputs import check_file
 
 _FORMATS = {
     "float64": ("d", 8),
@@ -125,7 +123,6 @@ def distance(dtype: str, one: bytes, other: bytes, loose: float) -> Distance:
     return Distance(False, beyond, absolute, relative, ulps)
 
 
-FORMAT = 1
 _LIMIT = 120.0
 Status = Literal["identical", "within", "beyond", "unstable", "missing", "failed"]
 
@@ -317,16 +314,32 @@ def _size(apart: Distance) -> tuple[bool, int, float]:
     return apart.beyond, apart.ulps, apart.absolute
 
 
-def as_json(parity: Parity) -> bytes:
-    """The document, in one line."""
-    return msgspec.json.encode(parity) + b"\n"
-
-
 def read_parity(path: Path) -> Parity:
-    """Read a document that `as_json` wrote."""
-    hint = "`torchsmith parity A B --output FILE` writes such a file."
-    check_file(path, hint)
-    try:
-        return decode(path.read_bytes(), Parity)
-    except msgspec.MsgspecError as error:
-        raise UsageError(f"{path} is not a result of `torchsmith parity`: {error}", hint) from None
+    """Read the result of `torchsmith parity`."""
+    return read_document(path, Parity, "parity")
+
+
+def hold(
+    sides: Sequence[Side],
+    pairs: Sequence[tuple[str, str]],
+    progress: Progress,
+    say: Say,
+    *,
+    device: str = "cpu",
+    threads: int = 1,
+    seed: int = 1,
+    python: str = "",
+) -> Parity:
+    """Hold the results of two sides against each other."""
+    if len(sides) != 2 or device == "both":
+        raise UsageError(
+            "results are compared between two sides on one device",
+            "Name two installations, and --device cpu or cuda.",
+        )
+    runners = prepare(sides, pick_cpus(threads), say, python=python, gpu=device == "cuda")
+    first, second = (
+        Contender(side.name, side.target, side.environ, side.settings) for side in sides
+    )
+    return compare(
+        (runners[0], runners[1]), (first, second), pairs, progress, device=device, seed=seed
+    )

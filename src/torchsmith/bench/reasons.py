@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.bench.result import Compared, Contender, Facts, Reason
-from torchsmith.verify.buildconfig import parse_config
+from torchsmith.verify.probing import parse_config
 
 _TUNED = re.compile(r"-m(?:arch|cpu|tune)=\S+|-m(?:avx\S*|sse\S*|fma)")
 _LEVEL = re.compile(r"(?:^|\s)(-O\w*|-flto\S*)(?=\s|$)")

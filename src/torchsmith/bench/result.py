@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,6 +13,7 @@ from torchsmith.foreign import decode
 from torchsmith.inputs import check_file
 
 FORMAT = 1
+Document = TypeVar("Document", bound=Struct)
 
 Verdict = Literal["faster", "slower", "same", "unclear"]
 
@@ -151,14 +152,19 @@ class Result(Struct, frozen=True, kw_only=True):
     reasons: tuple[Reason, ...] = ()
 
 
-def as_json(result: Result) -> bytes:
+def as_json(document: Struct) -> bytes:
     """The document, in one line: most of it is numbers."""
-    return msgspec.json.encode(result) + b"\n"
+    return msgspec.json.encode(document) + b"\n"
 
 
 def read_result(path: Path) -> Result:
-    """Read a document that `as_json` wrote."""
-    hint = "`torchsmith bench A B --json > FILE` writes such a file."
+    """Read the result of `torchsmith bench`."""
+    return read_document(path, Result, "bench")
+
+
+def read_document(path: Path, kind: type[Document], command: str) -> Document:
+    """Read a document that `as_json` wrote, the result of a command."""
+    hint = f"`torchsmith {command} A B --output FILE` writes such a file."
     check_file(path, hint)
     try:
         content = path.read_bytes()
@@ -167,6 +173,7 @@ def read_result(path: Path) -> Result:
             raise UsageError(
                 f"{path} has format {head.get('format')}, and {FORMAT} is read here", hint
             )
-        return decode(content, Result)
+        return decode(content, kind)
     except msgspec.MsgspecError as error:
-        raise UsageError(f"{path} is not a result of a comparison: {error}", hint) from None
+        message = f"{path} is not a result of `torchsmith {command}`: {error}"
+        raise UsageError(message, hint) from None

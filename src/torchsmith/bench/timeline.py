@@ -1,4 +1,4 @@
-"""Where the time of a build went: its compiles laid out on lanes, and what they add up to.
+"""Where the time of a build went: its compiles on lanes, and what they add up to, drawn or traced.
 
 With what ninja knew: the critical path, the jobs that a build cannot be shorter than, since each
 waits for the one before; and the headers that are most of what the compilers read.
@@ -7,13 +7,18 @@ waits for the one before; and the headers that are most of what the compilers re
 from __future__ import annotations
 
 import heapq
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from torchsmith.engine.compile_log import CompileRecord
-from torchsmith.engine.job_log import BuildFolder, job_of
+from torchsmith.engine.compile_log import BuildFolder, CompileRecord, job_of
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,3 +261,154 @@ def _peak(bars: Sequence[Bar]) -> int:
         now += change
         most = max(most, now)
     return most
+
+
+_WIDTH, _LANE, _GAP = 1200, 22, 4
+_SLOWEST = 25
+# Quick compiles are pale, slow ones dark; what failed is red, what others waited for is framed.
+_COLOURS = ((5.0, "#c7dcef"), (15.0, "#94bfe0"), (40.0, "#4f93c8"), (float("inf"), "#1f5f99"))
+_FAILED, _FRAME = "#c0392b", "#e67e22"
+
+
+def short(file: str) -> str:
+    """The end of a path, which tells files apart."""
+    return "/".join(PurePath(file).parts[-2:])
+
+
+def job_name(job: Link | Bar) -> str:
+    """The first file of a job, and how many more."""
+    more = f" and {job.files - 1} more" if job.files > 1 else ""
+    return short(job.file) + more
+
+
+def clock(seconds: float) -> str:
+    """1:05:09, 5:09."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def draw(timeline: Timeline, suffix: str, title: str) -> str:
+    """A timeline as the file this suffix names."""
+    if suffix == ".svg":
+        return picture(timeline)
+    return json.dumps(trace(timeline, title)) if suffix == ".json" else page(timeline, title)
+
+
+def page(timeline: Timeline, title: str) -> str:
+    """A page anyone can open: one file, no script, nothing fetched."""
+    from torchsmith.templates import templates
+
+    facts = (
+        ("compiling", clock(timeline.seconds)),
+        ("CPU time", f"{timeline.cpu_seconds:,.0f} s"),
+        ("compiles", f"{len(timeline.bars):,}"),
+        ("failed", timeline.failed),
+        ("CMake's trials that failed, as they may", timeline.failed_probes),
+        ("cores", timeline.cores),
+        ("busy", f"{timeline.busy:.0%}"),
+        ("cores partly idle at the end", clock(timeline.tail)),
+        ("memory at most", f"{timeline.peak / (1 << 30):.1f} GiB"),
+    )
+    slowest = [
+        (
+            f"{bar.cpu_seconds:.1f}",
+            f"{bar.ended - bar.began:.1f}",
+            f"{bar.peak / (1 << 20):.0f}",
+            job_name(bar),
+        )
+        for bar in timeline.slowest(_SLOWEST)
+    ]
+    headers = [
+        (
+            f"{cost.text / 1e6:.1f}",
+            f"{cost.share:.1%}",
+            f"{cost.bytes / 1e3:.0f}",
+            f"{cost.compiles:,}",
+            f"{cost.cpu_seconds:,.0f}",
+            cost.path,
+        )
+        for cost in (timeline.headers.heaviest[:_SLOWEST] if timeline.headers else ())
+    ]
+    values = {"facts": facts, "slowest": slowest, "headers": headers, "picture": picture(timeline)}
+    functions = {"clock": clock, "short": short, "job_name": job_name}
+    template = templates("torchsmith.bench").get_template("timeline.html")
+    return template.render(title=title, timeline=timeline, **values, **functions)
+
+
+def picture(timeline: Timeline) -> Markup:
+    """The lanes as SVG; pointing at a bar tells its file."""
+    from markupsafe import Markup
+
+    from torchsmith.templates import templates
+
+    lanes = 1 + max(bar.lane for bar in timeline.bars)
+    scale = _WIDTH / (timeline.seconds or 1)
+    legend = [(colour, f"up to {limit:.0f} CPU s") for limit, colour in _COLOURS[:-1]]
+    legend += [(_COLOURS[-1][1], "longer"), (_FAILED, "failed"), ("none", "on the critical path")]
+    drawn = (
+        templates("torchsmith.bench")
+        .get_template("timeline.svg")
+        .render(
+            width=_WIDTH,
+            height=lanes * (_LANE + _GAP) + 44,
+            lane=_LANE,
+            frame=_FRAME,
+            # Frames last, or their neighbours would cover them.
+            bars=[
+                _drawn(bar, scale) for bar in sorted(timeline.bars, key=lambda bar: bar.critical)
+            ],
+            ticks=[(round(at * scale, 1), clock(at)) for at in _moments(timeline.seconds)],
+            legend=legend,
+        )
+    )
+    return Markup(drawn)
+
+
+def trace(timeline: Timeline, title: str) -> dict[str, object]:
+    """The lanes as trace events, which ui.perfetto.dev and chrome://tracing open.
+
+    https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+    """
+    names = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": title}}]
+    compiles = [
+        {
+            "ph": "X",
+            "pid": 1,
+            "tid": bar.lane + 1,
+            "name": job_name(bar),
+            "cat": "failed" if bar.failed else "critical path" if bar.critical else "compile",
+            # In microseconds.
+            "ts": round(bar.began * 1e6),
+            "dur": round((bar.ended - bar.began) * 1e6),
+            "args": {
+                "file": bar.file,
+                "files": bar.files,
+                "cpu_seconds": round(bar.cpu_seconds, 3),
+                "peak_mib": bar.peak >> 20,
+            },
+        }
+        for bar in timeline.bars
+    ]
+    return {"displayTimeUnit": "ms", "traceEvents": [*names, *compiles]}
+
+
+def _drawn(bar: Bar, scale: float) -> dict[str, object]:
+    colour = next(colour for limit, colour in _COLOURS if bar.cpu_seconds <= limit)
+    words = f"{job_name(bar)}: {bar.cpu_seconds:.1f} CPU s, {bar.peak / (1 << 20):.0f} MiB"
+    return {
+        "x": round(bar.began * scale, 2),
+        "y": bar.lane * (_LANE + _GAP),
+        "width": round(max(0.3, (bar.ended - bar.began) * scale - 0.2), 2),
+        "colour": _FAILED if bar.failed else colour,
+        "framed": bar.critical,
+        "words": words + (", on the critical path" if bar.critical else ""),
+    }
+
+
+def _moments(seconds: float) -> list[float]:
+    """Round moments to write under the lanes, eight at most."""
+    for step in (1, 5, 15, 60, 300, 900, 3600, 14400):
+        if seconds / step <= 8:
+            return [step * number for number in range(int(seconds / step) + 1)]
+    return [0.0]

@@ -1,4 +1,4 @@
-"""The commands, one file each: parse, call, print. No logic lives here.
+"""The commands, one subject a file: parse, call, print. No logic lives here.
 
 Start-up is part of the interface: modules of this room import what they need inside the
 command that needs it.
@@ -14,16 +14,15 @@ import sys
 
 def main() -> None:
     """Run the command line; explained failures end with one sentence and an exit code."""
-    # Looking for garbage cycles after every 700 new objects is a tenth of what starting takes.
+    # Looking for garbage cycles after every 700 new objects takes a tenth of the start-up time.
     gc.set_threshold(50_000)
-    # Nor is any plugin of pydantic ours: looking for them opens a file of every package there is.
+    # We use no pydantic plugins, and looking for them opens a file of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # What everybody may write to, a store above all, could not be trusted the next time.
+    # A store that everybody may write to could not be trusted the next time.
     os.umask(os.umask(0o022) | 0o002)
     _open_closed_streams()
-    from torchsmith.cli.output import begin_output, print_json_error
-    from torchsmith.cli.terminal import guard_streams
-    from torchsmith.errors import HostError, RecipeError, StoreError, TorchsmithError
+    from torchsmith.cli.output import begin_output, guard_streams, print_json_error
+    from torchsmith.errors import HostError, StoreError, TorchsmithError
 
     guard_streams()
     begin_output()
@@ -41,15 +40,11 @@ def main() -> None:
 
         apply_settings(os.environ)
         command_line(sys.argv[1:])(prog_name="torchsmith")
-    except RecipeError as error:
-        for problem in error.problems:
-            _complain(f"{error.path}: {problem}")
-        _end(error, debug, error.message, error.hint)
     except TorchsmithError as error:
         _end(error, debug, error.message, error.hint)
     except (OSError, MemoryError, RecursionError) as error:
         hint = "With --debug, the traceback is shown."
-        _end(error, debug, _of_the_machine(error), hint, _code_of(error))
+        _end(error, debug, _system_reason(error), hint, _system_exit_code(error))
     except Exception as error:
         if _is_out_of_memory(error):
             hint = "Free some memory, or raise the limits that `ulimit -a` shows."
@@ -64,12 +59,12 @@ def main() -> None:
             "Check the room left and the rights on the store; `TORCHSMITH_STORE` names another.",
             StoreError.exit_code,
         )
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        print_json_error("interrupted", "", 130)
-        raise SystemExit(130) from None
     except SystemExit as end:
-        if end.code:
+        # What Typer makes of Ctrl-C.
+        if end.code == 130:
+            _complain("interrupted")
+            print_json_error("interrupted", "The same command goes on.", 130)
+        elif end.code:
             print_json_error("the command line cannot be read", "`torchsmith help` explains it.", 2)
         raise
     finally:
@@ -98,19 +93,19 @@ def _complain(message: str, hint: str = "") -> None:
         print(f"  {hint}", file=sys.stderr)
 
 
-def _of_the_machine(error: BaseException) -> str:
-    """What the machine would not do: a full disk, a folder that is read-only, no more memory."""
+def _system_reason(error: BaseException) -> str:
+    """The reason the system gave: a full disk, a read-only folder, no more memory."""
     if isinstance(error, MemoryError):
         return "there is not enough memory"
     if isinstance(error, RecursionError):
-        return "what was given is nested too deep"
+        return "the input is nested too deeply"
     named = getattr(error, "filename", None)
     reason = getattr(error, "strerror", None) or str(error)
     return f"{named}: {reason}" if named else reason
 
 
-def _code_of(error: OSError | MemoryError | RecursionError) -> int:
-    """The exit code of what the machine would not do; 1 would call it a bug of ours."""
+def _system_exit_code(error: OSError | MemoryError | RecursionError) -> int:
+    """The exit code of a failure of the system; 1 would call it a bug of ours."""
     from torchsmith.errors import DiskFullError, HostError, UsageError
 
     number = error.errno if isinstance(error, OSError) else None
@@ -129,27 +124,26 @@ def _is_out_of_memory(error: Exception) -> bool:
     return thread or (isinstance(error, ImportError) and any(word in text for word in loading))
 
 
-def _say_what_is_known(error: BaseException) -> None:
+def _end(error: BaseException, debug: bool, message: str, hint: str, code: int = 1) -> None:
+    from pathlib import Path
+
+    from torchsmith.cli.output import json_wanted, print_json_error
     from torchsmith.errors import StepFailed
 
-    if isinstance(error, StepFailed):
-        from torchsmith.cli.known import known_of_step
-
-        for line in known_of_step(error):
-            _complain(line)
-
-
-def _end(error: BaseException, debug: bool, message: str, hint: str, code: int = 1) -> None:
-    from torchsmith.cli.output import json_wanted, print_json_error
-
+    problems = [str(item) for item in getattr(error, "problems", ())]
+    for problem in problems:
+        _complain(f"{getattr(error, 'path', '')}: {problem}")
     if json_wanted():
-        # Nobody has shown them yet.
+        # With --json, no display has shown these lines.
         for line in getattr(error, "excerpt", ()):
             _complain(f"  {line}")
     _complain(f"error: {message}", hint)
-    _say_what_is_known(error)
+    if isinstance(error, StepFailed):
+        from torchsmith.cli.diagnose import known_of_log
+
+        for line in known_of_log(Path(error.log), error.excerpt):
+            _complain(line)
     code = getattr(error, "exit_code", code)
-    problems = [str(item) for item in getattr(error, "problems", ())]
     print_json_error(message, hint, code, problems)
     if debug:
         raise error

@@ -1,4 +1,4 @@
-"""`torchsmith bench`."""
+"""`torchsmith bench` and `parity`: two installations of torch, by speed and by results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from torchsmith.cli.output import print_json
-from torchsmith.errors import UsageError
+from torchsmith.errors import ParityError, UsageError
 
 if TYPE_CHECKING:
     from torchsmith.bench.result import Result
@@ -41,12 +41,12 @@ def bench(
             metavar="YOURS OTHER...",
         ),
     ] = None,
-    suite: Annotated[Suite, Option(help="How much.")] = Suite.quick,
-    device: Annotated[Device, Option(help="Where.")] = Device.cpu,
-    group: Annotated[list[str] | None, Option(help="Only this group of cases; repeat it.")] = None,
-    skip: Annotated[list[str] | None, Option(help="Not this group; repeat it.")] = None,
+    suite: Annotated[Suite, Option(help="How much to measure.")] = Suite.quick,
+    device: Annotated[Device, Option(help="Where to measure.")] = Device.cpu,
+    group: Annotated[list[str] | None, Option(help="Only this group of cases; repeatable.")] = None,
+    skip: Annotated[list[str] | None, Option(help="Leave this group out; repeatable.")] = None,
     threads: Annotated[int, Option(min=0, help="Threads, each on a core of its own; 0: all.")] = 0,
-    repeat: Annotated[int, Option(min=0, help="Rounds; 0: as the suite has it.")] = 0,
+    repeat: Annotated[int, Option(min=0, help="Rounds; 0: as many as the suite has.")] = 0,
     setting: Annotated[
         list[str] | None, Option(help="For every side: env:KEY=VALUE or set:KEY=VALUE.")
     ] = None,
@@ -57,7 +57,7 @@ def bench(
         float, Option("--time", min=0, help="Stop after so many seconds; 0: when done.")
     ] = 0.0,
     seed: Annotated[int, Option(help="Decides the order of everything.")] = 1,
-    python: Annotated[str, Option(help="Install wheels into this one: 3.11, or a path.")] = "",
+    python: Annotated[str, Option(help="The Python to install wheels into: 3.11, or a path.")] = "",
     read: Annotated[
         Path | None, Option(help="Show a result kept by --output; measure nothing.")
     ] = None,
@@ -71,7 +71,7 @@ def bench(
 ) -> None:
     """Compare the speed of torch installations: which, where, how much.
 
-    The first is yours, the others what it is held against.
+    The first is yours; it is compared with each of the others.
     """
     from json import loads
 
@@ -88,8 +88,8 @@ def bench(
     if read is not None:
         result = read_result(read)
     else:
-        from torchsmith.bench.compare import Request, compare
         from torchsmith.bench.launch import parse_sides
+        from torchsmith.bench.measure import Request, compare
         from torchsmith.cli.show_bench import progress
 
         request = Request(
@@ -145,3 +145,78 @@ def _list(
         return
     for case in chosen:
         print(f"{case.device:<5} {case.group:<12} {case.name}")
+
+
+def parity(
+    sides: Annotated[
+        list[str] | None, Argument(help="Two installations, as for `bench`.", metavar="YOURS OTHER")
+    ] = None,
+    operator: Annotated[list[str] | None, Option(help="Only this operator; repeatable.")] = None,
+    dtype: Annotated[list[str] | None, Option(help="Only this type; repeatable.")] = None,
+    device: Annotated[Device, Option(help="cpu or cuda.")] = Device.cpu,
+    threads: Annotated[int, Option(min=1, help="Threads of each side.")] = 1,
+    setting: Annotated[
+        list[str] | None, Option(help="For both sides: env:KEY=VALUE or set:KEY=VALUE.")
+    ] = None,
+    seed: Annotated[int, Option(help="Decides the inputs.")] = 1,
+    python: Annotated[str, Option(help="The Python to install wheels into: 3.11, or a path.")] = "",
+    read: Annotated[
+        Path | None, Option(help="Show a result kept by --output; run nothing.")
+    ] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="Also keep the result, as JSON.")
+    ] = None,
+    everything: Annotated[bool, Option("--all", help="List every operator.")] = False,
+    operators: Annotated[
+        bool, Option("--operators", help="Only list the operators; run nothing.")
+    ] = False,
+    json: Annotated[bool, Option("--json", help="The whole result, for scripts.")] = False,
+) -> None:
+    """List the operators in which two torch installations disagree.
+
+    Ends with 9 if one differs by more than rounding explains.
+    """
+    from json import loads
+
+    from torchsmith.bench.parity import choose, hold, read_parity
+    from torchsmith.bench.result import as_json
+    from torchsmith.files import write_result
+
+    if operators:
+        chosen = choose(operator or (), dtype or ())
+        if json:
+            print_json({"operators": [{"name": name, "dtype": kind} for name, kind in chosen]})
+            return
+        for name, kind in chosen:
+            print(f"{kind:<9} {name}")
+        return
+    if read is not None:
+        found = read_parity(read)
+    else:
+        from torchsmith.bench.launch import parse_sides
+        from torchsmith.cli.show_bench import progress
+
+        with progress() as shown:
+            found = hold(
+                parse_sides(sides or (), setting or ()),
+                choose(operator or (), dtype or ()),
+                shown.step,
+                shown.say,
+                device=device.value,
+                threads=threads,
+                seed=seed,
+                python=python,
+            )
+    if output is not None:
+        write_result(output, as_json(found))
+    if json:
+        print_json(loads(as_json(found)))
+    else:
+        from torchsmith.cli.show_bench import show_parity
+
+        show_parity(found, everything=everything)
+    if beyond := found.counts().get("beyond", 0):
+        raise ParityError(
+            f"{beyond} of {len(found.compared)} differ by more than rounding explains",
+            "The lines marked x say where.",
+        )

@@ -39,7 +39,7 @@ def build(
     reproducible: Annotated[
         bool, Option("--reproducible", help="The same bytes on any number of cores.")
     ] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be run.")] = False,
+    dry_run: options.DryRun = False,
     install_deps: Annotated[
         bool, Option("--install-deps", help="As root, install missing system packages.")
     ] = False,
@@ -78,7 +78,7 @@ def build(
         bool, Option("--detach", help="With --on: do not wait for the jobs.")
     ] = False,
     *,
-    given: dict[str, object],
+    overrides: dict[str, object],
 ) -> None:
     """Build what a recipe asks for; a stopped build goes on.
 
@@ -92,7 +92,9 @@ def build(
     from torchsmith.engine.command import this_command
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.preflight import (
+        add_packages,
         ensure_formats,
+        ensure_packages,
         ensure_platform,
         ensure_programs,
         ensure_toolkits,
@@ -103,17 +105,15 @@ def build(
     from torchsmith.engine.wheels import unpack
     from torchsmith.images.select import ensure_containers, ensure_images
     from torchsmith.plan.models import shipping
-    from torchsmith.toolchain.huge_pages import ALLOCATOR
-    from torchsmith.toolchain.packages import add_packages, ensure_packages
+    from torchsmith.toolchain.preload import ALLOCATOR
 
     if on is None and (partition or time_limit or image or claim or detach):
         raise UsageError(
             "--partition, --time-limit, --image, --claim and --detach go with --on",
             "Name the cluster: --on slurm.",
         )
-    here = options.host_for(None, brief=True)
-    loaded = options.loaded(recipe, preset, given)
-    here = options.with_torches(here, loaded)
+    loaded = planning.read_recipe(recipe, preset, overrides)
+    here = planning.machine_for(loaded)
     project = loaded.project
     root = Store(store or default_root())
     wanted = Wanted(
@@ -139,10 +139,10 @@ def build(
         if acts and install_deps:
             ensure(["ccache"])
         else:
-            planning.note("without ccache each of these compiles all of torch")
+            planning.warn("without ccache each of these compiles all of torch")
     if acts and ensure_programs(plan, ensure):
         # With a compiler there now, the plan is another.
-        here = options.with_torches(options.host_for(None, brief=True), loaded)
+        here = planning.machine_for(loaded)
         plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
     recipes = loaded.recipe.build
     budget = memory_budget(memory or recipes.memory)
@@ -150,21 +150,21 @@ def build(
         from torchsmith.cli import farm
 
         farm.check(variant=variant, step=step, work=work, bundle=bundle, fresh=fresh)
-        words = options.as_arguments(given) if Path(loaded.path).is_file() else []
+        words = options.as_arguments(overrides) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
         words += ["--online"] * online + ["--no-lock"] * no_lock
         cores = jobs or recipes.jobs
         cluster = farm.Cluster(on, partition, time_limit, image, claim, detach, cores, budget)
         built = farm.run(
-            plan, loaded, root, cluster, words, given, dry_run=dry_run, json=json, quiet=quiet
+            plan, loaded, root, cluster, words, overrides, dry_run=dry_run, json=json, quiet=quiet
         )
         step = list(shipping(plan))
         if not built or not step or build_only:
             return
         root = Store(root.root)
         farm.check_built(plan, pending_steps(plan, root))
-    asked = choose(plan, step)
+    chosen_steps = choose(plan, step)
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run, tell_refusals
         from torchsmith.engine.runner import outlook
@@ -172,8 +172,8 @@ def build(
         tell_refusals(
             partial(ensure_toolkits, plan, here),
             partial(ensure_platform, plan, here),
-            partial(ensure_images, asked),
-            lambda: ensure_containers(asked, pending_steps(plan, root, work), engine),
+            partial(ensure_images, chosen_steps),
+            lambda: ensure_containers(chosen_steps, pending_steps(plan, root, work), engine),
         )
         ahead = outlook(
             plan,
@@ -186,11 +186,11 @@ def build(
         )
         show_dry_run(ahead, json=json)
         return
-    # Known before hours of compiling, not after them.
+    # Refuse before hours of compiling, not after them.
     if emulated := ensure_platform(plan, here):
-        planning.note(emulated)
-    ensure_images(asked)
-    ensure_containers(asked, pending_steps(plan, root, work), engine)
+        planning.warn(emulated)
+    ensure_images(chosen_steps)
+    ensure_containers(chosen_steps, pending_steps(plan, root, work), engine)
     here_built = [item for item in plan.variants if item.variant not in plan.inside]
     ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
     ensure_formats(here_built, ensure)

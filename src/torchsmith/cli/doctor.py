@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from torchsmith.cli import options, planning
-from torchsmith.cli.output import print_json
+from torchsmith.cli.output import print_checks, print_json
 from torchsmith.errors import HostError, UsageError
+
+if TYPE_CHECKING:
+    from torchsmith.checks import Check, Rating
 
 
 def doctor(
@@ -38,18 +42,16 @@ def doctor(
         return
     from torchsmith.engine.door import Wanted
     from torchsmith.facts.files import shipped
-    from torchsmith.findings import worst
-    from torchsmith.plan.models import as_json
     from torchsmith.resolve.verdicts import Needs, examine
 
-    here = options.host_for(host)
+    here = planning.read_machine(host, brief=False)
     facts = shipped()
     resolution = None
     needs = Needs()
     if recipe is not None or preset is not None:
-        loaded = options.loaded(recipe, preset, {})
+        loaded = planning.read_recipe(recipe, preset)
         if host is None:
-            here = options.with_torches(here, loaded)
+            here = planning.with_torches(here, loaded)
         made = planning.make(
             loaded,
             here,
@@ -62,16 +64,8 @@ def doctor(
             disk_mb=sum(step.cost.disk_mb for step in made.steps),
             images=any(step.kind in ("base", "image") for step in made.steps),
         )
-    lines = examine(here, facts, resolution, needs)
-    rating = worst(lines)
-    if json:
-        verdicts = as_json(tuple(lines))
-        print_json({"host": here.model_dump(mode="json"), "verdicts": verdicts, "verdict": rating})
-    else:
-        from torchsmith.cli.show_doctor import show_verdicts
-
-        show_verdicts(lines)
-    if rating == "fail":
+    checks = examine(here, facts, resolution, needs)
+    if _show(checks, {"host": here.model_dump(mode="json")}, json=json) == "fail":
         raise HostError(
             "this machine cannot do it as it is"
             if resolution
@@ -92,31 +86,30 @@ def _environment(
     from torchsmith.diagnose.environment.examine import examine
     from torchsmith.diagnose.environment.read import read
     from torchsmith.facts.files import shipped
-    from torchsmith.findings import worst
 
     if preset is not None:
         raise UsageError("--env and --preset do not go together", "Leave one of them out.")
-    machine = options.host_for(host) if host is not None else None
+    machine = planning.read_machine(host) if host is not None else None
     seen = read(place, host=machine, workers=workers, timeout=timeout)
-    findings = examine(seen, shipped())
-    rating = worst(findings)
-    if json:
-        import msgspec
-
-        print_json(
-            {
-                "python": seen.python,
-                "torch": seen.facts.version or seen.torches[0].version,
-                "findings": msgspec.to_builtins(findings),
-                "verdict": rating,
-            }
-        )
-    else:
-        from torchsmith.cli.show_doctor import show_findings
-
-        show_findings(seen.python, findings)
-    if rating == "fail":
+    about = {"python": seen.python, "torch": seen.facts.version or seen.torches[0].version}
+    if not json:
+        print(seen.python)
+    if _show(examine(seen, shipped()), about, json=json) == "fail":
         raise HostError(
             "this torch, or what was built against it, cannot work as it is",
             "The lines marked x say what mends each.",
         )
+
+
+def _show(checks: Sequence[Check], about: Mapping[str, object], *, json: bool) -> Rating:
+    """Print what was found, and return how it is rated."""
+    from torchsmith.checks import worst
+
+    rating = worst(checks)
+    if json:
+        import msgspec
+
+        print_json({**about, "checks": msgspec.to_builtins(checks), "rating": rating})
+    else:
+        print_checks(checks)
+    return rating

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from torchsmith.cli import options
-from torchsmith.cli.help import App
+from torchsmith.cli.app import App
 from torchsmith.cli.output import console, print_json
 
 if TYPE_CHECKING:
@@ -18,12 +18,14 @@ app = App("Ask what goes with what: GPUs, releases, toolkits, boards, features."
 
 def _answer(question: str, *subjects: str | None, json: bool) -> None:
     """Print the answer to one of the questions of `facts.answers`."""
+    from dataclasses import asdict
+
     from torchsmith.facts import answers
     from torchsmith.facts.files import shipped
 
     answer: Answer = getattr(answers, question)(shipped(), *subjects)
     if json:
-        print_json(answer.as_json())
+        print_json(asdict(answer))
         return
     from rich.markup import escape
     from rich.table import Table

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from torchsmith.cli.output import print_requests
+from torchsmith.cli import show_build
+from torchsmith.cli.diagnose import known_of_log
+from torchsmith.cli.output import counted, duration, print_requests
 from torchsmith.errors import HostError, UsageError
 
 if TYPE_CHECKING:
+    from torchsmith.engine.events import Event
     from torchsmith.engine.store import Store
+    from torchsmith.jobs.farm import events
     from torchsmith.plan.models import Plan
     from torchsmith.recipe.load import LoadedRecipe
 
 
 class Cluster(NamedTuple):
-    """Where the jobs go, and what each gets; None: as the plan needs it."""
+    """Where the jobs go, and what each gets; None: what the plan needs."""
 
     engine: str
     partition: str
@@ -27,10 +32,10 @@ class Cluster(NamedTuple):
     memory: int | None
 
 
-def check(**given: object) -> None:
-    """Refuse what only makes sense on this machine."""
+def check(**options: object) -> None:
+    """Refuse options that only make sense on this machine."""
 
-    for name, value in given.items():
+    for name, value in options.items():
         if value:
             raise UsageError(
                 f"--{name} does not go with --on", "A farm builds every variant, all of it."
@@ -38,12 +43,12 @@ def check(**given: object) -> None:
 
 
 def check_built(plan: Plan, pending: Collection[str]) -> None:
-    """Refuse to ship from here what the nodes built in another way."""
+    """Refuse to ship from here if the nodes built the variants differently."""
 
     for step in plan.steps:
         if step.id in pending and step.kind in ("compile", "package"):
             raise HostError(
-                f"the nodes built the variants otherwise than this machine would: {step.title}",
+                f"the nodes built the variants differently from this machine: {step.title}",
                 "Compilers or Python differ. Ship from a node: run `torchsmith build` there with "
                 "the same store.",
             )
@@ -55,7 +60,7 @@ def run(
     store: Store,
     cluster: Cluster,
     words: Sequence[str],
-    given: dict[str, object],
+    overrides: dict[str, object],
     *,
     dry_run: bool,
     json: bool,
@@ -63,10 +68,8 @@ def run(
 ) -> bool:
     """Build every variant on the cluster; whether all of them are built."""
     import sys
-    from pathlib import Path
 
-    from torchsmith.cli.show_farm import display
-    from torchsmith.engine.journals import share
+    from torchsmith.engine.journal import share
     from torchsmith.jobs.clients import client_for, render
     from torchsmith.jobs.farm.farm import Farm
     from torchsmith.jobs.farm.request import (
@@ -87,25 +90,25 @@ def run(
             f"mounts at {store.root}.",
         )
     path = Path(loaded.path)
-    text = path.read_text(encoding="utf-8-sig") if path.is_file() else compose(given)
+    text = path.read_text(encoding="utf-8-sig") if path.is_file() else compose(overrides)
     what = wanted(plan, loaded, text, words)
     resources = Resources(
         *cpus_and_memory(plan, cluster.cpus, cluster.memory),
-        # Of the cluster's image; where there is none, ours: the nodes see the same folders.
+        # The Python of the image; without an image ours, since the nodes see the same folders.
         python="python3" if cluster.image else sys.executable,
         queue=cluster.partition,
         time_limit=cluster.time_limit,
         image=cluster.image,
         claim=cluster.claim,
     )
-    # Whatever cannot be asked for is refused before anything is written.
+    # What the cluster cannot give is refused before anything is written.
     jobs = variant_jobs(store.root, farm_folder(store, what), what, resources)
     if dry_run:
         print_requests(render(jobs, cluster.engine).files, cluster.engine, as_json=json)
         return False
     client = client_for(cluster.engine)
     store = share(store)
-    with display(json=json, quiet=quiet) as shown:
+    with show_build.display(json=json, quiet=quiet, lines=_Lines, live=_Live) as shown:
         farm = Farm(
             store=store,
             folder=snapshot(store, what),
@@ -121,3 +124,91 @@ def run(
             for artifact in paths:
                 print(artifact)
     return not result.left
+
+
+class _Lines(show_build.Lines):
+    """A line for each thing that happens to a variant."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__(quiet=quiet)
+        self._seen: dict[str, tuple[str, str]] = {}
+
+    def event(self, event: Event) -> None:
+        from torchsmith.engine.events import Waiting
+        from torchsmith.jobs.farm import events
+
+        match event:
+            case events.VariantFailed():
+                self.failed(event)
+            case events.VariantLost():
+                again = "; it is submitted again and goes on" if event.again else ""
+                self.line(f"!  {event.variant}: its job was lost ({event.reason}){again}")
+            case Waiting():
+                self.line(f"!  {event.message}")
+            case _ if self.quiet:
+                return
+            case events.FarmStarted():
+                count = counted(len(event.variants), "variant")
+                self.line(
+                    f"{count} on {event.engine}, {event.done} of them built before; "
+                    "Ctrl-C leaves them to themselves, the same command finds them"
+                )
+            case events.VariantSubmitted():
+                tried = f", attempt {event.attempt}" if event.attempt > 1 else ""
+                self.line(f"   {event.variant}: job {event.job}{tried}")
+            case events.VariantMoved():
+                self.moved(event)
+            case events.VariantBuilt() if event.before:
+                self.line(f"=  {event.variant} (built before)")
+            case events.VariantBuilt():
+                where = f" on {event.node}" if event.node else ""
+                self.line(
+                    f"ok {event.variant}{where} ({duration(event.seconds)}, "
+                    f"{counted(event.checks, 'check')} passed)"
+                )
+            case events.FarmFinished() if event.status == "left":
+                count = counted(len(event.left), "job")
+                self.line(f"{count} still running; the same command finds them")
+            case events.FarmFinished() if event.status == "done":
+                self.line(f"done in {duration(event.seconds)}")
+
+    def moved(self, event: events.VariantMoved) -> None:
+        # A log has no use for the count of files.
+        now = (event.state, event.step.partition(" [")[0])
+        if self._seen.get(event.variant) != now:
+            self._seen[event.variant] = now
+            self.line(f"   {event.variant}: {_where(event)}")
+
+    def failed(self, event: events.VariantFailed) -> None:
+        on = f" on {event.node}" if event.node else ""
+        self.line(f"x  {event.variant}{on}: {event.reason}")
+        for text in event.excerpt:
+            self.line(f"   {text}")
+        if event.log:
+            self.line(f"   the whole log: {event.log}")
+        for text in known_of_log(Path(event.log), event.excerpt):
+            self.line(f"   {text}")
+
+
+def _where(event: events.VariantMoved) -> str:
+    """What a variant does, and where."""
+    parts = (event.state, f"on {event.node}" if event.node else "", event.step)
+    return " ".join(part for part in parts[:2] if part) + (f": {parts[2]}" if parts[2] else "")
+
+
+class _Live(show_build.OnTerminal, _Lines):
+    """The same, with a live line for each variant that is under way."""
+
+    def moved(self, event: events.VariantMoved) -> None:
+        # What only waits would fill the terminal.
+        if event.state == "running":
+            self.begin(event.variant, event.variant)
+            self._progress.update(self._tasks[event.variant], now=_where(event))
+
+    def event(self, event: Event) -> None:
+        from torchsmith.jobs.farm import events
+
+        match event:
+            case events.VariantBuilt() | events.VariantFailed() | events.VariantLost():
+                self.end(event.variant)
+        super().event(event)

@@ -14,9 +14,7 @@ def guard(
     command: Annotated[list[str], Argument(help="Behind `--`: the command, with its own options.")],
     jobs: options.Jobs = None,
     memory: options.Memory = None,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Show what would be set; run nothing.")
-    ] = False,
+    dry_run: options.DryRun = False,
     quiet: Annotated[
         bool, Option("--quiet", "-q", help="Only the command's output, and errors.")
     ] = False,
@@ -36,7 +34,7 @@ def guard(
     from torchsmith.engine.store import Store, default_root
 
     if "--" not in sys.argv:
-        # Options of the command would be taken for ours, and silently.
+        # Options of the command would silently be taken for ours.
         raise UsageError(
             "-- is missing before the command", "Write: torchsmith guard -- pip install ..."
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from torchsmith.cli import options, planning
-from torchsmith.cli.help import App
+from torchsmith.cli.app import App
 from torchsmith.cli.output import answer, print_json, show_files, tell, write_tree
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ def build(
     engine: options.EngineName = "",
     variant: Annotated[str, Option(help="Only this one's images.")] = "",
     only: Annotated[list[str] | None, Option(help="Only these images; may be repeated.")] = None,
-    tag: Annotated[str, Option(help="Another name of the one image.")] = "",
-    timezone: Annotated[str, Option(help="Of the training images, such as Asia/Seoul.")] = "",
+    tag: Annotated[str, Option(help="Give the one image another name.")] = "",
+    timezone: Annotated[
+        str, Option(help="Time zone of the training images, such as Asia/Seoul.")
+    ] = "",
     uid: Annotated[
         int | None, Option(min=1, max=_MOST, help="User number; default: yours.")
     ] = None,
@@ -38,7 +40,7 @@ def build(
     ] = None,
     network: options.NetworkName = "",
     no_cache: Annotated[bool, Option("--no-cache", help="Build every layer anew.")] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be built.")] = False,
+    dry_run: options.DryRun = False,
     quiet: options.Quiet = False,
     json: Annotated[bool, Option("--json", help="What was built, for scripts.")] = False,
     store: options.StoreFolder = None,
@@ -46,9 +48,9 @@ def build(
     stay: options.Here = False,
     online: options.Online = False,
     *,
-    given: dict[str, object],
+    overrides: dict[str, object],
 ) -> None:
-    """Build the container images of a recipe, after what goes into them.
+    """Build what goes into a recipe's container images, then the images.
 
     What did not change is taken from the store and from the engine's own cache.
     """
@@ -63,24 +65,23 @@ def build(
     from torchsmith.engine.command import this_command
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.made_images import made_image
-    from torchsmith.engine.preflight import ensure_platform, ensure_programs
+    from torchsmith.engine.preflight import ensure_packages, ensure_platform, ensure_programs
     from torchsmith.engine.schedule import choose
     from torchsmith.engine.store import Store, default_root
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
     from torchsmith.recipe.compose import with_training
-    from torchsmith.toolchain.packages import ensure_packages
 
-    loaded = options.loaded(recipe, preset, given)
+    loaded = planning.read_recipe(recipe, preset, overrides)
     if tag or timezone or uid or gid:
         loaded = with_training(loaded, only or (), tag=tag, timezone=timezone, uid=uid, gid=gid)
         only = [tag] if tag else only
-    here = options.with_torches(options.host_for(None, brief=True), loaded)
+    here = planning.machine_for(loaded)
     project = loaded.project
     root = Store(store or default_root())
-    asked = Wanted(
+    wish = Wanted(
         variant=variant, here=stay, online=online, tool=engine, network=network, layers=not no_cache
     )
-    whole = planning.make(loaded, here, json=json, store=root, wanted=asked)
+    whole = planning.make(loaded, here, json=json, store=root, wanted=wish)
     images = image_steps(whole, variant, only or ())
     wanted = [step.id for step in images]
     plan = replace(whole, steps=tuple(choose(whole, wanted)))
@@ -141,9 +142,9 @@ def push(
         str, Option(help="REGISTRY/NAME:TAG; of a recipe, the registry they go to.")
     ] = "",
     replace: Annotated[
-        bool, Option("--replace", help="Also where the tag is another image's now.")
+        bool, Option("--replace", help="Push even if the tag belongs to another image.")
     ] = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Check the registry; push nothing.")] = False,
+    dry_run: options.DryRun = False,
     engine: options.EngineName = "",
     insecure: Insecure = False,
     store: options.StoreFolder = None,
@@ -158,7 +159,7 @@ def push(
     from torchsmith.images.tools import find_tool
     from torchsmith.images.transfer import push_all, targets
 
-    recipe = options.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    recipe = planning.read_recipe(Path(what)).recipe if what.endswith(".toml") else None
     wanted = targets(what, to, recipe)
     done = push_all(
         find_tool(engine),
@@ -194,11 +195,11 @@ def pull(
     """Pull an image by tag or digest; --verify compares it with a recipe."""
     from torchsmith.images.reference import at_registry
     from torchsmith.images.tools import find_tool
-    from torchsmith.images.transfer import pull_recorded
+    from torchsmith.images.transfer import pull as pulled
 
     place = at_registry(name)
     found = find_tool(engine, runs=verify is not None)
-    done = pull_recorded(found, place, store=store, insecure=insecure, on_line=tell)
+    done = pulled(found, place, store=store, insecure=insecure, on_line=tell)
     if json and verify is None:
         print_json({"name": done.name, "digest": done.digest, "id": done.info.id})
     elif not json:
@@ -212,10 +213,10 @@ def _verify(engine: ContainerTool, image: Reference, recipe: Path, *, json: bool
     from torchsmith.images.proving import verify_image
     from torchsmith.plan.expects import expected
 
-    loaded = options.loaded(recipe, None, {})
-    here = options.host_for(None, brief=True)
-    asked = [expected(item) for item in planning.resolutions(loaded, here)]
-    show_report(verify_image(engine, str(image), asked), json=json)
+    loaded = planning.read_recipe(recipe)
+    resolutions = planning.resolutions(loaded, planning.machine_for(loaded))
+    expectations = [expected(item) for item in resolutions]
+    show_report(verify_image(engine, str(image), expectations), json=json)
 
 
 @app.command("render")
@@ -228,9 +229,7 @@ def render(
     start: Annotated[
         str, Option("--from", help="With apptainer: the pushed image, or wheels.")
     ] = "",
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="Write the files into this folder.")
-    ] = None,
+    output: options.OutputFolder = None,
     host: options.HostFile = None,
     json: options.Json = False,
 ) -> None:
@@ -239,8 +238,8 @@ def render(
     from torchsmith.engine.door import Wanted
     from torchsmith.images.render import render as rendered
 
-    loaded = options.loaded(recipe, preset, {})
-    here = options.with_torches(options.host_for(host, brief=True), loaded)
+    loaded = planning.read_recipe(recipe, preset)
+    here = planning.machine_for(loaded, host)
     wanted = Wanted(elsewhere=host is not None, must=False)
     plan = planning.make(loaded, here, json=json, wanted=wanted)
     files = rendered(plan, loaded.recipe, runtime, __version__, start)
@@ -252,4 +251,4 @@ def render(
     show_files(files, output)
 
 
-Insecure = Annotated[bool, Option("--insecure", help="Take plain HTTP, and any certificate.")]
+Insecure = Annotated[bool, Option("--insecure", help="Accept plain HTTP, and any certificate.")]

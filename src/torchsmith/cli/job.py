@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from torchsmith.cli import options
-from torchsmith.cli.help import App
-from torchsmith.cli.known import known_of_lines
+from torchsmith.cli.app import App
+from torchsmith.cli.diagnose import known_of_lines
 from torchsmith.cli.output import (
     duration,
     moment,
+    note,
     print_content,
     print_json,
     print_json_line,
     print_requests,
     show_files,
+    tell,
     write_tree,
 )
 from torchsmith.errors import JobFailed, OutputError, UsageError
@@ -32,17 +34,21 @@ if TYPE_CHECKING:
 app = App("Run jobs here or on a cluster: submit, watch, stop, translate.")
 
 Id = Annotated[str, Argument(help="The id of a job, or the beginning of it.")]
+JobFile = Annotated[Path, Argument(help="A job file, or a recipe with jobs in it.")]
+Names = Annotated[list[str] | None, Option("--name", help="Only this job of several; repeatable.")]
+Changes = Annotated[
+    list[str] | None,
+    Option("--set", help="Change a key: image=lab/torch, role.main.gpus=2; repeatable."),
+]
 
 
 @app.command()
 def submit(
-    job: Annotated[Path, Argument(help="A job file, or a recipe with jobs in it.")],
+    job: JobFile,
     to: Annotated[str, Option(help="Where: local, slurm, ...; default: the job's own line.")] = "",
     usual: Annotated[str, Option(envvar="TORCHSMITH_JOBS_TO", hidden=True)] = "",
-    name: Annotated[list[str] | None, Option(help="Only this job of several; repeatable.")] = None,
-    change: Annotated[
-        list[str] | None, Option("--set", help="Change a key: role.main.gpus=2; repeatable.")
-    ] = None,
+    name: Names = None,
+    change: Changes = None,
     after: Annotated[
         list[str] | None, Option(help="Begin when this job has succeeded; repeatable.")
     ] = None,
@@ -51,17 +57,15 @@ def submit(
     follow: Annotated[
         bool, Option("--follow", "-f", help="Show its output until it is over.")
     ] = False,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Check it and show the request; submit nothing.")
-    ] = False,
+    dry_run: options.DryRun = False,
     store: options.StoreFolder = None,
     json: options.Json = False,
 ) -> None:
     """Hand a job to the engine that runs it; with --wait or --follow, ends with 12 if it fails."""
     from torchsmith.jobs.clients import client_for, render, target_for
     from torchsmith.jobs.files import load_jobs
-    from torchsmith.jobs.submit import check
-    from torchsmith.jobs.submit import submit as submitted
+    from torchsmith.jobs.submissions import check
+    from torchsmith.jobs.submissions import submit as submitted
 
     changes = [*(change or ()), *([f"slurm.array={array!r}"] if array else ())]
     jobs = load_jobs(job, changes, name or ())
@@ -70,11 +74,11 @@ def submit(
     with _submissions(store) as kept:
         others = [kept.get(one) for one in after or ()]
         if dry_run:
-            check(jobs, client, folder, after=others, note=_note)
+            check(jobs, client, folder, after=others, note=note)
             print_requests(render(jobs, client.engine).files, client.engine, as_json=json)
             return
         made: list[Submission] = []
-        for one in submitted(jobs, client, kept, folder, after=others, note=_note):
+        for one in submitted(jobs, client, kept, folder, after=others, note=note):
             made.append(one)
             if not json:
                 print(_line(one), flush=True)
@@ -89,15 +93,15 @@ def submit(
 
 @app.command("list")
 def list_(
-    limit: Annotated[int, Option(min=1, max=1_000_000, help="At most so many.")] = 20,
+    limit: Annotated[int, Option(min=1, max=1_000_000, help="Show at most so many.")] = 20,
     store: options.StoreFolder = None,
     json: options.Json = False,
 ) -> None:
     """List the jobs that were submitted from here, newest first."""
-    from torchsmith.jobs.submit import all_refreshed
+    from torchsmith.jobs.submissions import all_refreshed
 
     with _submissions(store) as kept:
-        found = all_refreshed(kept, limit, lambda text: print(f"warning: {text}", file=sys.stderr))
+        found = all_refreshed(kept, limit, lambda text: tell(f"warning: {text}"))
         if json:
             print_json({"jobs": [_table(one) for one in found]})
             return
@@ -110,7 +114,7 @@ def list_(
 @app.command()
 def status(job: Id, store: options.StoreFolder = None, json: options.Json = False) -> None:
     """Show where a job and each of its tasks is, and why it failed if it did."""
-    from torchsmith.jobs.submit import refreshed
+    from torchsmith.jobs.submissions import refreshed
 
     with _submissions(store) as kept:
         found = refreshed(kept.get(job), kept)
@@ -132,7 +136,7 @@ def logs(
 ) -> None:
     """Show the output of a job."""
     from torchsmith.jobs.client import Output
-    from torchsmith.jobs.submit import client_of, refreshed
+    from torchsmith.jobs.submissions import client_of, refreshed
     from torchsmith.redact import redacted_lines
 
     with _submissions(store) as kept:
@@ -154,7 +158,7 @@ def cancel(
     json: options.Json = False,
 ) -> None:
     """Stop jobs and everything they started."""
-    from torchsmith.jobs.submit import stopped
+    from torchsmith.jobs.submissions import stopped
 
     with _submissions(store) as kept:
         over = []
@@ -168,16 +172,11 @@ def cancel(
 
 @app.command()
 def render(
-    job: Annotated[Path, Argument(help="A job file, or a recipe with jobs in it.")],
+    job: JobFile,
     to: Annotated[str, Option(help="Any engine of `job submit`, or compose.")],
-    name: Annotated[list[str] | None, Option(help="Only this job of several; repeatable.")] = None,
-    change: Annotated[
-        list[str] | None,
-        Option("--set", help="Change a key: image=lab/torch, role.main.gpus=2; repeatable."),
-    ] = None,
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="Write the files into this folder.")
-    ] = None,
+    name: Names = None,
+    change: Changes = None,
+    output: options.OutputFolder = None,
     json: options.Json = False,
 ) -> None:
     """Write a job as the native request of an engine; nothing is submitted."""
@@ -191,8 +190,8 @@ def render(
         files = {path: content.decode() for path, content in made.files.items()}
         print_json({"engine": to, "files": files, "notes": list(made.notes)})
         return
-    for note in made.notes:
-        _note(note)
+    for text in made.notes:
+        note(text)
     show_files(made.files, output)
 
 
@@ -211,8 +210,8 @@ def import_(
 
     made = import_job(file)
     text = job_file(made.job)
-    for note in () if json else made.notes:
-        _note(note)
+    for line in () if json else made.notes:
+        note(line)
     if output is not None:
         if output.exists():
             raise OutputError(f"{output} already exists", "Name another file, or move it away.")
@@ -233,13 +232,9 @@ def _submissions(store: Path | None) -> AbstractContextManager[Submissions]:
     return closing(Submissions(store))
 
 
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
-
-
 def _follow(made: list[Submission], *, json: bool) -> None:
     from torchsmith.jobs.client import Output
-    from torchsmith.jobs.submit import client_of
+    from torchsmith.jobs.submissions import client_of
     from torchsmith.redact import redacted_lines
 
     for one in made:
@@ -248,7 +243,7 @@ def _follow(made: list[Submission], *, json: bool) -> None:
 
 
 def _ends(made: list[Submission], kept: Submissions, *, json: bool) -> list[Submission]:
-    from torchsmith.jobs.submit import waited
+    from torchsmith.jobs.submissions import waited
 
     over = [waited(one, kept) for one in made]
     for one in () if json else over:
@@ -269,19 +264,15 @@ def _all_well(made: list[Submission]) -> None:
 
 
 def _line(one: Submission) -> str:
-
-    where = f"{one.intent.engine} {_short(one)}".strip()
+    # The id of a job on this machine is its folder, which says nothing more.
+    its = one.engine_id if one.engine_id != str(one.kept) else ""
+    where = f"{one.intent.engine} {its}".strip()
     return f"{one.id}  {moment(one.at)}  {one.status.state:<9}  {one.intent.name}  ({where})"
-
-
-def _short(one: Submission) -> str:
-    """What the engine calls it; this machine's jobs have no name but ours."""
-    return one.engine_id if one.engine_id != str(one.kept) else ""
 
 
 def _report(one: Submission) -> Iterator[str]:
     from torchsmith.jobs.states import State
-    from torchsmith.jobs.submit import failures
+    from torchsmith.jobs.submissions import failures
 
     status = one.status
     yield _line(one)

@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from torchsmith.cli import options
-from torchsmith.cli.help import App
+from torchsmith.cli.app import App
 from torchsmith.cli.output import answer, print_json
 from torchsmith.errors import UsageError
 
@@ -66,7 +66,10 @@ def trust(
 
     key = trusted(file, until)
     until = f", until {key.until}" if key.until else ""
-    answer({"id": key.id, "until": key.until}, f"{key.id} is trusted now{until}", json=json)
+    text = f"{key.id} is trusted now{until}"
+    if key.problem:
+        text = f"{key.id} is {key.problem}: nothing it signed is believed after {key.until}"
+    answer({"id": key.id, "until": key.until}, text, json=json)
 
 
 @app.command()
@@ -77,10 +80,15 @@ def revoke(
     json: options.Json = False,
 ) -> None:
     """Trust keys no longer, whenever they signed."""
+    from torchsmith.package.keys import own_key
     from torchsmith.package.keys import revoke as revoked
 
     gone = revoked(keys)
-    answer({"revoked": gone}, "\n".join(f"{key} is revoked" for key in gone), json=json)
+    lines = [f"{key} is revoked" for key in gone]
+    own = own_key()
+    if own is not None and own.id in gone:
+        lines.append("this machine signed with it: `torchsmith key rotate` makes a new one")
+    answer({"revoked": gone}, "\n".join(lines), json=json)
 
 
 @app.command()

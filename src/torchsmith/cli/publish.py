@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import options
+from torchsmith.cli import options, planning
 from torchsmith.cli.output import print_json, tell
 
 if TYPE_CHECKING:
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 Index = Annotated[Path | None, Option("--index", help="Folder of a pip index.")]
 Channel = Annotated[Path | None, Option("--channel", help="Folder of a conda channel.")]
 
-Say = Callable[[str], None]
-
 _VERBS = {
     "added": "added",
     "replaced": "replaced",
     "same": "already there",
     "yanked": "yanked",
     "marked": "marked",
-    "restored": "given again",
+    "restored": "offered again",
     "removed": "removed",
 }
 
@@ -61,15 +59,17 @@ def publish(
     to: Annotated[
         list[str] | None, Option(help="Also upload: pypi, anaconda, s3; repeatable.")
     ] = None,
-    repository: Annotated[str | None, Option(help="Where pypi is; default: PyPI itself.")] = None,
-    user: Annotated[str | None, Option(help="Of anaconda.org.")] = None,
+    repository: Annotated[
+        str | None, Option(help="Address that --to pypi uploads to; default: PyPI's.")
+    ] = None,
+    user: Annotated[str | None, Option(help="The account on anaconda.org.")] = None,
     bucket: Annotated[str | None, Option(help="s3://BUCKET/FOLDER, a copy of the folders.")] = None,
     force: Annotated[
         bool, Option("--force", help="Replace packages that anaconda.org has already.")
     ] = False,
     store: options.StoreFolder = None,
     work: Annotated[Path | None, Option(help="Where the recipe was built.")] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Say what would be added.")] = False,
+    dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:
     """Add files to a pip index and a conda channel, which are plain folders.
@@ -77,14 +77,14 @@ def publish(
     Any web server can serve them. The same file again changes nothing; other bytes under a name
     that is taken are refused.
     """
-    from torchsmith.ship.deliver import deliver, order
+    from torchsmith.ship.publish import deliver, order
 
-    given = files or []
-    recipe = given[0] if len(given) == 1 and given[0].suffix == ".toml" else None
-    only_copy = to == ["s3"] and not given and preset is None and bool(index or channel)
+    named = files or []
+    recipe = named[0] if len(named) == 1 and named[0].suffix == ".toml" else None
+    only_copy = to == ["s3"] and not named and preset is None and bool(index or channel)
     loaded = None
-    if recipe is not None or not (given or only_copy):
-        loaded = options.loaded(recipe, preset, {})
+    if recipe is not None or not (named or only_copy):
+        loaded = planning.read_recipe(recipe, preset)
     ordered = order(
         loaded,
         index=index,
@@ -98,7 +98,7 @@ def publish(
         work=work,
     )
     made = deliver(
-        ordered.files if loaded is not None else given,
+        ordered.files if loaded is not None else named,
         index=ordered.index,
         channel=ordered.channel,
         to=ordered.to,
@@ -113,8 +113,8 @@ def yank(
     what: Annotated[str, Argument(help="NAME==VERSION, or the name of one file.")],
     index: Index = None,
     channel: Channel = None,
-    reason: Annotated[str, Option(help="Told to those who pinned it.")] = "",
-    undo: Annotated[bool, Option("--undo", help="Give it again.")] = False,
+    reason: Annotated[str, Option(help="Shown to those who pinned it.")] = "",
+    undo: Annotated[bool, Option("--undo", help="Offer it again.")] = False,
     project: Annotated[
         str, Option(help="Mark the project NAME instead: archived, or deprecated.")
     ] = "",

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from torchsmith.cli import options
-from torchsmith.cli.output import answer
+from torchsmith.cli import options, planning
+from torchsmith.cli.output import answer, note, tell
 from torchsmith.errors import UsageError
 
 
@@ -20,7 +20,7 @@ def run(
         list[str] | None, Argument(help="After --: what to run in it.", show_default=False)
     ] = None,
     shm_size: Annotated[
-        str | None, Option(help="Of /dev/shm; default: the recipe's, or 8G.")
+        str | None, Option(help="Size of /dev/shm; default: the recipe's, or 8G.")
     ] = None,
     ipc: Annotated[str | None, Option(help="host: use the machine's own /dev/shm.")] = None,
     gpus: Annotated[str | None, Option(help="all, none, or 0,1; default: all there are.")] = None,
@@ -31,15 +31,17 @@ def run(
     env: Annotated[
         list[str] | None, Option("--env", "-e", help="NAME=VALUE; may be repeated.")
     ] = None,
-    workers: Annotated[int, Option(min=0, help="DataLoader workers: say if it is too little.")] = 0,
+    workers: Annotated[
+        int, Option(min=0, help="DataLoader workers: warn if /dev/shm is too small.")
+    ] = 0,
     batch: Annotated[
         str | None, Option(help="Bytes of one batch, such as 150M, for --workers.")
     ] = None,
-    memory: Annotated[str | None, Option(help="At most so much.")] = None,
-    timezone: Annotated[str, Option(help="Such as Asia/Seoul.")] = "",
+    memory: Annotated[str | None, Option(help="The most memory it may use.")] = None,
+    timezone: Annotated[str, Option(help="Time zone, such as Asia/Seoul.")] = "",
     network: Annotated[str, Option(help="host, none, or the engine's; default: its own.")] = "",
     engine: Annotated[str, Option(help="podman or docker.")] = "",
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the command only.")] = False,
+    dry_run: options.DryRun = False,
     json: Annotated[
         bool, Option("--json", help="With --dry-run: the command, for scripts.")
     ] = False,
@@ -56,7 +58,7 @@ def run(
 
     if json and not dry_run:
         raise UsageError("--json needs --dry-run", "What runs in the image writes its own output.")
-    recipe = options.loaded(Path(what), None, {}).recipe if what.endswith(".toml") else None
+    recipe = planning.read_recipe(Path(what)).recipe if what.endswith(".toml") else None
     if recipe is not None:
         # A recipe without an image is refused first: no container tool would help.
         one_image(recipe)
@@ -83,13 +85,13 @@ def run(
         piped=not sys.stdin.isatty(),
         dry_run=dry_run,
     )
-    for note in ready.notes:
-        print(f"note: {note}", file=sys.stderr)
+    for text in ready.notes:
+        note(text)
     if dry_run:
         words = [found.name, *ready.words]
         answer({"dry_run": True, "command": words}, shlex.join(words), json=json)
         return
     ended = run_attached(found, ready.words, terminal=ready.terminal)
     for line in explained(ended, ready.shm):
-        print(line, file=sys.stderr)
+        tell(line)
     raise typer.Exit(ended.code)

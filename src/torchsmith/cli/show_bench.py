@@ -15,17 +15,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from torchsmith.bench.chart import WORDS, times
-from torchsmith.bench.page import seconds
+from torchsmith.bench.page import WORDS, seconds, times
 from torchsmith.bench.parity import Parity, Status
 from torchsmith.bench.result import Compared, Reason, Result
-from torchsmith.cli.output import console, counted, tell
-from torchsmith.cli.terminal import rich_console
+from torchsmith.cli.output import console, counted, rich_console, tell
 
 _COLOURS = {"faster": "green", "slower": "red", "same": "", "unclear": "yellow"}
 
 
-class Told:
+class ProgressLines:
     """Progress on standard error: a bar on a terminal, a line for each tenth elsewhere."""
 
     def __init__(self, bar: Progress | None) -> None:
@@ -50,10 +48,10 @@ class Told:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Told]:
+def progress() -> Iterator[ProgressLines]:
     """Show progress until the end."""
     if not sys.stderr.isatty():
-        yield Told(None)
+        yield ProgressLines(None)
         return
     columns = (
         BarColumn(),
@@ -62,7 +60,7 @@ def progress() -> Iterator[Told]:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=rich_console(sys.stderr), transient=True) as bar:
-        yield Told(bar)
+        yield ProgressLines(bar)
 
 
 def show(result: Result, *, everything: bool = False) -> None:

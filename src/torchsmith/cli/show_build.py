@@ -9,10 +9,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from torchsmith.cli.output import counted, duration, log_line, print_json, print_json_line, tell
-from torchsmith.cli.terminal import rich_console, say, style
+from torchsmith.cli.output import (
+    counted,
+    duration,
+    log_line,
+    print_json,
+    print_json_line,
+    rich_console,
+    say,
+    style,
+    tell,
+)
 from torchsmith.engine import events
 from torchsmith.errors import TorchsmithError
 from torchsmith.toolchain import governor_events
@@ -36,16 +45,6 @@ def _so_far(done: int, total: int) -> str:
     return f"{done}/{total} compiles{share}"
 
 
-class Display(Protocol):
-    """Something that shows events."""
-
-    def event(self, event: events.Event) -> None:
-        """Something happened to a step or to the run."""
-
-    def memory(self, event: governor_events.Event) -> None:
-        """Something happened to a compile."""
-
-
 class Json:
     """Every event as a JSON document, a line each."""
 
@@ -58,7 +57,7 @@ class Json:
             print_json_line(events.as_json(event))
 
     def memory(self, event: governor_events.Event) -> None:
-        """Compiles are told apart by the steps' own lines."""
+        """Leave compiles out: the lines of the steps have them."""
 
 
 class Lines:
@@ -68,7 +67,7 @@ class Lines:
         self.quiet = quiet
         self.running = 0
         self.reserved = 0
-        self._told = 0.0
+        self._last_line = 0.0
         self._compiled = 0
         self._counted = False
 
@@ -137,9 +136,9 @@ class Lines:
 
     def _is_time(self) -> bool:
         now = time.monotonic()
-        if now - self._told < _EVERY_SECONDS:
+        if now - self._last_line < _EVERY_SECONDS:
             return False
-        self._told = now
+        self._last_line = now
         return True
 
     def memory(self, event: governor_events.Event) -> None:
@@ -154,7 +153,7 @@ class Lines:
             case governor_events.FilesDone():
                 self.files(event)
             case governor_events.Finished() if not self._counted:
-                # Nobody says how many there will be.
+                # The number of compiles is not known.
                 self._compiled += 1
                 if self._is_time():
                     at_once = f"{self.running} at once, {self.reserved / _GIB:.1f} GiB"
@@ -177,8 +176,8 @@ class _Guarded(Lines):
             super().event(event)
 
 
-class _Live(Lines):
-    """The same, with what is happening now on the last line of the terminal."""
+class OnTerminal(Lines):
+    """The same above live lines at the foot of the terminal, one for each task."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(quiet=False)
@@ -186,17 +185,30 @@ class _Live(Lines):
         self._tasks: dict[str, TaskID] = {}
 
     def line(self, text: str) -> None:
+        """Write a line above the live ones."""
         self._progress.console.print(text, highlight=False, markup=False)
+
+    def begin(self, key: str, title: str) -> None:
+        """Show a task, unless it is shown already."""
+        if key not in self._tasks:
+            self._tasks[key] = self._progress.add_task(title, total=None, count="", now="")
+
+    def end(self, key: str) -> None:
+        """Show a task no longer."""
+        if (task := self._tasks.pop(key, None)) is not None:
+            self._progress.remove_task(task)
+
+
+class _Live(OnTerminal):
+    """The steps that run, and what each does now."""
 
     def event(self, event: events.Event) -> None:
         match event:
             case events.StepStarted():
-                task = self._progress.add_task(event.title, total=None, count="", now="")
-                self._tasks[event.step] = task
+                self.begin(event.step, event.title)
                 return
             case events.StepFinished() | events.StepFailed() | events.StepInterrupted():
-                if (done := self._tasks.pop(event.step, None)) is not None:
-                    self._progress.remove_task(done)
+                self.end(event.step)
             case events.StepLine() if event.step in self._tasks:
                 self._progress.update(self._tasks[event.step], now=event.text.strip()[-60:])
                 return
@@ -226,19 +238,21 @@ class _Live(Lines):
         )
 
 
-def guard_display(*, json: bool, quiet: bool) -> Display:
+def guard_display(*, json: bool, quiet: bool) -> Json | Lines:
     """The display for a command that is not ours: its output, and lines about it."""
     return Json() if json else _Guarded(quiet=quiet)
 
 
 @contextlib.contextmanager
-def display(*, json: bool, quiet: bool) -> Iterator[Display]:
+def display(
+    *, json: bool, quiet: bool, lines: type[Lines] = Lines, live: type[OnTerminal] = _Live
+) -> Iterator[Json | Lines]:
     """The display that fits: JSON, lines, or live on a terminal."""
     if json:
         yield Json()
         return
     if quiet or not sys.stderr.isatty():
-        yield Lines(quiet=quiet)
+        yield lines(quiet=quiet)
         return
     from rich.progress import (
         BarColumn,
@@ -259,18 +273,18 @@ def display(*, json: bool, quiet: bool) -> Iterator[Display]:
         TextColumn("{task.fields[now]}", style="dim", markup=False),
     )
     with Progress(*columns, console=rich_console(sys.stderr), transient=True) as progress:
-        yield _Live(progress)
+        yield live(progress)
 
 
 def tell_refusals(*checks: Callable[[], object]) -> None:
-    """Say what the build itself would be refused for; a dry run answers all the same."""
-    told: set[str] = set()
+    """Print why the build itself would be refused; a dry run goes on all the same."""
+    printed: set[str] = set()
     for check in checks:
         try:
             check()
         except TorchsmithError as error:
-            if error.message not in told:
-                told.add(error.message)
+            if error.message not in printed:
+                printed.add(error.message)
                 tell(f"! {error.message}; the build itself would end here. {error.hint}")
 
 
@@ -306,14 +320,14 @@ def show_dry_run(ahead: Outlook, *, json: bool) -> None:
 def show_guarded(guarded: Guarded, command: Sequence[str], *, json: bool) -> None:
     """What a command would be given by `torchsmith guard`."""
     if json:
-        given = {
+        settings = {
             "command": list(command),
             "jobs": guarded.cores,
             "memory": guarded.memory,
             "compiler_cache": guarded.cached,
             "environment": dict(guarded.environment),
         }
-        print_json({"dry_run": True, **given})
+        print_json({"dry_run": True, **settings})
         return
     memory = f"{guarded.memory / _GIB:.1f} GiB"
     cache = "a compiler cache" if guarded.cached else "no compiler cache (install ccache)"

@@ -7,9 +7,10 @@ from typing import Annotated
 from typer import Option
 
 from torchsmith.cli import options
-from torchsmith.cli.help import App
+from torchsmith.cli.app import App
 from torchsmith.cli.output import answer, counted, moment, print_json
 from torchsmith.errors import OutputError
+from torchsmith.printable import printable
 
 app = App("Look at what was built, check it, and free its disk space.")
 
@@ -20,7 +21,7 @@ def _size(count: int) -> str:
 
 @app.command("list")
 def list_(store: options.StoreFolder = None, json: options.Json = False) -> None:
-    """Every result in the store, newest last."""
+    """List every result in the store, newest last."""
     from torchsmith.engine.store import Store
 
     entries = sorted(Store(store).entries(), key=lambda entry: entry.created)
@@ -41,7 +42,8 @@ def list_(store: options.StoreFolder = None, json: options.Json = False) -> None
         print_json({"results": results})
         return
     for entry in entries:
-        print(f"{entry.key[:12]}  {moment(entry.created)}  {_size(entry.bytes):>12}  {entry.title}")
+        title = printable(entry.title)
+        print(f"{entry.key[:12]}  {moment(entry.created)}  {_size(entry.bytes):>12}  {title}")
     total = _size(sum(entry.bytes for entry in entries))
     print(f"{counted(len(entries), 'result')}, {total}")
 
@@ -60,7 +62,7 @@ def verify(store: options.StoreFolder = None, json: options.Json = False) -> Non
     if json:
         print_json({"damaged": damaged})
     for item in () if json else damaged:
-        print(f"x {item['key'][:12]} {item['title']}: {item['problem']}")
+        print(f"x {item['key'][:12]} {printable(item['title'])}: {printable(item['problem'])}")
     if damaged:
         raise OutputError(
             f"{counted(len(damaged), 'problem')} in the store",
@@ -73,7 +75,7 @@ def verify(store: options.StoreFolder = None, json: options.Json = False) -> Non
 @app.command()
 def share(store: options.StoreFolder = None, json: options.Json = False) -> None:
     """Let several hosts build into the store, which lies in a folder that all of them see."""
-    from torchsmith.engine.journals import share as shared
+    from torchsmith.engine.journal import share as shared
     from torchsmith.engine.store import Store
 
     root = str(shared(Store(store)).root)
@@ -86,9 +88,7 @@ def gc(
     days: Annotated[
         float, Option(min=0, max=100_000, help="Keep what was used within so many days.")
     ] = 30.0,
-    dry_run: Annotated[
-        bool, Option("--dry-run", help="Name what would be removed; remove nothing.")
-    ] = False,
+    dry_run: options.DryRun = False,
     json: options.Json = False,
 ) -> None:
     """Remove results that were not used for a while, and what crashes left behind."""
@@ -103,7 +103,7 @@ def gc(
         print_json({"dry_run": dry_run, "results": results, **more})
         return
     for entry in gone.entries:
-        print(f"{entry.key[:12]}  {_size(entry.bytes):>12}  {entry.title}")
+        print(f"{entry.key[:12]}  {_size(entry.bytes):>12}  {printable(entry.title)}")
     verb = "would be removed" if dry_run else "removed"
     what = f"{counted(len(gone.entries), 'result')} and {counted(gone.leftovers, 'leftover')}"
     print(f"{what} {verb}: {_size(gone.bytes)}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import options, planning
-from torchsmith.cli.known import known_of_lines
-from torchsmith.cli.output import print_json, tell
+from torchsmith.cli import planning
+from torchsmith.cli.diagnose import known_of_lines
+from torchsmith.cli.output import print_checks, print_json, tell
 from torchsmith.errors import VerificationError
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 def verify(
     target: Annotated[list[Path], Argument(help="Wheels to install together, or one environment.")],
     recipe: Annotated[
-        Path | None, Option(help="Hold it against what this recipe asks for.")
+        Path | None, Option(help="Compare it with what this recipe asks for.")
     ] = None,
-    preset: Annotated[str | None, Option(help="Hold it against a shipped recipe.")] = None,
-    python: Annotated[str, Option(help="Install wheels into this one: 3.11, or a path.")] = "",
+    preset: Annotated[str | None, Option(help="Compare it with a shipped recipe.")] = None,
+    python: Annotated[str, Option(help="The Python to install wheels into: 3.11, or a path.")] = "",
     no_deps: Annotated[
         bool, Option("--no-deps", help="Install no dependencies: needs no index.")
     ] = False,
@@ -67,12 +67,12 @@ def verify(
     from torchsmith.verify.target import Options
     from torchsmith.verify.verify import verify as prove
 
-    asked: list[Expects] = []
+    expectations: list[Expects] = []
     if recipe or preset:
-        loaded = options.loaded(recipe, preset, {})
-        here = options.with_torches(options.host_for(None, brief=True), loaded)
+        loaded = planning.read_recipe(recipe, preset)
+        here = planning.machine_for(loaded)
         found = planning.resolutions(loaded, here)
-        asked = [expected(item) for item in found]
+        expectations = [expected(item) for item in found]
     made = prove(
         target,
         options=Options(
@@ -83,7 +83,7 @@ def verify(
             run=not no_run,
             timeout=timeout,
         ),
-        asked=asked,
+        asked=expectations,
         say=tell,
     )
     if report is not None:
@@ -99,12 +99,14 @@ def show_report(made: Report, *, json: bool) -> None:
     """Print what was found; end the command with what is known of it where a check failed."""
     from json import loads
 
-    from torchsmith.verify.report import as_json, lines
+    from torchsmith.verify.report import as_json, head, summary
 
     if json:
         print_json(loads(as_json(made)))
     else:
-        print("\n".join(lines(made)))
+        print("\n".join(head(made)))
+        print_checks(made.checks, everything=False)
+        print(f"\n{summary(made)}")
     if made.rating == "fail":
         names = ", ".join(dict.fromkeys(check.name for check in made.failed))
         texts = (text for check in made.failed for text in (check.found, check.detail))
@@ -120,7 +122,7 @@ def _signatures(files: list[Path], key: Path | None, policy: Path | None, *, jso
 
     keys = (read_public(key),) if key is not None else trusted_keys()
     rules = read_policy(policy) if policy is not None else None
-    # All of them before a word: one that is refused must not hide behind others.
+    # All are checked before anything is printed: a refused one must not hide behind others.
     found = {
         path: check(path, keys) if rules is None else check_policy(path, rules, keys)
         for path in files

@@ -12,7 +12,6 @@ from torchsmith.diagnose.models import Cause, Condition, Failure, Fix, Standing
 from torchsmith.diagnose.scan import Hit, Line, Seen, only_tried, scan_lines
 from torchsmith.engine.failure import explain, fatal_line
 from torchsmith.facts.cuda import driver_standing, find_arch, find_toolkit
-from torchsmith.facts.files import Facts
 from torchsmith.facts.files import shipped as shipped_facts
 from torchsmith.facts.gpus import find_gpu
 from torchsmith.facts.ranges import version_range
@@ -20,9 +19,9 @@ from torchsmith.host.models import Host
 from torchsmith.redact import redacted
 
 _STANDINGS = ("cause", "symptom", "warning", "note", "kind")
-# A line that calls itself a warning is named after those that end a program.
+# A line that calls itself a warning ranks below those that end a program.
 _MILD = re.compile(r"\b\w*Warning: |\bWARN(?:ING)?\b(?!S)|^W: |\bwarning: |\[W\d* |^W\d{4} ")
-# But of what goes wrong with a GPU this one is the reason.
+# Except this warning, which is the reason why a GPU cannot be used.
 _CUDA_INIT = "Warning: CUDA initialization"
 _LONGEST = 400
 _GAP = re.compile(r"\{(\w+)(?:\|([^{}]*))?\}")
@@ -84,28 +83,17 @@ class Diagnosis:
 
 
 def diagnose(
-    lines: Iterable[str],
-    host: Host | None = None,
-    *,
-    versions: Mapping[str, str] | None = None,
-    knowledge: Knowledge | None = None,
+    lines: Iterable[str], host: Host | None = None, *, versions: Mapping[str, str] | None = None
 ) -> Diagnosis:
     """Name what happened in a log."""
-    known = knowledge or shipped()
-    return explained(scan_lines(lines, known), host, versions=versions, knowledge=known)
+    return explained(scan_lines(lines), host, versions=versions)
 
 
 def explained(
-    seen: Seen,
-    host: Host | None = None,
-    *,
-    versions: Mapping[str, str] | None = None,
-    knowledge: Knowledge | None = None,
-    facts: Facts | None = None,
+    seen: Seen, host: Host | None = None, *, versions: Mapping[str, str] | None = None
 ) -> Diagnosis:
     """Name what was seen. `versions` are those of torch, cuda and python, where they are known."""
-    known = knowledge or shipped()
-    facts = facts or shipped_facts()
+    known = shipped()
     matched = {
         failure.id: hits
         for failure in known.failures.values()
@@ -139,7 +127,7 @@ def explained(
 
     def named(ids: Iterable[str]) -> tuple[Named, ...]:
         return tuple(
-            _named(known.failures[id_], known.area_of[id_], matched[id_], seen, host, facts, above)
+            _named(known.failures[id_], known.area_of[id_], matched[id_], seen, host, above)
             for id_ in sorted(ids, key=order)
         )
 
@@ -147,18 +135,18 @@ def explained(
     ended: Literal["well", "quiet", "badly"] = "badly"
     standings = {item.standing for item in left if not item.after}
     if standings <= {"warning", "note"}:
-        told = [text for item in left for text in known.failures[item.id].any_of]
-        loud = "warning" in standings or seen.troubled_besides(told)
+        patterns = [text for item in left for text in known.failures[item.id].any_of]
+        loud = "warning" in standings or seen.troubled_besides(patterns)
         ended = "well" if seen.well else "badly" if loud else "quiet"
     if ended != "badly":
-        # Beside a warning nobody wants its other names.
+        # The other names of a warning tell nothing new.
         left = tuple(item for item in left if not item.after)
     unknown = ended == "badly" and not left
     error = _first_error(seen) if unknown else ()
     if unknown and (kind := _kind(error, known)):
         failure, hit = kind
         seen.hits.update({text: [hit] for text in failure.any_of})
-        left = (_named(failure, known.area_of[failure.id], [hit], seen, host, facts, {}),)
+        left = (_named(failure, known.area_of[failure.id], [hit], seen, host, {}),)
     return Diagnosis(
         left,
         () if left else error,
@@ -184,16 +172,16 @@ def _kind(error: Sequence[Line], known: Knowledge) -> tuple[Failure, Hit] | None
 
 
 def _other_names(ids: Iterable[str], matched: Mapping[str, list[Hit]]) -> dict[str, str]:
-    """Which only say again what an earlier one says of the very same lines."""
-    told: dict[str, frozenset[int]] = {}
+    """The failures that only repeat what an earlier one says of the same lines."""
+    named_lines: dict[str, frozenset[int]] = {}
     again: dict[str, str] = {}
     for id_ in ids:
         lines = frozenset(hit.line.number for hit in matched[id_])
-        earlier = next((other for other, before in told.items() if lines <= before), "")
+        earlier = next((other for other, before in named_lines.items() if lines <= before), "")
         if earlier:
             again[id_] = earlier
         else:
-            told[id_] = lines
+            named_lines[id_] = lines
     return again
 
 
@@ -211,12 +199,11 @@ def _is_overcome(failure: Failure, hits: list[Hit], seen: Seen) -> bool:
     )
 
 
-def wants_host(seen: Seen, knowledge: Knowledge | None = None) -> bool:
+def wants_host(seen: Seen) -> bool:
     """Whether looking at the machine could tell causes apart."""
-    known = knowledge or shipped()
     return any(
         any(cause.when for cause in failure.cause) and _hits(failure, seen)
-        for failure in known.failures.values()
+        for failure in shipped().failures.values()
     )
 
 
@@ -250,14 +237,13 @@ def _named(
     hits: list[Hit],
     seen: Seen,
     host: Host | None,
-    facts: Facts,
     above: Mapping[str, str],
 ) -> Named:
     caught: dict[str, str] = {}
     for text in (*failure.any_of, *failure.all_of):
         for hit in seen.hits.get(text, ())[:1]:
             caught = {**hit.groups, **caught}
-    caught = {name: redacted(value) for name, value in _derived(caught, facts).items()}
+    caught = {name: redacted(value) for name, value in _derived(caught).items()}
     fix = failure.fix
     if fix is not None and isinstance(fix.value, str):
         value = filled(fix.value, caught)
@@ -269,7 +255,7 @@ def _named(
         filled(failure.title, caught),
         filled(failure.meaning, caught),
         filled(failure.cure, caught),
-        _causes(failure, caught, seen, host, facts),
+        _causes(failure, caught, seen, host),
         tuple(_shown(hit.line, seen) for hit in hits[:3]),
         failure.source,
         above.get(failure.id, ""),
@@ -279,10 +265,10 @@ def _named(
 
 
 def _causes(
-    failure: Failure, caught: Mapping[str, str], seen: Seen, host: Host | None, facts: Facts
+    failure: Failure, caught: Mapping[str, str], seen: Seen, host: Host | None
 ) -> tuple[NamedCause, ...]:
     """The one that holds; else those that may."""
-    verdicts = [(cause, _verdict(cause, caught, seen, host, facts)) for cause in failure.cause]
+    verdicts = [(cause, _verdict(cause, caught, seen, host)) for cause in failure.cause]
     certain = [cause for cause, verdict in verdicts if verdict]
     possible = [cause for cause, verdict in verdicts if verdict is not False]
     return tuple(
@@ -291,24 +277,22 @@ def _causes(
     )
 
 
-def _verdict(
-    cause: Cause, caught: Mapping[str, str], seen: Seen, host: Host | None, facts: Facts
-) -> bool | None:
+def _verdict(cause: Cause, caught: Mapping[str, str], seen: Seen, host: Host | None) -> bool | None:
     if cause.line and cause.line in seen.hits:
         return True
-    answers = [holds(condition, host, caught, facts) for condition in cause.when]
+    answers = [holds(condition, host, caught) for condition in cause.when]
     if False in answers:
         return False
     return True if answers and None not in answers else None
 
 
-def _derived(caught: dict[str, str], facts: Facts) -> dict[str, str]:
+def _derived(caught: dict[str, str]) -> dict[str, str]:
     """What follows from what was caught: ``compute_89`` is 8.9, and which CUDA knows it."""
     digits = re.fullmatch(r"(\d{1,2})(\d)([af]?)", caught.get("sm", ""))
     if digits is None:
         return caught
     arch = f"{digits[1]}.{digits[2]}{digits[3]}"
-    known = find_arch(facts, arch)
+    known = find_arch(shipped_facts(), arch)
     cuda = {"arch_cuda": str(version_range(known.cuda))} if known else {}
     return {**caught, "arch": arch, **cuda}
 
@@ -343,23 +327,23 @@ LITTLE_SHM = 1 << 30
 LITTLE_MEMORY_A_CORE = 2 << 30
 
 
-def holds(
-    condition: Condition, host: Host | None, caught: Mapping[str, str], facts: Facts
-) -> bool | None:
+def holds(condition: Condition, host: Host | None, caught: Mapping[str, str]) -> bool | None:
     """Whether it is so; None where this machine does not tell."""
     if host is None:
         return None
     match condition:
         case "driver-older-than-cuda":
-            return _driver_older(host, caught, facts)
+            return _driver_older(host, caught)
         case "driver-new-enough":
-            older = _driver_older(host, caught, facts)
+            older = _driver_older(host, caught)
             return None if older is None else not older
         case "driver-not-answering":
             # The kernel has a driver, and nvidia-smi cannot talk to it.
             return None if host.driver is None else not host.gpus
         case "gpu-without-forward-compatibility":
-            kinds = {gpu.kind for item in host.gpus if (gpu := find_gpu(facts, item.name))}
+            kinds = {
+                gpu.kind for item in host.gpus if (gpu := find_gpu(shipped_facts(), item.name))
+            }
             return bool(kinds & {"geforce", "workstation"}) if kinds else None
         case "little-shared-memory":
             return None if host.shm_bytes is None else host.shm_bytes < LITTLE_SHM
@@ -368,13 +352,13 @@ def holds(
             return None if memory is None else memory < host.cores * LITTLE_MEMORY_A_CORE
 
 
-def _driver_older(host: Host, caught: Mapping[str, str], facts: Facts) -> bool | None:
+def _driver_older(host: Host, caught: Mapping[str, str]) -> bool | None:
     """Whether the driver is older than the CUDA that is used asks for."""
     installed = [item.cuda for item in host.torches if item.cuda]
     wanted = [caught.get("cuda", ""), *installed, *(item.version for item in host.cuda)]
     for version in filter(None, wanted):
         try:
-            toolkit = find_toolkit(facts, ".".join(version.split(".")[:2]))
+            toolkit = find_toolkit(shipped_facts(), ".".join(version.split(".")[:2]))
         except ValueError:
             continue
         if toolkit is not None and host.driver is not None:

@@ -1,4 +1,4 @@
-"""Reading what is known, once and only when asked for."""
+"""What is known of failures, and of messages in other languages: read once, when asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from torchsmith.diagnose.models import Failure, FailuresFile
-from torchsmith.facts.compiled import load_table
+from torchsmith.facts.files import load_table
 
 DATA = Path(__file__).parent / "data"
 
@@ -32,10 +32,10 @@ class Pattern:
 class Knowledge:
     """Every known failure, by its id and by its area."""
 
-    def __init__(self, folder: Path = DATA) -> None:
+    def __init__(self) -> None:
         self.areas: dict[str, tuple[Failure, ...]] = {
             path.stem: tuple(msgspec.convert(load_table(path), FailuresFile).failure)
-            for path in sorted(folder.glob("*.toml"))
+            for path in sorted(DATA.glob("*.toml"))
         }
         self.failures = {item.id: item for items in self.areas.values() for item in items}
         self.area_of = {item.id: area for area, items in self.areas.items() for item in items}
@@ -120,3 +120,74 @@ def _class_end(pattern: str, start: int) -> int:
     while pattern[at] != "]":
         at += 2 if pattern[at] == "\\" else 1
     return at + 1
+
+
+# What common programs say in German, French, Chinese and Japanese, read as if in English.
+_LANGUAGES = Path(__file__).parent / "languages.toml"
+_GAP = re.compile(r"\{(\d)\}")
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one program says: its words in English, and the others for them."""
+
+    name: str
+    source: str
+    messages: dict[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """A message; `literal` is the longest text it always contains."""
+
+    literal: bytes
+    expression: re.Pattern[bytes] | None
+    english: bytes
+
+
+_COLON = re.compile("\uff1a ?|(?:\u00a0|\u202f): | : (?=No such file or dir)".encode())
+
+
+def _translation(english: str, foreign: str) -> Translation:
+    pieces = _GAP.split(foreign)
+    literal = max(pieces[::2], key=lambda piece: len(piece.encode())).encode()
+    if len(pieces) == 1:
+        return Translation(literal, None, english.encode())
+    # Names in the message: never over a line's end.
+    text = "".join(
+        f"(?P<g{piece}>[^\\r\\n]{{1,300}}?)" if index % 2 else re.escape(piece)
+        for index, piece in enumerate(pieces)
+    )
+    if foreign.endswith("}"):
+        text += r"(?=[\s:]|$)"
+    return Translation(
+        literal, re.compile(text.encode(), re.MULTILINE), _GAP.sub(r"\\g<g\1>", english).encode()
+    )
+
+
+@lru_cache(maxsize=1)
+def translations() -> tuple[Translation, ...]:
+    """Every message that is known."""
+    programs = msgspec.convert(load_table(_LANGUAGES)["program"], list[Program])
+    return tuple(
+        _translation(english, foreign)
+        for program in programs
+        for english, others in program.messages.items()
+        for foreign in others
+    )
+
+
+def in_english(chunk: bytes) -> bytes:
+    """The same lines, with the messages that are known in English."""
+    plain = chunk.isascii()
+    original = chunk
+    for item in translations():
+        if (plain and not item.literal.isascii()) or item.literal not in chunk:
+            continue
+        if item.expression is None:
+            chunk = chunk.replace(item.literal, item.english)
+        else:
+            chunk = item.expression.sub(item.english, chunk)
+    if chunk is original:
+        return chunk
+    # Chinese has a colon of its own, and French a space before it.
+    return _COLON.sub(b": ", chunk)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchsmith.diagnose.models import Fix
 from torchsmith.errors import UsageError
-from torchsmith.recipe.positions import key_lines
+from torchsmith.recipe.toml import key_lines
 
 Value = str | int | list[str]
 
@@ -84,7 +84,7 @@ def with_key(text: str, path: tuple[str, ...], value: Value) -> str:
     for attempt in (_replaced, _inserted, _appended):
         changed = attempt(text, table, path, _toml(value), newline)
         # However the file is written: what it says afterwards is what counts.
-        if changed is not None and _says(changed, wanted):
+        if changed is not None and _read(changed) == wanted:
             return changed
     raise _by_hand(path, value)
 
@@ -111,11 +111,12 @@ def _put(table: dict[str, Any], path: tuple[str, ...], value: Value) -> None:
     table[path[-1]] = value
 
 
-def _says(text: str, wanted: Mapping[str, Any]) -> bool:
+def _read(text: str) -> dict[str, Any] | None:
+    """A document; None where it is none."""
     try:
-        return tomllib.loads(text) == wanted
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
-        return False
+        return None
 
 
 def _toml(value: Value) -> str:
@@ -134,19 +135,11 @@ def _replaced(
     head, equals, rest = lines[number - 1].partition("=")
     behind = rest + "".join(lines[number:])
     for end in (at for at, char in enumerate(behind) if char in "\r\n#"):
-        if _is_value(behind[:end]):
+        if _read(f"x = {behind[:end]}") is not None:
             spaces = behind[:end][len(behind[:end].rstrip()) :]
             changed = f"{head}{equals} {value}{spaces}{behind[end:]}"
             return "".join(lines[: number - 1]) + changed
     return f"{''.join(lines[: number - 1])}{head}{equals} {value}{newline}"
-
-
-def _is_value(text: str) -> bool:
-    try:
-        tomllib.loads(f"x = {text}")
-    except tomllib.TOMLDecodeError:
-        return False
-    return True
 
 
 def _inserted(

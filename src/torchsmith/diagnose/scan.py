@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import BinaryIO, cast
 
-from torchsmith.diagnose.knowledge import Knowledge, Pattern
-from torchsmith.diagnose.languages import in_english
+from torchsmith.diagnose.knowledge import Knowledge, Pattern, in_english, shipped
 from torchsmith.redact import without_keys
 
 _CHUNK = 1 << 20
@@ -74,7 +73,7 @@ _SUSPICIOUS = (
     ),
     *(b"Aborted", b"core dumped", b"panic: ", b"FATAL", b"denied: ", b"Fehler: "),
 )
-# A line with one of these says something, whatever else it is.
+# A line with one of these is kept, even if it looks like the command of a compiler.
 _SAYING = re.compile(
     rb"rror:|Error|ERROR|atal|FATAL|annot |not found|No such|illed|undefined|ailed|arning"
 )
@@ -88,12 +87,12 @@ _WELL = re.compile(
     r"^removing build/bdist\.|^adding '\S+\.dist-info/RECORD'|^Installed \S+\.egg$|"
     r"Job \S+ (?:has )?completed successfully|ninja: no work to do"
 )
-# What a program says of one that it started, after which no line before it is a good end.
+# A program reports that one it started has failed: no line before it is a good end.
 _BAD_END = re.compile(
     r"^g?make(?:\[\d+\])?: \*\*\* |recipe for target .* failed|^Failed to |"
     r"returned (?:a )?non-zero|exited with code [1-9]|exit(?:ed with)? (?:status|code):? [1-9]"
 )
-# Not all of these are failures, but whoever says none of them has told of none.
+# Not all of these are failures, but a log with none of them reports no failure.
 _TROUBLE = re.compile(
     r"(?i)\b(?:errors?|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
     r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such|"
@@ -107,7 +106,7 @@ _LEADING = re.compile(r"^\s*Traceback \(most recent call last\):$|^\s+(?:File \"
 _CMAKE_WARNING = re.compile(r"CMake (?:Deprecation )?Warning")
 # A program that asks git for the version of a tree that has none goes on without.
 _NO_GIT_FOLDER = re.compile(r"^fatal: [Nn]ot a git repository \(or any")
-# Words of a language that is not read here: nobody can say that they tell of no failure.
+# Words of a language that we cannot read: they may report a failure.
 _UNREAD = re.compile("[\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]{4}")
 _MAGIC = (
     (b"\x1f\x8b", gzip.open),
@@ -150,12 +149,12 @@ class Seen:
     well: Line | None = None
     original: dict[int, str] = field(default_factory=dict)
 
-    def troubled_besides(self, told: Iterable[str]) -> bool:
+    def troubled_besides(self, patterns: Iterable[str]) -> bool:
         """Whether anything in the log sounds like a failure, besides what these patterns match.
 
         Where they match something, the lines of a traceback that lead to its error do not count.
         """
-        known = [re.compile(text) for text in told]
+        known = [re.compile(text) for text in patterns]
         if known:
             known.append(_LEADING)
         left = [line for line in self.suspects if not known or _sounds_bad(line.text)]
@@ -184,7 +183,7 @@ def only_tried(text: str) -> bool:
     return bool(_IDLE.search(text))
 
 
-def scan_file(file: BinaryIO, knowledge: Knowledge) -> Seen:
+def scan_file(file: BinaryIO) -> Seen:
     """Look through a stream of bytes, compressed or not, in UTF-8 or UTF-16."""
     begin = file.read(_CHUNK)
     for magic, what in _PACKED:
@@ -194,8 +193,8 @@ def scan_file(file: BinaryIO, knowledge: Knowledge) -> Seen:
     for magic, unpack in _MAGIC:
         if begin.startswith(magic):
             packed = cast("BinaryIO", unpack(cast("BinaryIO", io.BufferedReader(_Chained(whole)))))
-            return scan_file(_Whole(packed), knowledge)
-    return _scan(_chunks(_as_utf8(whole, begin)), knowledge)
+            return scan_file(_Whole(packed))
+    return _scan(_chunks(_as_utf8(whole, begin)))
 
 
 class _Chained(io.RawIOBase):
@@ -221,7 +220,7 @@ class _Chained(io.RawIOBase):
 
 
 class _Whole(io.BytesIO):
-    """What can be unpacked of a file, were it cut off: a log may be, by whoever fetched it."""
+    """What can be unpacked of a file that may be cut off: a log is, if its download was."""
 
     def __init__(self, packed: BinaryIO) -> None:
         super().__init__()
@@ -264,46 +263,46 @@ def _as_utf8(pieces: Iterable[bytes], begin: bytes) -> Iterator[bytes]:
     yield decoder.decode(b"", True).encode(errors="replace")
 
 
-def scan_lines(lines: Iterable[str], knowledge: Knowledge) -> Seen:
+def scan_lines(lines: Iterable[str]) -> Seen:
     """Look through lines, with or without their ends."""
     pieces = (line.rstrip("\r\n").encode(errors="replace") + b"\n" for line in lines)
-    return _scan(_chunks(pieces), knowledge)
+    return _scan(_chunks(pieces))
 
 
 def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Whole lines, about a mebibyte of them at a time."""
-    waiting: list[bytes] = []
+    pieces_so_far: list[bytes] = []
     size = 0
     for piece in pieces:
-        waiting.append(piece)
+        pieces_so_far.append(piece)
         size += len(piece)
         if size < _CHUNK:
             continue
-        block = b"".join(waiting)
+        block = b"".join(pieces_so_far)
         end = block.rfind(b"\n") + 1
         if not end and size < _LONGEST:
-            waiting = [block]
+            pieces_so_far = [block]
             continue
         end = end or block.rfind(b" ") + 1 or size
         yield block[:end]
-        waiting, size = [block[end:]], size - end
+        pieces_so_far, size = [block[end:]], size - end
     if size:
-        yield b"".join(waiting)
+        yield b"".join(pieces_so_far)
 
 
-def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
-    seen = Seen()
+def _scan(chunks: Iterable[bytes]) -> Seen:
+    knowledge, seen = shipped(), Seen()
     tail: deque[Line] = deque(maxlen=_TAIL)
     open_patterns = list(knowledge.patterns)
     forms: set[int] = set()
     ended = True
     for raw in chunks:
-        said = without_keys(raw.replace(b"\r\n", b"\n").replace(b"\x00", b""))
-        if b"\x1b" in said or b"[" in said:
-            said = _CONTROLS.sub(b"", said)
-        chunk = in_english(said)
-        if chunk is not said and chunk != said:
-            _keep_original(said, chunk, seen)
+        plain = without_keys(raw.replace(b"\r\n", b"\n").replace(b"\x00", b""))
+        if b"\x1b" in plain or b"[" in plain:
+            plain = _CONTROLS.sub(b"", plain)
+        chunk = in_english(plain)
+        if chunk is not plain and chunk != plain:
+            _keep_original(plain, chunk, seen)
         fresh = _without_repetitions(chunk, forms)
         for pattern in open_patterns:
             if pattern.literal in fresh:
@@ -328,9 +327,9 @@ def _scan(chunks: Iterable[bytes], knowledge: Knowledge) -> Seen:
     return seen
 
 
-def _keep_original(said: bytes, chunk: bytes, seen: Seen) -> None:
+def _keep_original(plain: bytes, chunk: bytes, seen: Seen) -> None:
     """Keep the lines that were put into English as they were."""
-    pairs = zip(said.split(b"\n"), chunk.split(b"\n"), strict=False)
+    pairs = zip(plain.split(b"\n"), chunk.split(b"\n"), strict=False)
     for index, (before, after) in enumerate(pairs):
         if before != after and len(seen.original) < _SUSPECTS * 4:
             seen.original[seen.lines + index + 1] = _text(before)
@@ -345,9 +344,7 @@ def _match_last(knowledge: Knowledge, chunk: bytes, seen: Seen) -> None:
         for _ in range(_TRIES):
             if at == -1:
                 break
-            start = _start(chunk, at)
-            ends = [chunk.find(mark, at, at + _AROUND) for mark in (b"\n", b"\r")]
-            end = min([item for item in ends if item != -1] + [len(chunk), at + _AROUND])
+            start, end = _line_around(chunk, at)
             text = _text(chunk[start:end])
             if pattern.expression.search(text) and not _IDLE.search(text):
                 seen.last[pattern.text] = seen.lines + chunk.count(b"\n", 0, start) + 1
@@ -355,11 +352,14 @@ def _match_last(knowledge: Knowledge, chunk: bytes, seen: Seen) -> None:
             at = chunk.rfind(pattern.literal, 0, max(start, 0))
 
 
-def _start(chunk: bytes, at: int) -> int:
-    """Where the line begins that something stands in."""
-    least = max(at - _AROUND, 0)
-    found = max(chunk.rfind(b"\n", least, at), chunk.rfind(b"\r", least, at))
-    return found + 1 if found != -1 else least
+def _line_around(chunk: bytes, at: int) -> tuple[int, int]:
+    """Where the line begins and ends that a place is in."""
+    least, most = max(at - _AROUND, 0), min(at + _AROUND, len(chunk))
+    before = max(chunk.rfind(b"\n", least, at), chunk.rfind(b"\r", least, at))
+    after = [chunk.find(mark, at, most) for mark in (b"\n", b"\r")]
+    return before + 1 if before != -1 else least, min(
+        (end for end in after if end != -1), default=most
+    )
 
 
 def _ended_well(tail: Iterable[Line]) -> Line | None:
@@ -401,9 +401,7 @@ def _match(pattern: Pattern, chunk: bytes, seen: Seen) -> None:
     """Try an expression on the lines that contain its text."""
     at = chunk.find(pattern.literal)
     while at != -1 and len(seen.hits.get(pattern.text, ())) < _HITS:
-        start = _start(chunk, at)
-        ends = [chunk.find(mark, at, at + _AROUND) for mark in (b"\n", b"\r")]
-        end = min([item for item in ends if item != -1] + [len(chunk), at + _AROUND])
+        start, end = _line_around(chunk, at)
         text = _text(chunk[start:end])
         if (found := pattern.expression.search(text)) and not _IDLE.search(text):
             groups = {name: value for name, value in found.groupdict().items() if value}

@@ -15,45 +15,45 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from torchsmith.engine.command import KeptCommand
-from torchsmith.engine.compile_log import CompileLog
+from torchsmith.engine.compile_log import CompileLog, JobLog
 from torchsmith.engine.disk import room, write_whole
 from torchsmith.engine.door import tree_name
 from torchsmith.engine.events import CompilerCacheUsed, Event, OnEvent, RunFinished
 from torchsmith.engine.inside import HOOK, HUGE_PAGES
-from torchsmith.engine.job_log import JobLog
-from torchsmith.engine.journals import journal_of, own_file
+from torchsmith.engine.journal import journal_of, own_file
 from torchsmith.engine.lockfile import what_was_taken
 from torchsmith.engine.places import Containers
 from torchsmith.engine.runner import RunResult, default_work, run_plan
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
+from torchsmith.engine.view import Reach
 from torchsmith.engine.wheels import TREE, gather, offline
 from torchsmith.errors import UsageError
 from torchsmith.facts.ranges import release
 from torchsmith.host.limits import read_cores
 from torchsmith.host.models import Host
-from torchsmith.plan.attest import attestations
+from torchsmith.package.keys import ensure_signer
+from torchsmith.plan.attest import Attest, attestations
 from torchsmith.plan.lock import RECORD
 from torchsmith.plan.models import Plan
 from torchsmith.plan.torch import reports
 from torchsmith.recipe.values import size_bytes
 from torchsmith.sources.bundle import Manifest, archive_name, write_bundle
 from torchsmith.sources.fetch import archive_of
-from torchsmith.sources.required import required
+from torchsmith.sources.sdist import required
 from torchsmith.toolchain.accel import SWITCH, acceleration
 from torchsmith.toolchain.build_paths import Knows, names_from_within, understands
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache, without_a_cache
-from torchsmith.toolchain.compiler_hook import LOADED, compiler_hook
 from torchsmith.toolchain.governor import SHIMS, Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
-from torchsmith.toolchain.huge_pages import huge_pages
 from torchsmith.toolchain.memory_book import MemoryBook
+from torchsmith.toolchain.preload import LOADED, compiler_hook, huge_pages
 
 T = TypeVar("T")
 
 
 def memory_budget(text: str | None) -> int | None:
-    """A size such as 8G in bytes; None where none is said."""
+    """A size such as 8G in bytes; None for no text."""
     return size_bytes(text) if text else None
 
 
@@ -66,7 +66,7 @@ def pending_steps(plan: Plan, store: Store, work: Path | None = None) -> frozens
 
 
 def fetching(plan: Plan) -> Plan:
-    """What of a plan brings sources: the rest may read files that only another machine has."""
+    """The steps that bring sources: the others may read files that only another machine has."""
     return replace(plan, steps=tuple(step for step in plan.steps if step.source is not None))
 
 
@@ -107,7 +107,7 @@ def bundle(
 
 
 def _understood(plan: Plan) -> Knows:
-    """Whether the compilers of a plan understand an option; those in containers are not asked."""
+    """Which options the compilers of a plan understand; those in containers are not started."""
     boxed = [item.compiler for item in plan.variants if item.variant in plan.inside]
     if not boxed:
         return understands
@@ -117,18 +117,24 @@ def _understood(plan: Plan) -> Knows:
     return lambda compiler, option: known
 
 
-def each_of(first: Callable[[T], None], second: Callable[[T], None]) -> Callable[[T], None]:
-    """One listener in the place of two."""
+def each_of(*listeners: Callable[[T], None]) -> Callable[[T], None]:
+    """One listener in the place of several."""
 
-    def both(event: T) -> None:
-        first(event)
-        second(event)
+    def tell_all(event: T) -> None:
+        for listener in listeners:
+            listener(event)
 
-    return both
+    return tell_all
+
+
+def memory_book(store: Store, project: str) -> MemoryBook:
+    """What earlier compiles took; each host of a shared store learns for itself."""
+    path = own_file(store.root, "memory") if store.shared else store.root / "memory.db"
+    return MemoryBook(path, project)
 
 
 def with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
-    """Tell what the compiler cache was worth before a run is over."""
+    """Report how much the compiler cache saved, just before the run is over."""
 
     def report(event: Event) -> None:
         if isinstance(event, RunFinished):
@@ -150,7 +156,7 @@ def with_cache_report(cache: CompilerCache, on_event: OnEvent) -> OnEvent:
 
 @contextmanager
 def _emptied(folder: Path) -> Iterator[None]:
-    """A folder with nothing in it before and after; what a killed run left there goes, too."""
+    """Empty a folder before and after; a killed run may have left files there."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield
@@ -158,9 +164,9 @@ def _emptied(folder: Path) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hook(store: Path, before: Sequence[str]) -> dict[str, str]:
-    """What has every compiler ask the governor; which steps load it is theirs to say."""
-    hook = compiler_hook(store, *before)
+def _hook(store: Path, cache: Sequence[str]) -> dict[str, str]:
+    """The variables that have every compiler ask the governor; each step decides to load it."""
+    hook = compiler_hook(store, *cache)
     if loaded := hook.pop(LOADED, ""):
         hook[HOOK] = loaded
     return hook
@@ -174,8 +180,7 @@ def _keep_lock(plan: Plan, store: Store, result: RunResult) -> None:
         if step.kind in ("fetch", "environment") and result.steps.get(step.id) == "done"
     ]
     if brought:
-        known = plan.files.get(RECORD)
-        text = known or what_was_taken(plan, result.work).toml().encode()
+        text = plan.files.get(RECORD) or what_was_taken(plan, result.work).toml().encode()
         with room(store.root):
             write_whole(store.root / "logs" / result.run / "torchsmith.lock", text)
 
@@ -203,12 +208,12 @@ def build(
     packages. `jobs` and `memory` bound the compilers. With its `command` kept, a stopped run can go
     on from the portal.
     """
-    store.ensure_ours()
+    store.ensure_ours(work)
+    if any(isinstance(step.arguments, Attest) for step in plan.steps):
+        ensure_signer()
     place = work or default_work(store, plan)
     journal = journal_of(store)
     cache = compiler_cache(store.root, place, shared=store.shared)
-    learned = own_file(store.root, "memory") if store.shared else store.root / "memory.db"
-    book = MemoryBook(learned, plan.name)
     cores = jobs or read_cores()
     inherited = inherited_environment()
     boxed = compiler_cache(store.root, place, shared=store.shared, program="ccache")
@@ -222,7 +227,7 @@ def build(
             Governor(
                 budget=memory,
                 cores=cores,
-                book=book,
+                book=memory_book(store, plan.name),
                 roots=[place],
                 listener=each_of(compiles.add, on_memory),
                 late_collection=not all(off),
@@ -265,12 +270,17 @@ def build(
             if wheels is not None:
                 environment = offline(environment, wheels)
                 inside = offline(inside, wheels)
+            shared = [
+                store.root / name for name in ("compiler-cache", "cuda-parts", "lessons", "objects")
+            ]
+            brought = [store.root / name for name in ("downloads", "pip-cache", "tools")]
+            for folder in (*shared, *brought):
+                folder.mkdir(parents=True, exist_ok=True)
             containers = Containers(
                 store.root,
                 inside,
                 inherited,
-                folders=(store.root, place.resolve(), governor.folder),
-                readable=(project.resolve(),),
+                folders=(place.resolve(), governor.folder, *shared, *brought),
                 knows=knows,
             )
             result = run_plan(
@@ -280,11 +290,10 @@ def build(
                 work=place,
                 only=only,
                 on_event=each_of(
-                    each_of(compiles.heed, with_cache_report(cache_used, on_event)),
-                    each_of(
-                        JobLog(store.root / "logs").heed,
-                        KeptCommand(store.root / "logs", command).heed,
-                    ),
+                    compiles.heed,
+                    with_cache_report(cache_used, on_event),
+                    JobLog(store.root / "logs").heed,
+                    KeptCommand(store.root / "logs", command).heed,
                 ),
                 environment=environment,
                 fresh=fresh,
@@ -292,6 +301,7 @@ def build(
                 host=host,
                 cores=cores,
                 containers=containers,
+                reach=Reach((wheels,) if wheels else (), (*shared, governor.folder)),
             )
             _keep_lock(plan, store, result)
             return result
@@ -302,8 +312,7 @@ def build(
 def deliver(files: Iterable[Path], folder: Path) -> list[Path]:
     """Link or copy files, each with its documents, into a folder; return where they lie.
 
-    A file replaces its older self whole. What is no file (the folder of a library) stays where it
-    was made.
+    A new file replaces an older one at once. A folder (of a library) stays where it was made.
     """
     there: list[Path] = []
     for file in files:

@@ -1,4 +1,4 @@
-"""The command of a run, kept beside its logs: whoever reads of a stopped run can have it go on."""
+"""The command of a run, kept beside its logs: so the portal can resume a stopped run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from torchsmith.owners import read_plain, who_else_writes
 from torchsmith.programs import detach
 
 _FILE = "command.json"
-_SAID = "resumed.log"
+_OUTPUT = "resumed.log"
 _LONGEST = 1 << 20
 _PATIENCE_S = 120.0
 _POLL_S = 0.1
-# Of the newest runs one is the one that was begun.
+# The run that was just begun is among the newest.
 _MANY = 20
 _UNDER_WAY = ("running", "waiting")
 
@@ -39,12 +39,12 @@ class Command(Struct, frozen=True):
 
 
 def this_command() -> tuple[str, ...]:
-    """The command of this process, as it was given to Python."""
+    """The command of this process, as Python got it."""
     return (sys.executable, *sys.orig_argv[1:])
 
 
 class KeptCommand:
-    """Writes down what a run was started with; readable for its owner alone."""
+    """Writes down the command of a run; only its owner can read it."""
 
     def __init__(self, logs: Path, words: Sequence[str]) -> None:
         self._logs = logs
@@ -64,7 +64,7 @@ class KeptCommand:
 
 
 def kept_command(logs: Path) -> Command | None:
-    """What a run was started with, if it was here, by us, and its folder is still there."""
+    """The command of a run, if we started it on this machine and its folder still exists."""
     file = logs / _FILE
     try:
         if who_else_writes(file):
@@ -77,7 +77,7 @@ def kept_command(logs: Path) -> Command | None:
 
 
 def resume(root: Path, journal: Journal, run: str) -> str:
-    """Start the command of a run again; return the id of the run that goes on with it."""
+    """Start the command of a run again; return the id of the new run."""
     before = journal.run(run)
     command = kept_command(root / "logs" / run) if before is not None else None
     if before is None or before.status in (*_UNDER_WAY, "done") or command is None:
@@ -86,12 +86,12 @@ def resume(root: Path, journal: Journal, run: str) -> str:
             "Run its command again where it was run: it goes on by itself.",
         )
     known = {item.id for item in journal.runs(_MANY)}
-    with (root / "logs" / run / _SAID).open("w+b") as log:
+    with (root / "logs" / run / _OUTPUT).open("w+b") as log:
         environment = {**os.environ, "TORCHSMITH_STORE": str(root)}
-        began = detach(command.words, log, env=environment, folder=command.folder)
+        process = detach(command.words, log, env=environment, folder=command.folder)
         end = time.monotonic() + _PATIENCE_S
         while time.monotonic() < end:
-            ended = began.poll()
+            ended = process.poll()
             for item in journal.runs(_MANY):
                 if item.id not in known and item.plan == before.plan:
                     return item.id

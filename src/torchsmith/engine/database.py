@@ -7,6 +7,7 @@ of one host (https://sqlite.org/wal.html). A file that several hosts open has a 
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import threading
 import time
@@ -19,6 +20,8 @@ from torchsmith.errors import StoreError, TorchsmithError
 
 # Seconds to wait for another torchsmith that writes.
 _PATIENCE = 30.0
+_DEFINITIONS = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"
+_COMPUTES = re.compile(r"\bAS\b", re.IGNORECASE)
 Mode = Literal["one host", "several hosts", "read only"]
 
 
@@ -52,6 +55,10 @@ class Database:
             uri=True,
         )
         self._connection.row_factory = sqlite3.Row
+        self._connection.execute("PRAGMA trusted_schema = OFF")
+        # Views and computed columns are programs, and may run for ever; ours has none.
+        if any(_COMPUTES.search(row[0]) for row in self.rows(_DEFINITIONS)):
+            raise sqlite3.DatabaseError("it computes what it holds")
 
     def _prepare(self, schema: int, tables: str) -> None:
         self._connection.execute(f"PRAGMA synchronous = {self._level}")

@@ -16,9 +16,9 @@ from torchsmith.files import write_whole as write_whole
 
 # EFBIG is what a limit on file sizes (`ulimit -f`) gives.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-# What writing something down may end with, where that matters less than what is written.
+# Errors of writing down something whose loss is no reason to fail.
 UNTELLABLE = (DiskFullError, OSError, sqlite3.Error)
-# With fewer, a step that failed is likely to have failed for want of them.
+# With fewer free, a step is likely to have failed for want of them.
 _FEW_INODES = 1000
 
 
@@ -30,7 +30,7 @@ def is_no_room(error: BaseException) -> bool:
 
 
 def free_bytes(path: Path) -> int | None:
-    """What may still be written at a path, None if nobody can say."""
+    """The bytes free at a path; None if unknown."""
     for folder in (path, *path.parents):
         with contextlib.suppress(OSError):
             return shutil.disk_usage(folder).free
@@ -70,7 +70,7 @@ def check_room(where: Path, needed: int) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Have a file or a folder's list of names on the disk before going on."""
+    """Wait until a file, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -79,7 +79,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_filesystem(path: Path) -> None:
-    """Have everything written so far on the disk: one call for a tree of many files."""
+    """Wait until everything written so far is on the disk: one call for a tree of many files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)

@@ -8,8 +8,7 @@ come through here, so they see the same plan.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from torchsmith import __version__
@@ -27,20 +27,21 @@ from torchsmith.engine.preflight import lacks_cache
 from torchsmith.engine.store import Store
 from torchsmith.errors import ConflictError, UsageError
 from torchsmith.facts.files import shipped
+from torchsmith.foreign import MalformedError, decode
 from torchsmith.host.models import Host
 from torchsmith.inputs import check_file
 from torchsmith.plan.attest import Attest, Origin
 from torchsmith.plan.build import in_place, make_plan, with_keys
-from torchsmith.plan.images import asked_of_engine
+from torchsmith.plan.images import with_image_options
 from torchsmith.plan.lock import LockError, is_lock, with_lock
-from torchsmith.plan.models import Cost, Fetch, Plan, Step, Task, build_only, digest
+from torchsmith.plan.models import Fetch, Plan, Step, Task, build_only, digest
 from torchsmith.plan.shell import reported
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand, named
 from torchsmith.resolve.models import Refusal, Resolution, SourceChoice
 from torchsmith.resolve.resolve import resolve
-from torchsmith.sources.reach import answers, with_reachable_source
-from torchsmith.sources.tree import tree_hash
+from torchsmith.sources.git import answers, with_reachable_source
+from torchsmith.sources.tree import path_hash
 from torchsmith.toolchain.accel import SAME, SWITCH
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class RefusedError(ConflictError):
     """Variants that are refused; `refusals` say why."""
 
     def __init__(self, refusals: tuple[Refusal, ...], count: int) -> None:
-        # What only is not known to work, or fails, is not thereby impossible.
+        # A variant that is not known to work, or fails, may still be possible.
         hard = any(item.standing == "impossible" for item in refusals)
         verdict = "cannot exist" if hard else "would not build"
         subject = f"this {verdict}"
@@ -100,7 +101,7 @@ def resolutions(
     some: bool = False,
     reachable: Callable[[Recipe], Recipe] = lambda recipe: recipe,
 ) -> list[Resolution]:
-    """Every variant with all choices made, or the one named; `reachable` changes sources."""
+    """Every variant with all choices made, or the named one; `reachable` may change sources."""
     facts = shipped()
     variants = [named(loaded.recipe, variant)] if variant else expand(loaded.recipe)
     outcomes = [
@@ -121,7 +122,7 @@ def plan_recipe(
     wanted: Wanted | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """The plan of a recipe; `say` is told what was decided for reasons outside the recipe."""
+    """The plan of a recipe; `say` gets each decision whose reason lies outside the recipe."""
     wanted = wanted or Wanted()
     if wanted.here and loaded.recipe.system is not None:
         loaded = with_fields(loaded, recipe=loaded.recipe.model_copy(update={"system": None}))
@@ -146,14 +147,14 @@ def plan_recipe(
     if wanted.build_only:
         plan = build_only(plan)
     if wanted.online:
-        plan = with_network(plan)
+        plan = _changed(plan, _with_network)
     if not wanted.elsewhere and lacks_cache(plan):
         plan = without_cache(plan)
     if not wanted.accel:
         plan = without_acceleration(plan)
     elif wanted.reproducible:
         plan = with_same_batches(plan)
-    plan = asked_of_engine(plan, engine=wanted.tool, network=wanted.network, cache=wanted.layers)
+    plan = with_image_options(plan, engine=wanted.tool, network=wanted.network, cache=wanted.layers)
     file = lock_file(Path(loaded.path))
     if wanted.lock and not wanted.elsewhere and (file.is_symlink() or file.exists()):
         plan = with_lock(plan, read_lock(file))
@@ -174,7 +175,7 @@ def plan_recipe(
 
 
 def _holds_git(bundle: Path) -> Callable[[str], bool]:
-    """Whether the torch in a bundle came from git: what was made without it is Debian's."""
+    """Answer whether the torch in a bundle came from git; otherwise it is Debian's."""
 
     def ask(_: str) -> bool:
         from torchsmith.sources.bundle import read_manifest
@@ -186,83 +187,79 @@ def _holds_git(bundle: Path) -> Callable[[str], bool]:
 
 
 def _remembering(store: Store) -> Callable[[str], bool]:
-    """Ask a server once an hour: whoever plans often should not wait for it each time."""
+    """Ask a server once an hour at most: planning often should not mean waiting often."""
     file = store.root / "reached.json"
 
     def ask(url: str) -> bool:
         try:
-            known = json.loads(file.read_text())
-            when, answered = known[url]
-            if 0 <= time.time() - float(when) < _FRESH_S:
-                return bool(answered)
-        except (OSError, ValueError, KeyError, TypeError):
+            known = decode(file.read_bytes(), dict[str, tuple[float, bool]])
+        except (OSError, MalformedError):
             known = {}
+        when, answered = known.get(url, (0.0, False))
+        if 0 <= time.time() - when < _FRESH_S:
+            return answered
         answered = answers(url)
-        if isinstance(known, dict) and store.root.is_dir():
-            known[url] = [time.time(), answered]
-            try:
-                write_whole(file, json.dumps(known).encode())
-            except OSError:
-                return answered
+        if store.root.is_dir():
+            known[url] = (time.time(), answered)
+            with contextlib.suppress(OSError):
+                write_whole(file, msgspec.json.encode(known))
         return answered
 
     return ask
 
 
-def with_network(plan: Plan) -> Plan:
-    """The plan with a network for every step; its results have keys of their own."""
-    steps = tuple(
-        replace(step, network="asked for: --online") if step.offline else step
-        for step in plan.steps
-    )
-    return with_keys(replace(plan, steps=steps), {})
+def _changed(plan: Plan, change: Callable[[Step], Step]) -> Plan:
+    """The plan with changed steps: their results have keys of their own."""
+    return with_keys(replace(plan, steps=tuple(map(change, plan.steps))), {})
+
+
+def _with_network(step: Step) -> Step:
+    return replace(step, network="asked for: --online") if step.offline else step
 
 
 def without_acceleration(plan: Plan) -> Plan:
-    """The plan with every file compiled by itself; its compile steps get keys of their own."""
-    steps = tuple(_apart(step) if step.kind == "compile" else step for step in plan.steps)
-    return with_keys(replace(plan, steps=steps), {})
+    """The plan with every file compiled by itself."""
 
+    def apart(step: Step) -> Step:
+        if step.kind != "compile":
+            return step
+        seconds = step.cost.apart_core_seconds or step.cost.core_seconds
+        cost = replace(step.cost, core_seconds=seconds)
+        env = (*step.env, (SWITCH, "off"), ("CCACHE_NAMESPACE", "torchsmith-apart"))
+        return replace(step, env=env, cost=cost)
 
-def _apart(step: Step) -> Step:
-    seconds = step.cost.apart_core_seconds or step.cost.core_seconds
-    cost = replace(step.cost, core_seconds=seconds)
-    env = (*step.env, (SWITCH, "off"), ("CCACHE_NAMESPACE", "torchsmith-apart"))
-    return replace(step, env=env, cost=cost)
+    return _changed(plan, apart)
 
 
 def without_cache(plan: Plan) -> Plan:
-    """The plan with what it costs where no compiler cache keeps what one variant compiled."""
+    """The plan at what it costs where no compiler cache keeps what one variant compiled."""
 
-    def uncached(cost: Cost) -> Cost:
-        return replace(cost, core_seconds=cost.uncached_core_seconds or cost.core_seconds)
+    def uncached(step: Step) -> Step:
+        seconds = step.cost.uncached_core_seconds or step.cost.core_seconds
+        return replace(step, cost=replace(step.cost, core_seconds=seconds))
 
-    return replace(
-        plan, steps=tuple(replace(step, cost=uncached(step.cost)) for step in plan.steps)
-    )
+    return replace(plan, steps=tuple(map(uncached, plan.steps)))
 
 
 def with_same_batches(plan: Plan) -> Plan:
-    """The plan with batches that no number of cores and no earlier build has a say in."""
-    steps = tuple(
-        replace(step, env=(*step.env, (SWITCH, SAME))) if step.kind == "compile" else step
-        for step in plan.steps
-    )
-    return with_keys(replace(plan, steps=steps), {})
+    """The plan with batches that depend neither on the cores nor on earlier builds."""
+
+    def same(step: Step) -> Step:
+        return replace(step, env=(*step.env, (SWITCH, SAME))) if step.kind == "compile" else step
+
+    return _changed(plan, same)
 
 
 def keyed(plan: Plan, project: Path, *, must: bool = True) -> Plan:
     """The plan with keys that cover the files of the recipe's folder.
 
-    Unless one `must` be there, a missing file counts as empty.
+    A missing file is an error if it `must` be there; otherwise it counts as empty.
     """
     read: dict[str, str] = {}
     for name in sorted({name for step in plan.steps for name in step.reads}):
         path = project / name
-        if path.is_dir():
-            read[name] = tree_hash(path)
-        elif path.is_file():
-            read[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_dir() or path.is_file():
+            read[name] = path_hash(path)
         elif must:
             raise UsageError(
                 f"{name} is not there",
@@ -272,7 +269,7 @@ def keyed(plan: Plan, project: Path, *, must: bool = True) -> Plan:
 
 
 def tree_name(step: Step) -> str:
-    """What a bundle calls the tree a step brings."""
+    """The name in a bundle of the tree that a step brings."""
     return step.outputs[0].removeprefix("sources/").replace("/", "-")
 
 
@@ -294,15 +291,15 @@ def from_bundle(plan: Plan, bundle: Path) -> Plan:
     origins: dict[str, Origin] = {}
     for step in plan.steps:
         marks = [changed[need] for need in step.needs if need in changed]
-        given = step.task.arguments if step.task else None
-        if isinstance(given, Fetch):
-            fetch, known = _bundled(step, given, bundle, manifest)
+        task = step.arguments
+        if isinstance(task, Fetch):
+            fetch, known = _bundled(step, task, bundle, manifest)
             step = replace(step, task=Task("fetch", fetch))
             marks += [] if known else [manifest.trees[tree_name(step)]]
-            origins[step.outputs[0]] = _origin(step, given.source, fetch.source, known=known)
-        elif isinstance(given, Attest):
-            came = tuple(origins.get(item.tree, item) for item in given.origins)
-            step = replace(step, task=Task("attest", replace(given, origins=came)))
+            origins[step.outputs[0]] = _origin(step, task.source, fetch.source, known=known)
+        elif isinstance(task, Attest):
+            came = tuple(origins.get(item.tree, item) for item in task.origins)
+            step = replace(step, task=Task("attest", replace(task, origins=came)))
         elif not any(map(is_lock, step.inputs)) and (step.pip or any(map(reported, step.commands))):
             marks += filter(None, [manifest.trees.get(TREE)])
         if marks:
@@ -312,31 +309,31 @@ def from_bundle(plan: Plan, bundle: Path) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def _bundled(step: Step, given: Fetch, bundle: Path, manifest: Manifest) -> tuple[Fetch, bool]:
-    """What brings a source out of a bundle; and whether it is known to be what is asked for."""
+def _bundled(step: Step, fetch: Fetch, bundle: Path, manifest: Manifest) -> tuple[Fetch, bool]:
+    """How to bring a source out of a bundle; and whether it is proven to be the one wanted."""
     from torchsmith.sources.bundle import archive_name, bundled
 
-    name, archive = tree_name(step), archive_name(given.source)
+    name, archive = tree_name(step), archive_name(fetch.source)
     if archive and archive in manifest.files:
-        return replace(given, bundle=str(bundle.absolute())), True
-    if name not in manifest.trees or (archive and not given.tree):
+        return replace(fetch, bundle=str(bundle.absolute())), True
+    if name not in manifest.trees or (archive and not fetch.tree):
         raise UsageError(
             f"{bundle} does not hold {'the archive of ' * bool(archive)}{name}",
             f"It holds {', '.join(sorted(manifest.trees))}. `torchsmith bundle` writes one with "
             "all that a recipe needs.",
         )
-    if given.tree and given.tree != manifest.trees[name]:
+    if fetch.tree and fetch.tree != manifest.trees[name]:
         raise LockError(
-            f"{name} in {bundle} is not what the lock names: expected the tree {given.tree}, "
+            f"{name} in {bundle} is not what the lock names: expected the tree {fetch.tree}, "
             f"found {manifest.trees[name]}",
             "Make the bundle again beside this lock, or lock again what is in it.",
         )
-    source = bundled(given.source, bundle, manifest, name, locked=bool(given.tree))
-    return replace(given, source=source), bool(given.tree or source.commit)
+    source = bundled(fetch.source, bundle, manifest, name, locked=bool(fetch.tree))
+    return replace(fetch, source=source), bool(fetch.tree or source.commit)
 
 
-def _origin(step: Step, asked: SourceChoice, taken: SourceChoice, *, known: bool) -> Origin:
+def _origin(step: Step, wanted: SourceChoice, taken: SourceChoice, *, known: bool) -> Origin:
     if known:
         proven = taken.commit if taken.kind == "bundle" else ""
-        return Origin(step.project, step.outputs[0], asked, commit=proven)
+        return Origin(step.project, step.outputs[0], wanted, commit=proven)
     return Origin(step.project, step.outputs[0], SourceChoice("bundle", ref=taken.ref))

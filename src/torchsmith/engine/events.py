@@ -76,6 +76,9 @@ class StepStarted(Event, frozen=True, kw_only=True):
     resumed: bool
     # "none", "open", or "not closed": it should have had none, and that cannot be had here.
     network: str = "open"
+    # "declared": it sees the files that the plan names; "open": all of the caller's; "not closed":
+    # it should have seen the declared ones only, and that cannot be had here.
+    files: str = "open"
 
 
 class StepLine(Event, frozen=True, kw_only=True):
@@ -108,7 +111,7 @@ class StepFinished(Event, frozen=True, kw_only=True):
 
 
 class ImageBuilt(Event, frozen=True, kw_only=True):
-    """A container engine has an image now; `digest` is its manifest's, where it is known."""
+    """A container tool has an image now; `digest` is its manifest's, if that is known."""
 
     step: str
     name: str
@@ -198,8 +201,8 @@ def as_json(event: Event) -> dict[str, object]:
 class Progress:
     """Reads ninja's `[123/1212]` lines of one step.
 
-    The rate is that of the last files: a build slows down in its heavy parts. The time left rests
-    at first on how long the step was `expected` to take, later on how long it has taken.
+    The rate is that of the last files: a build slows down in its heavy parts. The time left is
+    first computed from the time the step is `expected` to take, later from the time it has taken.
     """
 
     def __init__(
@@ -212,7 +215,7 @@ class Progress:
         self._seen: deque[tuple[float, int]] = deque(maxlen=64)
 
     def read(self, line: str) -> StepProgress | None:
-        """The progress a line tells, if it is one of ninja's."""
+        """The progress in a line, if it is one of ninja's."""
         match = _NINJA.match(line)
         if match is None:
             return None
@@ -236,12 +239,12 @@ class Progress:
         )
 
     def _left(self, now: float, share: float, by_rate: float | None) -> float | None:
-        """The seconds that are left, when this share of the files is done."""
+        """The seconds left when this share of the files is done."""
         if self._expected is None:
             return by_rate
         took = now - self._began
         as_expected = max(0.0, self._expected - took)
-        # The heavier files come first, on the whole: those to come take less than their share.
+        # Heavy files mostly come first: the remaining ones take less than their share.
         to_come = (1 - share) ** 1.5
         as_before = took * to_come / (1 - to_come) if share else as_expected
         trust = (1 - share) * as_expected / self._expected

@@ -1,48 +1,47 @@
-"""Running one step: its commands, its proof, its date, and what it made into the store."""
+"""Running one step: its commands, its proof, its date, and storing what it made."""
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
+from torchsmith.checks import Check
 from torchsmith.engine import events
 from torchsmith.engine.disk import disk_full, room, write_whole
-from torchsmith.engine.entry import OUTPUTS, Entry, MissingOutputError, find_outputs, place
 from torchsmith.engine.failure import describe_exit, explain_log, ran_out_of_room
 from torchsmith.engine.lockfile import changed_bytes
 from torchsmith.engine.locks import Holder, Lock
 from torchsmith.engine.made_images import made_image, pushed_images
-from torchsmith.engine.offline import can_be_had, without_network
 from torchsmith.engine.places import Containers, Vessel, explain_start, in_container
 from torchsmith.engine.process import GRACE_S, Guard, Outcome, Stop, run_script
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.schedule import acts_outside, closures, keeps_nothing
-from torchsmith.engine.shell import OWN_HOME, STRANGERS, step_environment, step_script
-from torchsmith.engine.store import Store
+from torchsmith.engine.shell import OWN_HOME, own_home, step_environment, step_script
+from torchsmith.engine.store import OUTPUTS, Entry, MissingOutputError, Store, find_outputs, place
+from torchsmith.engine.view import Degree, Reach, command, degree, write_view
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, ProofFailed, StepFailed
 from torchsmith.package.keys import keys_folder
 from torchsmith.plan.attest import (
     HISTORY,
     INSIDE,
+    Attest,
     History,
     Made,
     about_wheel,
-    is_attestation,
 )
 from torchsmith.plan.lock import is_lock
 from torchsmith.plan.models import Step
 from torchsmith.redact import Redactor
-from torchsmith.sources.dates import EARLIEST, source_date
 from torchsmith.sources.download import DOWNLOADS
+from torchsmith.sources.tree import EARLIEST, source_date
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.build_paths import Knows, understands
-from torchsmith.verify.checks import Check
 from torchsmith.verify.report import from_json
 
 
@@ -106,17 +105,17 @@ def build_date(step: Step, fetches: Mapping[str, Step], store: Store, work: Work
     return date
 
 
-# The first line of a log, by which a download that failed there is understood.
+# The first line of such a step's log: it explains downloads that failed.
 NO_NETWORK = "this step has no network: what it needs was fetched before it"
 
-# A container engine that is stopped may have to finish a layer before it can put things away.
-_ENGINE_GRACE_S = 60.0
+# A container tool that is stopped may have to finish a layer before it can clean up.
+_IMAGE_GRACE_S = 60.0
 
 
-def _engine_is_full() -> DiskFullError:
-    error = DiskFullError("the container engine's store")
+def _image_store_full() -> DiskFullError:
+    error = DiskFullError("the container tool's store")
     error.hint = (
-        "`podman system df` (or docker's) says what takes it, `podman system prune` frees what "
+        "`podman system df` (or docker's) lists what fills it, `podman system prune` removes what "
         "no image needs; then run the same command again."
     )
     return error
@@ -124,11 +123,11 @@ def _engine_is_full() -> DiskFullError:
 
 @contextlib.contextmanager
 def _own_temporary(step: Step, env: dict[str, str]) -> Iterator[None]:
-    """Give a step that runs a project's own code a temporary folder of its own.
+    """Give a step that is hermetic or runs a project's own code a temporary folder of its own.
 
     Not in the work folder, whose name may be too long for sockets.
     """
-    if step.place.inside or step.kind not in STRANGERS:
+    if step.place.inside or not (step.hermetic or step.kind == "environment"):
         yield
         return
     with room(Path(tempfile.gettempdir())):
@@ -147,7 +146,7 @@ def usable_entry(step: Step, store: Store, work: Path, project: str) -> Entry | 
     entry = store.get(step.key, work, step.variant)
     if entry is None or not acts_outside(step):
         return entry
-    # What it made elsewhere may be gone, and only its being there says it is not.
+    # What it made elsewhere may be gone.
     made = (work / output.replace("$PROJECT", project, 1) for output in step.outputs)
     return entry if all(path.exists() for path in made) else None
 
@@ -167,9 +166,10 @@ class Executor:
     steps: Mapping[str, Step]
     containers: Containers | None = None
     guard: Guard | None = None
+    reach: Reach = field(default_factory=Reach)
     # Seconds, by step.
     expected: dict[str, float] = field(default_factory=dict)
-    _warned_of_network: bool = False
+    _warned: bool = False
 
     def __post_init__(self) -> None:
         self.redactor = Redactor(self.base.get(name, "") for name in self.secrets)
@@ -207,14 +207,14 @@ class Executor:
         own = place(self.work.path, step.variant)
         known = self.store.is_bound(step.key)
         if not self._take_turn(step, own if known else ""):
-            # Only now was it learned that what others make of it is of no use here.
+            # Only now is it known that a result of others is of no use here.
             self._take_turn(step, own)
 
     def _take_turn(self, step: Step, where: str) -> bool:
-        """Run a step once nobody else does; return whether that is settled.
+        """Run a step unless another process does; return whether it is settled.
 
-        A result that works in any place is waited for. One that works only where it is made (an
-        environment) is made in each place, by several at once.
+        A result that works anywhere is waited for. One that works only in its place (an
+        environment) is made in each place, perhaps by several processes at once.
         """
         lock = self.store.key_lock(step.key, where)
         with room(self.store.root):
@@ -241,7 +241,8 @@ class Executor:
         with room(self._logs):
             self._logs.mkdir(parents=True, exist_ok=True)
         self.work.mark_started(step)
-        self.recorder.started(step, log, resumed=resume, network=self._network(step))
+        network, files = self._reached(step)
+        self.recorder.started(step, log, resumed=resume, network=network, files=files)
         outcome = self._run_commands(step, log, resume=resume)
         if outcome.status != 0:
             self._end_badly(step, outcome, log)
@@ -271,32 +272,41 @@ class Executor:
             )
         self.recorder.finished(step, log, outcome, size)
 
-    def _network(self, step: Step) -> str:
-        if not step.offline:
-            return "open"
-        if step.place.inside or can_be_had():
-            return "none"
-        if not self._warned_of_network:
-            self._warned_of_network = True
-            self.recorder.warn(
-                "programs cannot be cut off from the network here, so unexpected downloads go "
-                "unnoticed; in a container, or as root, they can"
+    def _reached(self, step: Step) -> tuple[str, str]:
+        """The network and the files that a step has."""
+        if not step.hermetic:
+            return "open", "open"
+        can = Degree(network=True, files=True) if step.place.inside else degree()
+        lacking = [
+            what
+            for what, closed in (
+                ("the network, so unexpected downloads go unnoticed", can.network),
+                ("files that no plan names, so builds may read and change them", can.files),
             )
-        return "not closed"
+            if not closed
+        ]
+        if lacking and not self._warned:
+            self._warned = True
+            self.recorder.warn(
+                f"programs cannot be cut off here from {' and from '.join(lacking)}; in a "
+                "container, or as root, they can"
+            )
+        network = "none" if can.network else "not closed"
+        return network if step.offline else "open", "declared" if can.files else "not closed"
 
     def _run_commands(self, step: Step, log: Path, *, resume: bool) -> Outcome:
         if not step.commands and step.task is None:
-            # Its files are the plan's own, and written.
+            # The plan's own files are written already.
             return Outcome(0, 0.0, 0.0, 0, stopped=False)
         assert self.guard is not None
         progress = events.Progress(step.id, expected=self.expected.get(step.id))
 
         def on_line(text: str) -> None:
             self.recorder.emit(events.StepLine(step=step.id, text=text))
-            # An engine counts its stages as ninja counts files.
+            # A container tool counts its stages as ninja counts files.
             if step.kind != "image" and (made := progress.read(text)) is not None:
                 self.recorder.emit(made)
-            # A source that is not quite what was asked for is no secret of its log.
+            # A source that differs from the one asked for is reported, too.
             if step.kind == "fetch" and text.startswith("warning: "):
                 message = f"{step.title}: {text.removeprefix('warning: ')}"
                 self.recorder.emit(events.Warned(message=message))
@@ -312,7 +322,7 @@ class Executor:
             assert self.containers is not None
             base = dict(self.containers.environment)
             knows = self.containers.knows
-        if is_attestation(step):
+        if isinstance(step.arguments, Attest):
             base = {**base, HISTORY: history(step, self.steps, self.recorder)}
         if (inside := about_wheel(step, self.steps)) is not None:
             base = {**base, INSIDE: msgspec.json.encode(inside).decode()}
@@ -327,14 +337,12 @@ class Executor:
             date=date,
             knows=knows,
         )
-        command = ["bash", "-euo", "pipefail", str(script)]
-        if self._network(step) == "none":
-            command = without_network(command)
+        if self._reached(step)[0] == "none":
             with room(self._logs), log.open("a") as file:
                 file.write(f"{NO_NETWORK}\n")
         with _own_temporary(step, env), self._vessel(step, script, folder, env) as vessel:
             return run_script(
-                vessel.command if vessel else command,
+                vessel.command if vessel else self._command(step, script, env),
                 folder,
                 vessel.environment if vessel else env,
                 log,
@@ -342,9 +350,30 @@ class Executor:
                 on_line=on_line,
                 stop=self.stop,
                 guard=self.guard,
-                grace=_ENGINE_GRACE_S if keeps_nothing(step) else GRACE_S,
+                grace=_IMAGE_GRACE_S if keeps_nothing(step) else GRACE_S,
                 vessel=vessel,
             )
+
+    def _command(self, step: Step, script: Path, env: dict[str, str]) -> list[str]:
+        """The command line of a step on this machine."""
+        words = ["bash", "-euo", "pipefail", str(script)]
+        can = degree()
+        if not (step.hermetic and (can.files or (can.network and step.offline))):
+            return words
+        reach = self.reach
+        if can.files and not step.offline:
+            env.update(own_home(self.work.path, env.get("HOME", "")))
+        if isinstance(step.arguments, Attest):
+            # The first signature makes the key.
+            keys = keys_folder()
+            keys.mkdir(mode=0o700, parents=True, exist_ok=True)
+            env["XDG_DATA_HOME"] = str(keys.parent.parent)
+            reach = replace(reach, writable=(*reach.writable, keys))
+        view = script.with_suffix(".json")
+        content = write_view(step, self.steps, self.work.path, Path(env["TMPDIR"]), env, reach, can)
+        with room(self.work.path, len(content)):
+            write_whole(view, content)
+        return command(view, words)
 
     @contextlib.contextmanager
     def _vessel(
@@ -362,7 +391,8 @@ class Executor:
             )
         own = self.work.path / ".torchsmith" / "containers" / plain_name(step.id)
         name = plain_name(step.id).lower()
-        keys = keys_folder() if is_attestation(step) else None
+        keys = keys_folder() if isinstance(step.arguments, Attest) else None
+        project = Path(env["PROJECT"])
         with in_container(
             self.containers,
             image,
@@ -371,6 +401,7 @@ class Executor:
             env,
             own,
             name=name,
+            readable=[path for name in step.reads if (path := project / name).exists()],
             keys=keys,
             network=not step.offline,
         ) as vessel:
@@ -401,7 +432,7 @@ class Executor:
                 "Or build on this machine itself: --here.",
             ) from failure
         if ran_out_of_room(failure.excerpt) and keeps_nothing(step):
-            raise _engine_is_full() from failure
+            raise _image_store_full() from failure
         if ran_out_of_room(failure.excerpt):
             needed = step.cost.disk_mb * 1_000_000 or None
             raise disk_full(self.work.path, needed) from failure
@@ -414,12 +445,39 @@ class Executor:
 
 def history(step: Step, steps: Mapping[str, Step], recorder: Recorder) -> str:
     """The steps a step needs: their keys, and when each was last done, as JSON."""
-    made = {need: _made(steps[need], recorder) for need in step.needs}
+    made = {need: _made(steps[need], steps, recorder) for need in step.needs}
     return msgspec.json.encode(History(recorder.run, made)).decode()
 
 
-def _made(step: Step, recorder: Recorder) -> Made:
+def _made(step: Step, steps: Mapping[str, Step], recorder: Recorder) -> Made:
     done = recorder.done(step)
     if done is None:
         return Made(step.key)
-    return Made(step.key, done.run, done.started, done.ended, recorder.network(done))
+    network, files = recorder.reached(done)
+    if step.kind == "package":
+        # What counts is what the compiles before it could reach.
+        had = [_reached(item, recorder) for item in _compiled_for(step, steps)]
+        network = _worst({network for network, _ in had}, "none")
+        files = _worst({files for _, files in had}, "declared")
+    return Made(step.key, done.run, done.started, done.ended, network, files)
+
+
+def _worst(had: Set[str], best: str) -> str:
+    return next((one for one in ("open", "", "not closed", best) if one in had), "")
+
+
+def _reached(step: Step, recorder: Recorder) -> tuple[str, str]:
+    done = recorder.done(step)
+    return recorder.reached(done) if done is not None else ("", "")
+
+
+def _compiled_for(step: Step, steps: Mapping[str, Step]) -> list[Step]:
+    """The steps before one, directly or not, in which a project's own code was built."""
+    found: dict[str, Step] = {}
+    pending = list(step.needs)
+    while pending:
+        need = pending.pop()
+        if need not in found:
+            found[need] = steps[need]
+            pending += steps[need].needs
+    return [item for item in found.values() if item.kind in ("patch", "configure", "compile")]

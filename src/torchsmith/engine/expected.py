@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from torchsmith.engine.events import Progress, StepExpectation
-from torchsmith.engine.journal import Journal, StepRecord
-from torchsmith.engine.journals import past_journal
+from torchsmith.engine.journal import Journal, StepRecord, past_journal
 from torchsmith.engine.store import Store
 from torchsmith.errors import StoreError
+from torchsmith.owners import open_plain
 from torchsmith.plan.models import Plan, Step
 
 # The end of a log tells how far its compilation came.
@@ -29,27 +30,29 @@ class Known:
 
 
 def known_of(journal: Journal, plan: str, step: Step, but: str = "") -> Known:
-    """What the journal tells of a step of a plan; `but` is the run that asks."""
+    """What the journal has on a step of a plan, without the run `but`."""
     found = [item for item in journal.earlier(plan, step.id, step.key) if item.run != but]
     same = [item for item in found if item.key == step.key]
     return Known(same, [item for item in found if item.key != step.key])
 
 
 def expectation(step: Step, cores: int, known: Known, share: float = 1.0) -> StepExpectation:
-    """A step's expected time, as it took before or as the facts estimate; `share` is left to do."""
+    """A step's expected time, from earlier runs or from the facts; `share` is left to do."""
     for records, basis in ((known.same, "as it took before"), (known.like, "as one like it took")):
         for record in records:
-            seconds = _took(record)
-            if record.status == "done" and seconds is not None and not _resumed(record, known.same):
-                return _said(step, seconds * share, basis, share)
+            if record.status != "done" or record.started is None or record.ended is None:
+                continue
+            if not _resumed(record, known.same):
+                seconds = max(0.0, record.ended - record.started)
+                return _expectation(step, seconds, basis, share)
     basis = step.cost.basis or "unknown"
     # Only compilations use every core.
     seconds = step.cost.core_seconds / (max(1, cores) if step.kind == "compile" else 1)
-    return _said(step, seconds * share, basis, share)
+    return _expectation(step, seconds, basis, share)
 
 
 def measured(plan: Plan, store: Store) -> Plan:
-    """The plan with what its steps took when just these were run before."""
+    """The plan with the time its steps took when the very same steps ran before."""
     try:
         journal = past_journal(store)
     except StoreError:
@@ -77,19 +80,14 @@ def _as_it_took(step: Step, journal: Journal) -> Step:
     return step
 
 
-def _said(step: Step, seconds: float, basis: str, share: float) -> StepExpectation:
-    gone_on = f"{basis}; {1 - share:.0%} is done" if share < 1 else basis
-    return StepExpectation(step=step.id, title=step.title, seconds=seconds, basis=gone_on)
-
-
-def _took(record: StepRecord) -> float | None:
-    if record.started is None or record.ended is None:
-        return None
-    return max(0.0, record.ended - record.started)
+def _expectation(step: Step, seconds: float, basis: str, share: float) -> StepExpectation:
+    if share < 1:
+        basis = f"{basis}; {1 - share:.0%} is done"
+    return StepExpectation(step=step.id, title=step.title, seconds=seconds * share, basis=basis)
 
 
 def _resumed(record: StepRecord, same: Iterable[StepRecord]) -> bool:
-    """Whether a run went on with what an earlier one had begun: its time is not the whole's."""
+    """Whether a run continued an earlier one: its time is only a part of the whole."""
     return any(
         other.status in ("interrupted", "failed")
         and other.key == record.key
@@ -120,7 +118,7 @@ def share_left(same: Sequence[StepRecord]) -> float:
 def last_count(log: Path) -> tuple[int, int] | None:
     """The count of done files and of all files of a compilation, from the end of its log."""
     try:
-        with log.open("rb") as file:
+        with os.fdopen(open_plain(log), "rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _TAIL))
             lines = file.read().decode("utf-8", "replace").splitlines()

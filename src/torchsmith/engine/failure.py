@@ -1,4 +1,4 @@
-"""Finding, in the log of a failed step, the few lines that say why."""
+"""Finding, in the log of a failed step, the few lines that give the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_LINES = 15
 _CONTEXT = 3
 _TAIL = 60
 
-# Said by the program that failed. The first such line is the cause; what follows are its results.
+# Written by the program that failed. The first such line is the cause, the others follow from it.
 _CAUSE = re.compile(
     r"""
       ^\S.*?(:\d+|\(\d+\))\s*:\s+(fatal\ |internal\ compiler\ )?error\b   # file:12:3: error: …
@@ -29,12 +29,12 @@ _CAUSE = re.compile(
     """,
     re.VERBOSE,
 )
-# Said by anything, often without consequence: the last such line counts.
+# Written by any program, often without consequence: the last such line counts.
 _MAYBE = re.compile(
     r"(?<![-\w])(\w*Error|error|ERROR|\w*Exception|\w+Expired|\w+Failed|fatal|FAILED|Killed)(:|\b.*:)"
     r"|^\w+Error\s+Traceback \(most recent call last\)"
 )
-# Said of another program or process, which has said it better.
+# Written about another program or process, whose own words are better.
 _RELAYED = re.compile(
     r"CalledProcessError|ChildFailedError|ProcessRaisedException|ProcessExitedException"
     r"|Error (?:compiling objects for|building) extension|subprocess-exited-with-error"
@@ -43,7 +43,7 @@ _RELAYED = re.compile(
     r"|completed with exit|Engine core|EngineDeadError"
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# What ninja and make say about the program that has already said it better.
+# What ninja and make write about a program whose own words stand above.
 _ECHO = re.compile(r"^(FAILED: |ninja: build stopped|make(\[\d+\])?: \*\*\*)")
 _NO_ROOM = re.compile(
     r"No space left on device|Disk quota exceeded|File size limit exceeded|File too large"
@@ -51,7 +51,7 @@ _NO_ROOM = re.compile(
 
 
 def explain(lines: Iterable[str]) -> tuple[str, ...]:
-    """The lines of a log that say why, in order, never more than a screen of them."""
+    """The lines of a log that give the reason, in order, at most a screen of them."""
     before: deque[str] = deque(maxlen=2)
     tail: deque[str] = deque(maxlen=_TAIL)
     found: list[str] = []
@@ -64,7 +64,7 @@ def explain(lines: Iterable[str]) -> tuple[str, ...]:
         tail.append(line)
         if len(found) >= _MOST_LINES:
             continue
-        # pip indents what the programs it calls say.
+        # pip indents what its programs print.
         text = line.lstrip()
         if _CAUSE.search(text) and not _ECHO.match(text):
             if not found:
@@ -82,7 +82,7 @@ def explain(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_position(line: str) -> bool:
-    """Whether a compiler says where it was: `x.cpp: In function ‘int main()’:`."""
+    """Whether a line tells where the compiler was: `x.cpp: In function ‘int main()’:`."""
     text = line.lstrip()
     return text.startswith("In file included") or (text.endswith(":") and ": In " in text)
 
@@ -100,13 +100,13 @@ def _ending(tail: list[str]) -> tuple[str, ...]:
 def fatal_line(found: Sequence[str]) -> int | None:
     """Which of the lines that `explain` found names the failure: the first of a compiler or tool,
     else the last."""
-    said = [
+    causes = [
         index
         for index, line in enumerate(found)
         if _CAUSE.search(line.lstrip()) and not _ECHO.match(line.lstrip())
     ]
-    if said:
-        return said[0]
+    if causes:
+        return causes[0]
     own = [
         index
         for index, line in enumerate(found)

@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.engine import events
-from torchsmith.engine.build import each_of, with_cache_report
-from torchsmith.engine.compile_log import CompileLog
+from torchsmith.engine.build import each_of, memory_book, with_cache_report
+from torchsmith.engine.compile_log import CompileLog, JobLog
 from torchsmith.engine.disk import room
 from torchsmith.engine.failure import describe_exit, explain_log
-from torchsmith.engine.job_log import JobLog
-from torchsmith.engine.journals import journal_of, own_file
+from torchsmith.engine.journal import journal_of
 from torchsmith.engine.process import Guard, Outcome, Stop, run_script
 from torchsmith.engine.recorder import Recorder
 from torchsmith.engine.store import Store
@@ -32,13 +31,12 @@ from torchsmith.plan.models import Step
 from torchsmith.redact import Redactor
 from torchsmith.secret_names import is_secret_name
 from torchsmith.toolchain.cache import CompilerCache, compiler_cache
-from torchsmith.toolchain.compiler_hook import compiler_hook
 from torchsmith.toolchain.governor import Governor
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
-from torchsmith.toolchain.memory_book import MemoryBook
+from torchsmith.toolchain.preload import compiler_hook
 from torchsmith.toolchain.stray_compiles import StrayCompiles
 
-# The first line waits until it is known to be under way: see `step_script`.
+# Its first line waits for leave to start: see `step_script`.
 _SCRIPT = 'read -r _ && exec "$@" </dev/null'
 _STEP = "command"
 _NOT_FOUND = 127
@@ -46,7 +44,7 @@ _NOT_FOUND = 127
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """What a command is given: limits, and variables beside its own."""
+    """The limits of a command, and the variables it gets beside its own."""
 
     cores: int
     memory: int
@@ -64,7 +62,10 @@ def guard(
     on_memory: Callable[[MemoryEvent], None] = lambda _: None,
 ) -> None:
     """Run a command, its compilers held to a memory budget; StepFailed has its exit code."""
-    _ensure_program(command)
+    if shutil.which(command[0]) is None:
+        missing = UsageError(f"{command[0]}: there is no such command", "Check its name, and PATH.")
+        missing.exit_code = _NOT_FOUND
+        raise missing
     store.ensure_ours()
     redactor = Redactor(value for name, value in os.environ.items() if is_secret_name(name))
     title = redactor.text(shlex.join(command))
@@ -79,10 +80,8 @@ def guard(
             folder.mkdir(parents=True, exist_ok=True)
         cache = _cache(store, folder)
         compiles = stack.enter_context(closing(CompileLog(logs, jobs or read_cores())))
-        heard = each_of(
-            each_of(compiles.heed, with_cache_report(cache, on_event)), JobLog(logs).heed
-        )
-        recorder = Recorder(journal, run, heard)
+        listener = each_of(compiles.heed, with_cache_report(cache, on_event), JobLog(logs).heed)
+        recorder = Recorder(journal, run, listener)
         with (
             recorder.until_end(redactor.text),
             stop.on_signals(),
@@ -97,19 +96,12 @@ def guard(
 
 
 def preview(store: Store, jobs: int | None = None, memory: int | None = None) -> Guarded:
-    """What a command would be given."""
+    """The limits and variables that a command would get."""
     with (
         tempfile.TemporaryDirectory() as place,
         _governed(store, _cache(store, Path(place)), jobs, memory) as guarded,
     ):
         return guarded
-
-
-def _ensure_program(command: Sequence[str]) -> None:
-    if shutil.which(command[0]) is None:
-        error = UsageError(f"{command[0]}: there is no such command", "Check its name, and PATH.")
-        error.exit_code = _NOT_FOUND
-        raise error
 
 
 def _cache(store: Store, folder: Path) -> CompilerCache:
@@ -132,10 +124,9 @@ def _governed(
             "compilers cannot be made to wait: no C compiler here makes a library that loads",
             "Install gcc and the C library's headers (Debian: gcc libc6-dev).",
         )
-    learned = own_file(store.root, "memory") if store.shared else store.root / "memory.db"
     cores = jobs or read_cores()
     with (
-        MemoryBook(learned, "guard") as book,
+        memory_book(store, "guard") as book,
         Governor(
             budget=memory, cores=cores, book=book, roots=[Path.cwd()], listener=listener
         ) as governor,
@@ -146,14 +137,14 @@ def _governed(
             "TORCHSMITH_CORES": str(cores),
             **hook,
             **(cache.environment or {}),
-            # Lines when they are written, not when a buffer is full.
+            # Lines come when they are written, not when a buffer is full.
             "PYTHONUNBUFFERED": "1",
         }
         if not os.environ.get("MAKEFLAGS"):
-            # Ninja shares slots so. Who starts make without -j means one job at a time.
+            # For ninja alone: a person who starts make without -j means one job at a time.
             own |= dict.fromkeys(["MAKEFLAGS", "TORCHSMITH_NINJA_ONLY"], variables["MAKEFLAGS"])
         if not os.environ.get("MAX_JOBS"):
-            # Some projects' setups guess one from the memory, and guess low.
+            # Some projects guess a number from the memory, and guess low.
             own["MAX_JOBS"] = str(cores)
         yield Guarded(cores, governor.budget, bool(cache.command), own)
 
@@ -194,7 +185,7 @@ def _run(
         guard.close()
         os.close(descriptor)
     if found := stray.found:
-        recorder.warn(_told_of_stray(found, redactor))
+        recorder.warn(_stray_warning(found, redactor))
     if outcome.stopped:
         recorder.interrupted(step, log, outcome)
         assert stop.signal is not None
@@ -204,7 +195,7 @@ def _run(
     recorder.finished(step, log, outcome)
 
 
-def _told_of_stray(found: Sequence[str], redactor: Redactor) -> str:
+def _stray_warning(found: Sequence[str], redactor: Redactor) -> str:
     count, were = ("1 compile", "was") if len(found) == 1 else (f"{len(found)} compiles", "were")
     first = redactor.text(found[0])
     return (

@@ -1,4 +1,4 @@
-"""Lock files: reading the one beside a recipe, and writing down what a run took."""
+"""Lock files: reading the one beside a recipe, and making one of what a run took."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _MISMATCH = re.compile(
 
 
 def lock_file(recipe: Path) -> Path:
-    """Where the lock of a recipe lies: beside it."""
+    """The path of a recipe's lock: beside it."""
     name = "torchsmith" if recipe.name == "recipe.toml" else recipe.stem
     return recipe.with_name(f"{name}.lock")
 
 
 def read_lock(path: Path) -> Lock:
-    """Read a lock; whatever is wrong with it is an error, never a reason to go without."""
+    """Read a lock; a damaged lock is an error, never ignored."""
     hint = "`torchsmith lock` writes one."
     if reason := why_unreadable(path):
         raise LockError(f"{path} {reason}", hint)
@@ -82,7 +82,7 @@ def _forms(lock: Lock) -> Iterator[tuple[str, re.Pattern[str]]]:
 
 
 def what_was_taken(plan: Plan, work: Path, images: tuple[Image, ...] = ()) -> Lock:
-    """The lock of what lies in the work folder of a plan that was run."""
+    """A lock of what lies in the work folder after a run."""
     installs = [item for step in plan.steps for item in _installs(step, work)]
     sources = [
         _source(step, work)
@@ -94,13 +94,15 @@ def what_was_taken(plan: Plan, work: Path, images: tuple[Image, ...] = ()) -> Lo
 
 def _installs(step: Step, work: Path) -> Iterator[Install]:
     # Reading trees and reports takes imports that no plan needs.
-    from torchsmith.package.origins import read_report
+    from torchsmith.package.materials import read_report
 
     lines = [found for line in step.commands if (found := reported(line))]
     if not all((work / report).is_file() for report, _ in lines):
         return
     for report, asked in lines:
-        taken = [item for item in read_report(work / report) if not _is_built_here(item.url, work)]
+        # What was built here lies in the work folder.
+        here = f"{work.resolve().as_uri()}/"
+        taken = [item for item in read_report(work / report) if not item.url.startswith(here)]
         for item in taken:
             if not item.sha256:
                 raise LockError(
@@ -111,12 +113,8 @@ def _installs(step: Step, work: Path) -> Iterator[Install]:
         yield Install(step.id, tuple(asked), packages)
 
 
-def _is_built_here(url: str, work: Path) -> bool:
-    return url.startswith(f"{work.resolve().as_uri()}/")
-
-
 def _source(step: Step, work: Path) -> Source:
-    from torchsmith.package.origins import read_tree
+    from torchsmith.package.materials import read_tree
 
     assert step.source is not None
     tree = read_tree(Origin(step.project, str(work / step.outputs[0]), step.source))

@@ -1,8 +1,8 @@
 """Locks between processes, and between hosts that share a folder.
 
-A lock is a `flock` on a file, so it dies with its holder. The file goes away when the lock is
-released. Whoever waited for it then holds a lock on a file nobody else can find, so the file is
-looked at again once the lock is held.
+A lock is a `flock` on a file, so it dies with its holder. The file is removed when the lock is
+released. A process that waited then holds a lock on a file that nobody else can find: so it checks
+the name again once it holds the lock.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
+from torchsmith.foreign import MalformedError, decode
 from torchsmith.owners import make_folder
 
 
@@ -69,7 +70,7 @@ class Lock:
                 os.close(descriptor)
                 raise
             if self._is_current(descriptor):
-                # Who holds it is only told to those who wait: a full disk may keep it out.
+                # The number only informs those who wait: it may be missing on a full disk.
                 with contextlib.suppress(OSError):
                     os.ftruncate(descriptor, 0)
                     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -88,7 +89,7 @@ class Lock:
             self.path.unlink(missing_ok=True)
             return None
         status = os.fstat(descriptor)
-        # No name at all: its holder let go of it just now, which is looked at later.
+        # No name at all: its holder released it just now, which is checked later.
         if stat.S_ISREG(status.st_mode) and status.st_nlink < 2:
             return descriptor
         os.close(descriptor)
@@ -100,7 +101,7 @@ class Lock:
         on_wait: Callable[[Holder], None] | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Wait for the lock; `on_wait` hears once whose it is. False when told to stop."""
+        """Wait for the lock; `on_wait` gets its holder, once. False if `stopped`."""
         reported = False
         while not self.try_acquire():
             if stopped():
@@ -112,14 +113,14 @@ class Lock:
         return True
 
     def holder(self) -> Holder:
-        """Who holds it."""
+        """Its holder."""
         try:
             return Holder(int(self.path.read_text() or 0))
         except (OSError, ValueError):
             return Holder(0)
 
     def release(self) -> None:
-        """Let go; the file goes first, while nobody else can hold it."""
+        """Release it; the file is removed first, while nobody else can hold it."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 self.path.unlink()
@@ -141,14 +142,14 @@ class Lock:
 
 
 BEAT_S = 5.0
-# So many looks, a beat or more apart, at a count that stands still. Looks and not seconds: while
-# the file server is away nobody counts, and nobody looks either.
+# A holder is dead if its count stands still for so many looks, a beat or more apart. Looks, not
+# seconds: while the file server is away nobody counts, and nobody looks either.
 _LOOKS = 4
 _POLL_S = 0.5
 
 
 def boot() -> str:
-    """The run of the kernel we are on: two containers of one host share it, two hosts do not."""
+    """The boot of this kernel: containers of one host share it, two hosts do not."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -157,7 +158,7 @@ def boot() -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a lease says: which process holds it, and where that shows that it lives."""
+    """The content of a lease: which process holds it, and the file of its pulse."""
 
     host: str
     pid: int
@@ -167,7 +168,7 @@ class _Claim:
 
 
 class Pulse:
-    """The sign of life of this process, and the leases that rest on it."""
+    """A file in which this process counts to show that it lives, and the leases that rest on it."""
 
     def __init__(self, folder: Path, beat: float = BEAT_S) -> None:
         self.folder = folder
@@ -175,7 +176,7 @@ class Pulse:
         self.boot = boot()
         self.name = f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self.on_lost: Callable[[Path], None] = lambda _: None
-        self._held: dict[Path, Lease] = {}
+        self._leases: dict[Path, Lease] = {}
         self._turn = threading.Lock()
         self._stop = threading.Event()
         self._count = 0
@@ -187,17 +188,17 @@ class Pulse:
         return self.folder / self.name
 
     def hold(self, lease: Lease) -> None:
-        """Count for a lease from now on."""
+        """Watch a lease from now on."""
         with self._turn:
-            self._held[lease.path] = lease
+            self._leases[lease.path] = lease
 
     def let_go(self, lease: Lease) -> None:
-        """A lease is no longer held."""
+        """Watch a lease no longer."""
         with self._turn:
-            self._held.pop(lease.path, None)
+            self._leases.pop(lease.path, None)
 
     def start(self) -> None:
-        """Start counting, before the first lease names us."""
+        """Start to count, before the first lease names us."""
         with self._turn:
             if self._thread is not None:
                 return
@@ -208,7 +209,7 @@ class Pulse:
             self._thread.start()
 
     def stop(self) -> None:
-        """End in good order."""
+        """Stop counting, and remove the file."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -217,8 +218,8 @@ class Pulse:
             self.path.unlink()
 
     def _write(self) -> None:
-        # Opened each time: closing a file is what makes its content seen from other hosts. As
-        # many bytes as before, which a full disk still takes.
+        # Opened each time: only closing a file shows its content to other hosts. Always the same
+        # number of bytes, which a full disk still takes.
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             os.pwrite(descriptor, f"{self._count:012}".encode(), 0)
@@ -231,7 +232,7 @@ class Pulse:
             with contextlib.suppress(OSError):
                 self._write()
             with self._turn:
-                leases = list(self._held.values())
+                leases = list(self._leases.values())
             for lease in leases:
                 if lease.is_lost():
                     self.let_go(lease)
@@ -262,7 +263,7 @@ class Lease(Lock):
         self._looked: tuple[_Claim, str, float, int] | None = None
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody on any host has it."""
+        """Take the lock if nobody on any host holds it."""
         last, chain = self._chain()
         if last is not None and self._lives(last):
             return False
@@ -278,31 +279,31 @@ class Lease(Lock):
         return taken
 
     def holder(self) -> Holder:
-        """Who has it."""
+        """Its holder, on any host."""
         last, _ = self._chain()
         return super().holder() if last is None else Holder(last.pid, last.host)
 
     def release(self) -> None:
-        """Let go of both; a lease that another host took over is left to it."""
+        """Release both; a lease that another host took over stays with that host."""
         if self._mine is not None:
             self._pulse.let_go(self)
             last, chain = self._chain()
             if last == self._mine:
-                # The first name goes first: what is left then leads to nobody.
+                # The first file goes first: the others then lead to nobody.
                 for path in chain:
                     path.unlink(missing_ok=True)
             self._mine = None
         super().release()
 
     def is_lost(self) -> bool:
-        """Whether another took us for dead."""
+        """Whether another host took us for dead."""
         return self._mine is not None and self._chain()[0] != self._mine
 
     def _chain(self) -> tuple[_Claim | None, list[Path]]:
-        """Who has the lease, and the files that lead there, with the next holder's name behind.
+        """The holder of the lease, and the files that lead to it; the last is for the next holder.
 
-        A dead holder's name stays; its successor's is in a file called after it, which one alone
-        can make.
+        A dead holder's file stays. Its successor makes a file named after it, which only one
+        process can do.
         """
         path, last = self._file, None
         chain = [path]
@@ -313,13 +314,13 @@ class Lease(Lock):
         return last, chain
 
     def _lives(self, claim: _Claim) -> bool:
-        """Whether a holder on another host counts on; here the `flock` knows better."""
+        """Whether a holder on another host still counts; on this host the `flock` decides."""
         if claim.boot == self._pulse.boot:
             return False
         try:
             count = (self._pulse.folder / claim.pulse).read_text()
         except (FileNotFoundError, IsADirectoryError):
-            # It ended and took its sign of life with it.
+            # It has ended, and removed its file.
             return False
         except OSError:
             return True
@@ -334,7 +335,7 @@ class Lease(Lock):
         return looks < _LOOKS
 
     def _claim(self, path: Path) -> bool:
-        """Leave our name in a file, if nobody else does so first."""
+        """Write our claim into a file, unless another process does so first."""
         pulse = self._pulse
         pulse.start()
         mine = _Claim(platform.node(), os.getpid(), pulse.boot, pulse.name, uuid.uuid4().hex)
@@ -343,7 +344,7 @@ class Lease(Lock):
         try:
             with contextlib.suppress(FileExistsError):
                 os.link(draft, path)
-            # NFS may have done it and lost the answer: the count of names tells.
+            # NFS may have made the link and lost the answer: the count of names tells.
             if draft.stat().st_nlink != 2:
                 return False
         finally:
@@ -355,9 +356,9 @@ class Lease(Lock):
 
 def _read(path: Path) -> _Claim | None:
     try:
-        return _Claim(**json.loads(path.read_bytes()))
+        return decode(path.read_bytes(), _Claim)
     except OSError:
         return None
-    except (ValueError, TypeError):
-        # Nobody's: it appears whole, so a disk has lost it.
+    except MalformedError:
+        # Claims appear whole, so a disk has damaged this one: it is nobody's.
         return _Claim("", 0, "", "", "unreadable")

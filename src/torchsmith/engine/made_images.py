@@ -1,6 +1,6 @@
-"""What image steps leave in the work folder: the names of what an engine or a registry has now.
+"""Records that image steps leave in the work folder: what podman, docker or a registry has now.
 
-The image itself is the container engine's; that it was made, and as what, is for the journal.
+The container tool keeps the image itself; the journal keeps its name and digest.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import msgspec
 from msgspec import Struct
 
 from torchsmith.engine.disk import room, write_whole
-from torchsmith.foreign import decode
+from torchsmith.foreign import MalformedError, decode
 from torchsmith.plan.images import ImageTask
 from torchsmith.plan.models import Step
 from torchsmith.plan.publish import Delivery
 
 
 class MadeImage(Struct, frozen=True):
-    """An image an engine has; `digest` is its manifest's, where the engine knows one."""
+    """An image of a container tool, `engine`; `digest` is its manifest's, if the tool knows one."""
 
     name: str
     id: str
@@ -36,28 +36,26 @@ class PushedImage(Struct, frozen=True):
 
 
 def note(record: Path, images: MadeImage | tuple[PushedImage, ...]) -> None:
-    """Note images in a file that is whole or not there."""
+    """Write images to a record, which is whole or not there."""
     with room(record.parent):
         write_whole(record, msgspec.json.encode(images))
 
 
 def made_image(step: Step, work: Path) -> MadeImage | None:
-    """The image a step has made, if its task has noted one."""
-    if step.task is None or not isinstance(step.task.arguments, ImageTask):
+    """The image a step has made, if its task has recorded one."""
+    if not isinstance(step.arguments, ImageTask):
         return None
-    record = work / step.task.arguments.record
     try:
-        return decode(record.read_bytes(), MadeImage)
-    except (OSError, msgspec.MsgspecError):
+        return decode((work / step.arguments.record).read_bytes(), MadeImage)
+    except (OSError, MalformedError):
         return None
 
 
 def pushed_images(step: Step, work: Path) -> tuple[PushedImage, ...]:
-    """The images a step has pushed, as its task has noted them."""
-    if step.task is None or not isinstance(step.task.arguments, Delivery):
+    """The images a step has pushed, as its task has recorded them."""
+    if not isinstance(step.arguments, Delivery):
         return ()
     try:
-        noted = (work / step.task.arguments.record).read_bytes()
-        return decode(noted, tuple[PushedImage, ...])
-    except (OSError, msgspec.MsgspecError):
+        return decode((work / step.arguments.record).read_bytes(), tuple[PushedImage, ...])
+    except (OSError, MalformedError):
         return ()

@@ -1,8 +1,8 @@
 """Running one script: its own session, its output to a log, its end in good order.
 
-A script's processes are in a session of their own, so a Ctrl-C at the terminal reaches them
-through us only, and in order. They would therefore outlive us: a guard, a small bash that holds
-the work folder's lock, ends them when we are killed, and only then lets the folder go.
+A script's processes are in a session of their own, so a Ctrl-C at the terminal reaches them only
+through us, in order. They would therefore outlive us: a guard, a small bash that holds the work
+folder's lock, ends them when we are killed, and releases the folder only then.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from torchsmith.toolchain.processes import session_members
 
 
 @contextlib.contextmanager
-def hearing(signals: Iterable[signal.Signals], heard: Callable[[int], None]) -> Iterator[None]:
-    """Have a function called for each of these signals, for as long as this lasts."""
+def hearing(signals: Iterable[signal.Signals], on_signal: Callable[[int], None]) -> Iterator[None]:
+    """Call a function for each of these signals, for as long as this lasts."""
     if threading.current_thread() is not threading.main_thread():
         # Python lets only the main thread listen.
         yield
@@ -35,9 +35,9 @@ def hearing(signals: Iterable[signal.Signals], heard: Callable[[int], None]) -> 
     before = {number: signal.getsignal(number) for number in signals}
     try:
         for number, handler in before.items():
-            # `nohup` and a shell's `&` have signals ignored, and mean it.
+            # `nohup` and a shell's `&` set signals to be ignored: they stay so.
             if handler != signal.SIG_IGN:
-                signal.signal(number, lambda number, _: heard(number))
+                signal.signal(number, lambda number, _: on_signal(number))
         yield
     finally:
         for number, handler in before.items():
@@ -81,14 +81,14 @@ done
 
 
 class Stop:
-    """A request to stop; a second one allows no grace."""
+    """A request to stop; a second request stops at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self.at_once = False
 
     def request(self, number: int = signal.SIGTERM) -> None:
-        """Ask for the end."""
+        """Request the end."""
         self.at_once = self.signal is not None
         self.signal = self.signal or number
 
@@ -146,7 +146,7 @@ class Guard:
 class Outcome:
     """How a script ended; a negative status is a signal.
 
-    `lost`: its container was gone too soon.
+    `lost`: its container disappeared before it ended.
     """
 
     status: int
@@ -170,7 +170,7 @@ class _Script:
             os.killpg(self.process.pid, number)
 
     def heed(self) -> None:
-        """Pass a request to stop on; kill when it is ignored."""
+        """Pass on a request to stop; kill a script that ignores it."""
         if self.stop.signal is None:
             return
         if self.deadline is None:
@@ -181,13 +181,13 @@ class _Script:
             self.send(signal.SIGKILL)
 
     def ended(self) -> bool:
-        """Whether the shell itself is over: what it left in the background may hold its output."""
+        """Whether the shell has ended; what it left in the background may hold its output open."""
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, self.process.pid, flags) is not None
 
     def reap(self) -> tuple[int, float, int]:
-        # While the shell is not reaped its number is nobody else's. What it started may have made
-        # groups of their own, as ninja does for each command.
+        # Until the shell is reaped nobody else has its number. Its children may have groups of
+        # their own, as ninja's commands do.
         self.send(signal.SIGKILL)
         for pid in session_members(self.process.pid):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -272,7 +272,7 @@ def _follow(
                 chunk = os.read(output, _CHUNK)
                 talking = bool(chunk)
                 hand_on(lines.feed(chunk))
-                # There may be more, of a script that is over too.
+                # There may be more output, even of a script that has ended.
                 continue
         elif not over:
             time.sleep(0.005)
@@ -281,13 +281,13 @@ def _follow(
     hand_on(lines.finish())
 
 
-# Ctrl-C is Python's own, and an error already.
+# Ctrl-C is an error in Python already.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
 def heeding_signals(*more: signal.Signals) -> Iterator[None]:
-    """Raise where a signal would end us on the spot and leave a program behind."""
+    """Raise an error for signals that would otherwise end us and leave a program behind."""
 
     def stop(number: int) -> None:
         raise InterruptedRunError(number)

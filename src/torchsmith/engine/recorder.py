@@ -1,4 +1,4 @@
-"""Reporting what happens: to the journal, and to whoever listens."""
+"""Reporting what happens to the journal and to a listener."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Recorder:
             self._on_event(event)
 
     def warn(self, message: str) -> None:
-        """Report something that stops nothing."""
+        """Report a warning."""
         self.emit(events.Warned(message=message))
 
     @contextlib.contextmanager
@@ -56,7 +56,7 @@ class Recorder:
             raise
         finally:
             seconds = time.monotonic() - began
-            # A journal without room, or worse, must not hide what happened.
+            # A journal that cannot be written must not hide the error of the run.
             ignored = (DiskFullError,) if status == "done" else UNTELLABLE
             with contextlib.suppress(*ignored):
                 self._journal.end(self.run, status, error)
@@ -72,7 +72,13 @@ class Recorder:
                 )
 
     def started(
-        self, step: Step, log: Path, *, resumed: bool = False, network: str = "open"
+        self,
+        step: Step,
+        log: Path,
+        *,
+        resumed: bool = False,
+        network: str = "open",
+        files: str = "open",
     ) -> None:
         """Report that a step begins."""
         self.note(step, "running", log=log)
@@ -84,11 +90,12 @@ class Recorder:
                 log=str(log),
                 resumed=resumed,
                 network=network,
+                files=files,
             )
         )
 
     def finished(self, step: Step, log: Path, outcome: Outcome, stored: int = 0) -> None:
-        """Report that a step is done; so many bytes of it are stored."""
+        """Report that a step is done and how many bytes of it are stored."""
         self.note(step, "done", log=log, outcome=outcome)
         self.emit(
             events.StepFinished(
@@ -102,7 +109,7 @@ class Recorder:
         )
 
     def interrupted(self, step: Step, log: Path, outcome: Outcome) -> None:
-        """Report that a step was stopped from outside."""
+        """Report that a request stopped a step."""
         self.note(step, "interrupted", log=log, outcome=outcome)
         self.emit(events.StepInterrupted(step=step.id, title=step.title))
 
@@ -131,7 +138,7 @@ class Recorder:
         error: str = "",
         outcome: Outcome | None = None,
     ) -> None:
-        """Keep where a step is."""
+        """Keep the status of a step."""
         self.statuses[step.id] = status
         self._journal.step(
             self.run,
@@ -146,22 +153,22 @@ class Recorder:
         )
 
     def cached(self, step: Step) -> None:
-        """Report that a step's result was there."""
+        """Report that a step's result was in the store."""
         self.note(step, "cached")
         self.emit(events.StepCached(step=step.id, title=step.title))
 
     def earlier(self, plan: str, step: Step) -> Known:
-        """What the journal tells of a step."""
+        """Earlier runs of a step."""
         return known_of(self._journal, plan, step, self.run)
 
-    def network(self, record: StepRecord) -> str:
-        """The network that a step had; empty where nobody wrote it down."""
+    def reached(self, record: StepRecord) -> tuple[str, str]:
+        """The network that a step had and the files; empty what was not written down."""
         for event in self._journal.events(record.run):
             if event.get("event") == "step-started" and event.get("step") == record.step:
-                return str(event.get("network", ""))
-        return ""
+                return str(event.get("network", "")), str(event.get("files", ""))
+        return "", ""
 
     def done(self, step: Step) -> StepRecord | None:
-        """The last time just this was done, in this run or before."""
+        """The last time a step with this key was done, in this run or before."""
         found = self._journal.earlier("", "", step.key)
         return next((record for record in found if record.status == "done"), None)

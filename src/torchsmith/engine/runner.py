@@ -1,6 +1,6 @@
-"""Running a plan, and saying beforehand what a run would do.
+"""Running a plan, and telling beforehand what a run would do.
 
-What is in the store is not made again; what was stopped goes on.
+Results in the store are not made again; a stopped compilation goes on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from dataclasses import replace as with_fields
 from pathlib import Path
 
 from torchsmith.engine import events
@@ -18,8 +19,7 @@ from torchsmith.engine.disk import room
 from torchsmith.engine.events import StepExpectation
 from torchsmith.engine.execute import Executor, origins, usable_entry
 from torchsmith.engine.expected import Known, expectation, known_of, share_left
-from torchsmith.engine.journal import Journal, StepStatus
-from torchsmith.engine.journals import past_journal
+from torchsmith.engine.journal import Journal, StepStatus, past_journal
 from torchsmith.engine.places import Containers
 from torchsmith.engine.process import Guard, Stop
 from torchsmith.engine.recorder import Recorder
@@ -35,10 +35,12 @@ from torchsmith.engine.schedule import (
 )
 from torchsmith.engine.shell import inherited_environment
 from torchsmith.engine.store import Store
+from torchsmith.engine.view import Reach
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import HostError, StoreError, UsageError
 from torchsmith.host.limits import read_cores
-from torchsmith.plan.attest import is_attestation
+from torchsmith.plan.attest import Attest
+from torchsmith.plan.expects import Expects
 from torchsmith.plan.models import Plan, Step
 
 _AT_ONCE = 4
@@ -46,7 +48,7 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run came to: how each step ended, and where the results are."""
+    """The end of a run: the status of each step, and where the results are."""
 
     run: str
     work: Path
@@ -56,7 +58,7 @@ class RunResult:
 
 
 def default_work(store: Store, plan: Plan) -> Path:
-    """Where a plan is run unless told otherwise: beside the store, not in anybody's tree."""
+    """Where a plan runs by default: in the store's folder, not in anybody's source tree."""
     return store.root / "work" / plain_name(plan.name)
 
 
@@ -75,12 +77,14 @@ def run_plan(
     stop: Stop | None = None,
     cores: int | None = None,
     containers: Containers | None = None,
+    reach: Reach | None = None,
 ) -> RunResult:
-    """Do what is left of a plan.
+    """Run the steps of a plan whose results are missing.
 
-    `environment` is taken as it is; by default it is the caller's without what would change a build
-    unseen. `fresh` compiles in new trees. `recipe` and `host` are noted in the journal. After
-    StepFailed, DiskFullError or InterruptedRunError the same call goes on.
+    `environment` is used as it is; by default it is the caller's, without variables that would
+    change a build unnoticed. `fresh` compiles in new trees. `recipe` and `host` go into the
+    journal, `reach` is what steps share. After StepFailed, DiskFullError or InterruptedRunError the
+    same call goes on.
     """
     steps = choose(plan, only)
     base = inherited_environment() if environment is None else dict(environment)
@@ -99,6 +103,7 @@ def run_plan(
         fetches=origins(steps),
         steps={step.id: step for step in plan.steps},
         containers=containers,
+        reach=with_fields(reach or Reach(), hidden=(store.root,)),
     )
     run = _Run(plan, steps, only, executor, recorder, base, cores or read_cores())
     if store.pulse is not None:
@@ -151,12 +156,12 @@ class _Run:
             self.work.lock.release()
 
     def give_way(self, lock: Path) -> None:
-        """Stop: another host took us for dead, and two must not write into one tree."""
+        """Stop: another host took us for dead, and two hosts must not write into one tree."""
         self.recorder.warn(f"another host has taken over {lock}, so this run stops")
         self.executor.stop.request()
 
     def go(self) -> None:
-        """Every step in its turn."""
+        """Run every step in its turn."""
         present = {step.id: self.executor.entry(step) is not None for step in self.steps}
         chosen = steps_to_run(self.steps, self.reads, self.finals, lambda step: present[step.id])
         self._check_secrets(chosen)
@@ -182,7 +187,7 @@ class _Run:
                 ),
             )
         )
-        self._say_how_long(chosen)
+        self._report_expectations(chosen)
         self.work.write_files(self.plan.files)
         queue = list(self.steps)
         while queue:
@@ -203,13 +208,13 @@ class _Run:
                 self.recorder.emit(events.StepSkipped(step=step.id, title=step.title))
         for step in self.steps:
             roots = self.work.placed_roots(step, untouched=False) if step.id in self.finals else ()
-            # A report lies beside the wheel it is about, and is no result by itself.
-            about = step.expects is not None or is_attestation(step)
+            # A report lies beside its wheel, and is no result by itself.
+            about = isinstance(step.arguments, Expects | Attest)
             if roots and (not about or step.id in (self.only or ())):
                 self.artifacts[step.id] = tuple(self.work.path / root for root in roots)
 
-    def _say_how_long(self, chosen: frozenset[str]) -> None:
-        """Tell what will be done and how long that takes, before any of it is."""
+    def _report_expectations(self, chosen: frozenset[str]) -> None:
+        """Report what will run and how long it is expected to take, before it begins."""
         expected: list[events.StepExpectation] = []
         for step in self.steps:
             if step.id in chosen:
@@ -232,7 +237,7 @@ class _Run:
                 self._provide(step)
 
     def _check_secrets(self, chosen: frozenset[str]) -> None:
-        """A missing password should be known now, not after hours of compiling."""
+        """Refuse a run whose password is missing now, not after hours of compiling."""
         for step in self.steps:
             for name in step.secrets:
                 if step.id in chosen and not self.base.get(name):
@@ -259,18 +264,18 @@ class _Run:
             return
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             pending = [pool.submit(self.executor.execute, step) for step in group]
-        # All have ended: what went well is kept, whatever became of the others.
+        # All have ended: good results are kept, even if others failed.
         for future in pending:
             future.result()
 
     def _provide_for(self, step: Step) -> None:
-        """Put in place what a step reads."""
+        """Provide everything that a step reads."""
         resumes = self.executor.resumes(step)
         for name in self.reads[step.id]:
             self._provide(self.by_id[name], untouched=not resumes)
 
     def _provide(self, step: Step, *, untouched: bool = True) -> None:
-        """Have a step's outputs in the work folder, from the store or by running it again."""
+        """Put a step's outputs into the work folder, from the store or by running it again."""
         if not step.outputs or acts_outside(step) or keeps_nothing(step):
             return
         if self.work.placed_roots(step, untouched=untouched) is not None:
@@ -285,13 +290,13 @@ class _Run:
         self._provide_for(step)
         self.executor.execute(step)
         if self.work.placed_roots(step) is None:
-            # Another process made it while we waited.
+            # Another process made it while this one waited.
             self._provide(step)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """The steps of a run, those `stored`, and those `expected` to run; nothing needs the others."""
+    """The steps of a run: those `stored`, those `expected` to run, and others nobody needs."""
 
     steps: tuple[Step, ...]
     stored: frozenset[str]
@@ -300,7 +305,7 @@ class Outlook:
 
     @property
     def seconds(self) -> float:
-        """What all of it takes."""
+        """The expected time of the run."""
         return sum(item.seconds for item in self.expected.values())
 
 
@@ -314,7 +319,7 @@ def outlook(
     cores: int | None = None,
     fresh: bool = False,
 ) -> Outlook:
-    """Look ahead at the run that `build` with the same arguments would be."""
+    """What `build` with the same arguments would run."""
     steps = choose(plan, only)
     folder = WorkFolder(work or default_work(store, plan), store.lock)
     stored = frozenset(

@@ -1,16 +1,16 @@
-"""Deciding which steps of a plan have to be run, and what each of them reads. Pure."""
+"""Deciding which steps of a plan have to run, and what each of them reads. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from torchsmith.engine.entry import inside
+from torchsmith.engine.store import inside
 from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.names import did_you_mean
 from torchsmith.plan.models import Plan, Step
 
-# They only exist for the steps that read them.
+# Their results only serve other steps.
 _MEANS = frozenset({"base", "fetch", "patch", "environment", "configure"})
 _RESULTS = frozenset({"compile", "package"})
 _PARALLEL = frozenset({"fetch", "environment"})
@@ -22,7 +22,7 @@ def keeps_nothing(step: Step) -> bool:
 
 
 def acts_outside(step: Step) -> bool:
-    """Whether a step acts outside the work folder; the store keeps only that it was done."""
+    """Whether a step acts outside the work folder: the store then only keeps that it was done."""
     return step.kind == "publish" or not all(map(inside, step.outputs))
 
 
@@ -32,11 +32,8 @@ def may_share_time(step: Step, others: Iterable[Step]) -> bool:
     Compilations use every core; two that call apt would share its scratch folder.
     """
     group = (step, *others)
-    return all(item.kind in _PARALLEL for item in group) and sum(map(_calls_apt, group)) <= 1
-
-
-def _calls_apt(step: Step) -> bool:
-    return step.source is not None and step.source.kind == "debian"
+    apts = [item for item in group if item.source is not None and item.source.kind == "debian"]
+    return all(item.kind in _PARALLEL for item in group) and len(apts) <= 1
 
 
 def ordered(steps: Sequence[Step]) -> list[Step]:
@@ -140,9 +137,9 @@ def steps_to_run(
     finals: Collection[str],
     present: Callable[[Step], bool],
 ) -> frozenset[str]:
-    """The results that are not in the store, and what is read to make them.
+    """The steps whose results are not in the store, and those whose outputs they read.
 
-    Sources that were dropped are so not fetched again for a wheel that is still there.
+    So nothing fetches dropped sources again for a wheel that is still there.
     """
     wanted = {step.id for step in steps if step.id in finals or step.kind not in _MEANS}
     chosen: set[str] = set()

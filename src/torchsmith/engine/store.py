@@ -4,7 +4,10 @@
     incoming/UUID/           results being written; a lock beside each says its writer lives
 
 A result is written to `incoming`, brought to the disk, and renamed: after a crash it is there
-whole or not at all.
+whole or not at all. It is a folder with three things: `outputs/`, the files as they lay in the work
+folder; `files.json`, each of them with hash, size, mode and time; `manifest.json`, everything else
+and the hash of `files.json`. The manifest is small and carries its own hash, so that asking whether
+a result is there costs one short read, however big the result is.
 
 No later step may change stored bytes. A result given back is therefore a copy: one that shares
 blocks where the filesystem can do that, else a full one. Only an output that is a single file
@@ -18,39 +21,240 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
+import hashlib
+import json
 import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import msgspec
 
 from torchsmith import __version__
 from torchsmith.engine.disk import check_room, room, sync_file, sync_filesystem, write_whole
-from torchsmith.engine.entry import (
-    FILES,
-    MANIFEST,
-    OUTPUTS,
-    DamagedEntryError,
-    Entry,
-    ForeignEntryError,
-    UntrustedEntryError,
-    check_trust,
-    find_outputs,
-    place,
-    problems_of,
-    read_entry,
-    read_items,
-    write_files,
-    write_manifest,
-)
 from torchsmith.engine.locks import Lease, Lock, Pulse
-from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk, with_hash
-from torchsmith.errors import StoreError
-from torchsmith.owners import make_folder, who_else_writes
+from torchsmith.engine.trees import Item, copy_file, remove, transfer, walk
+from torchsmith.errors import StoreError, WorkFolderError
+from torchsmith.foreign import decode
+from torchsmith.owners import make_folder, read_plain, who_else_writes
 from torchsmith.plan.models import Step
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+FILES = "files.json"
+OUTPUTS = "outputs"
+# The list of 2,000,000 files, the most a source may have, is shorter.
+_MOST_BYTES = 1 << 30
+
+
+class DamagedEntryError(Exception):
+    """Stored bytes have changed. The runner handles this; a person never sees it."""
+
+
+class ForeignEntryError(DamagedEntryError):
+    """Another version of torchsmith wrote it: of no use to us, and not ours to drop."""
+
+
+class UntrustedEntryError(ForeignEntryError):
+    """Another user of the machine may have written it."""
+
+
+class MissingOutputError(Exception):
+    """A step ended well and did not make an output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the store holds for a key.
+
+    `outputs` are the paths that were made. `bound` is the work folder whose absolute path stands in
+    the files (a virtual environment, a CMake cache): such a result is of no use elsewhere.
+    """
+
+    key: str
+    step: str
+    kind: str
+    title: str
+    variant: str
+    bound: str
+    outputs: tuple[str, ...]
+    files: int
+    bytes: int
+    created: float
+    torchsmith: str
+    folder: Path
+
+    def placed(self, variant: str) -> tuple[str, ...]:
+        """The paths of the outputs for a variant: variants that do the same share one entry."""
+        return tuple(self.for_variant(path, variant) for path in self.outputs)
+
+    def for_variant(self, output: str, variant: str) -> str:
+        """The path of an output in the folders of a variant."""
+        if self.variant and variant and self.variant != variant:
+            return output.replace(f"/{self.variant}", f"/{variant}")
+        return output
+
+
+def place(work: Path, variant: str) -> str:
+    """The mark of a place that a result can be bound to."""
+    return hashlib.sha256(f"{work}\0{variant}".encode(errors="surrogateescape")).hexdigest()[:16]
+
+
+def _canonical(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def write_files(items: Sequence[Item]) -> bytes:
+    """The bytes of `files.json`."""
+    return _canonical([asdict(item) for item in items])
+
+
+def write_manifest(entry: Entry, files: bytes) -> bytes:
+    """The bytes of `manifest.json`."""
+    table = {name: value for name, value in asdict(entry).items() if name != "folder"}
+    table |= {"format": FORMAT, "files_sha256": hashlib.sha256(files).hexdigest()}
+    whole = {"sha256": hashlib.sha256(_canonical(table)).hexdigest(), "entry": table}
+    return (json.dumps(whole, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _table(folder: Path) -> dict[str, object]:
+    try:
+        whole = json.loads(read_plain(folder / MANIFEST, _MOST_BYTES))
+        table = whole["entry"]
+        if whole["sha256"] != hashlib.sha256(_canonical(table)).hexdigest():
+            raise DamagedEntryError("its manifest was changed")
+    except OSError as error:
+        raise DamagedEntryError("its manifest cannot be read") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedEntryError("its manifest is cut off") from error
+    if not isinstance(table, dict):
+        raise DamagedEntryError("its manifest is no manifest")
+    return table
+
+
+def read_entry(folder: Path) -> Entry:
+    """Read a manifest; what is wrong with it is an error."""
+    table = _table(folder)
+    if table.pop("format", None) != FORMAT:
+        raise ForeignEntryError("another version of torchsmith wrote it")
+    table.pop("files_sha256", None)
+    try:
+        entry = msgspec.convert({**table, "folder": folder}, Entry)
+    except msgspec.ValidationError as error:
+        raise DamagedEntryError(f"its manifest: {error}") from error
+    if not all(map(inside, entry.outputs)):
+        raise DamagedEntryError("its outputs lead out of the work folder")
+    return entry
+
+
+def check_trust(root: Path, folder: Path, *, shared: bool) -> None:
+    """Refuse an entry that a user outside those who build into the store may have written."""
+    within = folder.relative_to(root)
+    parts = [root, *(root / parent for parent in within.parents if parent != Path()), folder]
+    for path in (*parts, folder / MANIFEST, folder / FILES, folder / OUTPUTS):
+        try:
+            why = who_else_writes(path, members=shared)
+        except OSError as error:
+            raise DamagedEntryError(f"{path.name} cannot be looked at") from error
+        if why:
+            raise UntrustedEntryError(why)
+
+
+def read_items(folder: Path) -> list[Item]:
+    """Read the list of files; what is wrong with it is an error."""
+    try:
+        content = read_plain(folder / FILES, _MOST_BYTES)
+    except OSError as error:
+        raise DamagedEntryError("its list of files cannot be read") from error
+    if hashlib.sha256(content).hexdigest() != _table(folder).get("files_sha256"):
+        raise DamagedEntryError("its list of files was changed")
+    try:
+        items = decode(content, list[Item])
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise DamagedEntryError(f"its list of files: {error}") from error
+    _check_items(items)
+    # No result needs setuid: only a stranger's entry would have it.
+    return [replace(item, mode=item.mode & 0o777) for item in items]
+
+
+def _check_items(items: Sequence[Item]) -> None:
+    """Nothing outside of the work folder, nothing twice, nothing behind a link."""
+    kinds: dict[str, str] = {}
+    for item in items:
+        # Plain strings: a Path for each of 100,000 files is slow.
+        if "\0" in item.path or not {"", ".", ".."}.isdisjoint(item.path.split("/")):
+            raise DamagedEntryError(f"it has a file that leads out of it, {item.path!r}")
+        if item.path in kinds or item.kind not in ("file", "folder", "link"):
+            raise DamagedEntryError(f"it has {item.path!r} twice, or as nothing that can be kept")
+        kinds[item.path] = item.kind
+    folders = {""}
+    for path in kinds:
+        parent = path.rpartition("/")[0]
+        while parent not in folders:
+            # The folder of an output need not be in the list; if it is, it must be a folder.
+            if kinds.get(parent, "folder") != "folder":
+                raise DamagedEntryError(f"it has {path!r} behind a link or a file")
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
+
+
+def problems_of(folder: Path) -> list[str]:
+    """Hash everything in an entry again and say what is wrong with it."""
+    try:
+        read_entry(folder)
+        items = read_items(folder)
+    except DamagedEntryError as problem:
+        return [str(problem)]
+    problems: list[str] = []
+    for item in items:
+        path = folder / OUTPUTS / item.path
+        try:
+            if item.kind == "folder":
+                good = path.is_dir()
+            elif item.kind == "link":
+                good = str(path.readlink()) == item.target
+            else:
+                good = copy_file(str(path), None, plain=True).sha256 == item.sha256
+        except OSError:
+            problems.append(f"{item.path} cannot be read")
+            continue
+        if not good:
+            problems.append(f"{item.path} has other bytes than were stored")
+    return problems
+
+
+def inside(path: str) -> bool:
+    """Whether a path stays in the work folder, and is not all of it."""
+    pure = PurePosixPath(path)
+    if "\0" in path:
+        return False
+    return not pure.is_absolute() and ".." not in pure.parts and bool(pure.parts)
+
+
+def find_outputs(step: Step, work: Path, *, must: bool) -> tuple[str, ...]:
+    """The paths that match a step's outputs; with `must`, each has to exist."""
+    found: list[str] = []
+    for pattern in step.outputs:
+        path = work / pattern
+        if path.exists() or path.is_symlink():
+            matches = [str(PurePosixPath(pattern))]
+        else:
+            matches = sorted(glob.glob(pattern, root_dir=work, recursive=True))  # noqa: PTH207 - relative
+        if must and not matches:
+            raise MissingOutputError(pattern)
+        found += matches
+    unique = dict.fromkeys(found)
+    return tuple(
+        path
+        for path in unique
+        if not any(str(parent) in unique for parent in PurePosixPath(path).parents)
+    )
+
 
 # Up to here each file is brought to the disk by itself; beyond, the whole filesystem is.
 _FEW_FILES = 64
@@ -58,7 +262,7 @@ _WRITABLE = 0o222
 # The mark of a store that several hosts build into.
 SHARED = "shared"
 _DAY_S = 86_400
-# What reading a stored file ends with where something else lies in its place.
+# How reading a stored file fails if something else lies in its place.
 _UNREADABLE = frozenset(
     {errno.ENOENT, errno.EIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO}
 )
@@ -82,7 +286,7 @@ def default_root() -> Path:
 
 
 def is_shared(root: Path) -> bool:
-    """Whether several hosts build into the store at a place: see `sharing.py`."""
+    """Whether several hosts build into the store at a place: see `journal.py`."""
     return (root / SHARED).exists()
 
 
@@ -94,7 +298,7 @@ class Store:
     ) -> None:
         self.root = (root or default_root()).absolute()
         self._warn = on_warning or logging.getLogger("torchsmith").warning
-        # Damage in a store we may not write to, and what is not ours: known while we run.
+        # Entries that are damaged or not ours, as long as we run.
         self._damaged: set[Path] = set()
         self._links = os.geteuid() != 0
         if self.root.is_file():
@@ -112,7 +316,7 @@ class Store:
         return is_shared(self.root)
 
     def lock(self, path: Path) -> Lock:
-        """A lock that holds for whoever sees this store."""
+        """A lock that holds for everyone who sees this store."""
         return Lock(path) if self.pulse is None else Lease(path, self.pulse)
 
     def key_lock(self, key: str, where: str = "") -> Lock:
@@ -124,12 +328,27 @@ class Store:
         found = self._named(key)
         return bool(found) and all(folder.name != key for folder in found)
 
-    def ensure_ours(self) -> None:
-        """Refuse to build where users outside those who build into the store could change it."""
+    def ensure_ours(self, work: Path | None = None) -> None:
+        """Refuse to build where users outside those who build into the store could change it.
+
+        That goes for what lies in it, too: a cache, a date or a build tree of another user would
+        end in what is signed here. `work` is the folder that is built in, if it is elsewhere.
+        """
         if self.is_new:
-            return
-        if why := who_else_writes(self.root.resolve(), members=self.shared):
-            raise StoreError(self.root, why)
+            looked_at = []
+        else:
+            looked_at = [self.root, *sorted(self.root.iterdir())]
+            looked_at += sorted((self.root / "work").glob("*"))
+        for path in (*looked_at, *([work] if work else [])):
+            try:
+                why = who_else_writes(path.resolve(), members=self.shared)
+            except FileNotFoundError:
+                # Not made yet; or the journal's own files, which come and go.
+                continue
+            if why and path is work:
+                raise WorkFolderError(work, why)
+            if why:
+                raise StoreError(self.root, why)
 
     def reporting(self, on_warning: Callable[[str], None]) -> Store:
         """The same store, its warnings sent elsewhere."""
@@ -171,7 +390,7 @@ class Store:
         return None
 
     def put(self, key: str, step: Step, work: Path, *, external: bool = False) -> Entry:
-        """Keep what a step made. `external`: what it did lies elsewhere, only that is kept."""
+        """Keep what a step made; if that is `external`, keep only that it was made."""
         roots = () if external else find_outputs(step, work, must=True)
         items = [item for root in roots for item in walk(work, root)]
         total = sum(item.size for item in items)
@@ -212,7 +431,7 @@ class Store:
             os.chmod(kept, item.mode & ~_WRITABLE)  # noqa: PTH101
             os.utime(kept, ns=(item.mtime, item.mtime))
             bound.append(copied.found)
-            return with_hash(item, copied)
+            return replace(item, sha256=copied.sha256, size=copied.size)
 
         target.mkdir(mode=0o755)
         moved = transfer(items, target, move)
@@ -243,7 +462,7 @@ class Store:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                # Made twice at once, or here and damaged: the newer one is known to be whole.
+                # Made twice at once, or damaged before: the new one is known to be whole.
                 self._drop(entry.folder, None)
             else:
                 sync_file(entry.folder.parent)
@@ -262,7 +481,7 @@ class Store:
                 remove(folder)
 
     def restore(self, entry: Entry, work: Path, variant: str = "") -> tuple[str, ...] | None:
-        """Put a result where it belongs in a work folder; None if it turned out damaged."""
+        """Put a result into its place in a work folder; None if it is damaged."""
         roots = entry.placed(variant)
         try:
             with self._in_use(entry), room(work, entry.bytes):
@@ -271,7 +490,7 @@ class Store:
                     remove(work / root)
                 self._give(entry, items, work, variant)
         except BaseException as problem:
-            # Half of a result is none: not for a step, and not for who looks into the folder.
+            # Half a result must not stay: a step or a person would take it for a whole one.
             for root in roots:
                 remove(work / root)
             if not isinstance(problem, DamagedEntryError):
@@ -347,7 +566,7 @@ class Store:
         return bool(found)
 
     def _drop(self, folder: Path, problem: DamagedEntryError | None) -> None:
-        """Rename an entry away at once, then remove it."""
+        """Remove an entry: first it loses its name, at once."""
         if problem is not None:
             self._warn(f"the stored result {folder.name[:12]} is not used: {problem}")
             self._damaged.add(folder)
@@ -355,7 +574,7 @@ class Store:
             folder.rename(aside / "dropped")
 
     def _distrust(self, folder: Path, problem: UntrustedEntryError) -> None:
-        """Leave an entry where it is, and say so once."""
+        """Leave an entry where it is, and warn once."""
         self._damaged.add(folder)
         self._warn(
             f"the stored result {folder.name[:12]} is not used: {problem}. If nobody else "
@@ -364,17 +583,16 @@ class Store:
 
     def gc(
         self,
-        keep: Collection[str] = (),
         older_than: timedelta = timedelta(0),
         *,
         dry_run: bool = False,
     ) -> Collected:
-        """Drop results not in `keep` and unused for `older_than`, and what dead writers left."""
+        """Drop results unused for `older_than`, and what dead writers left."""
         before = time.time() - older_than.total_seconds()
         gone: list[Entry] = []
         for entry in self.entries():
             with contextlib.suppress(OSError):
-                if entry.key in keep or entry.folder.stat().st_mtime > before:
+                if entry.folder.stat().st_mtime > before:
                     continue
                 with (entry.folder / MANIFEST).open("rb") as file:
                     # Not while somebody reads it.
@@ -398,7 +616,7 @@ class Store:
         return Collected(tuple(gone), leftovers, sum(entry.bytes for entry in gone))
 
     def _bury(self) -> None:
-        """Remove the signs of life of processes that have shown none for a day."""
+        """Remove the pulses of processes that have been silent for a day."""
         for sign in (self.root / "alive").glob("*"):
             with contextlib.suppress(OSError):
                 if time.time() - sign.stat().st_mtime > _DAY_S:

@@ -11,9 +11,21 @@ from pathlib import Path
 from torchsmith.engine.journal import Journal
 from torchsmith.errors import UsageError
 from torchsmith.owners import open_plain
-from torchsmith.printable import printable_lines
+from torchsmith.printable import printable, printable_lines
 
 PIECE = 1 << 16
+
+
+def kept_log(root: Path, log: str) -> Path | None:
+    """The log that a journal names, if it lies in this store, links followed.
+
+    A journal is a file that others may have written: it must not choose what is read.
+    """
+    try:
+        inside = bool(log) and Path(log).resolve().is_relative_to(root.resolve())
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return Path(log) if inside else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +39,7 @@ class Piece:
 
 
 def piece_between(log: Path, start: int, end: int) -> Piece:
-    """The first whole lines between two places, at most a piece of them; at its end half a line."""
+    """The first whole lines between two offsets, at most a piece; half a line at the very end."""
     content, start, size = _bytes(log, start, min(PIECE, end - start))
     # A line longer than a piece: as it is.
     count = len(content) if start + len(content) >= end else content.rfind(b"\n") + 1
@@ -36,7 +48,7 @@ def piece_between(log: Path, start: int, end: int) -> Piece:
 
 
 def last_line_end(log: Path) -> int:
-    """The place behind the last whole line; what follows is still being written."""
+    """The offset behind the last whole line; what follows is still being written."""
     size = _bytes(log, 0, 0)[2]
     content, start, _ = _bytes(log, max(0, size - PIECE))
     found = content.rfind(b"\n") + 1
@@ -45,7 +57,7 @@ def last_line_end(log: Path) -> int:
 
 
 def piece_before(log: Path, end: int) -> Piece:
-    """The lines before a place; -1: the end of the log."""
+    """The lines before an offset; -1 is the end of the log."""
     size = _bytes(log, 0, 0)[2]
     end = size if end < 0 else min(end, size)
     start = max(0, end - PIECE)
@@ -58,7 +70,7 @@ def _bytes(log: Path, start: int, count: int = PIECE) -> tuple[bytes, int, int]:
     try:
         with os.fdopen(open_plain(log), "rb") as file:
             size = file.seek(0, 2)
-            # A shorter file is another one: from its beginning.
+            # A file that became shorter is another one: read it from its beginning.
             start = start if 0 <= start <= size else 0
             file.seek(start)
             return file.read(count), start, size
@@ -74,7 +86,7 @@ _PAUSE_S = 0.5
 
 
 def follow_run(
-    journal: Journal, run: str, step: str | None = None, pause: float = _PAUSE_S
+    journal: Journal, root: Path, run: str, step: str | None = None, pause: float = _PAUSE_S
 ) -> Iterator[str]:
     """The lines of a run's steps, or of one, as they are written, until the run ends.
 
@@ -83,7 +95,7 @@ def follow_run(
     read: dict[str, int] = {}
     shown: dict[str, str] = {}
     while True:
-        # Asked first: what is written before the answer is then read below.
+        # The status comes first: lines written before it are then read below.
         record = journal.run(run)
         over = record is None or record.status != "running"
         steps = [item for item in journal.steps(run) if step in (None, item.step)]
@@ -91,23 +103,23 @@ def follow_run(
             raise UsageError(f"run {run} has no step {step!r}", f"`torchsmith log {run}` lists it.")
         for item in steps:
             if step is None and item.step not in shown:
-                yield f"== {item.step}"
+                yield f"== {printable(item.step)}"
                 shown[item.step] = "running"
-            if item.log:
-                lines, read[item.step] = new_lines(Path(item.log), read.get(item.step, 0))
+            if (log := kept_log(root, item.log)) is not None:
+                lines, read[item.step] = new_lines(log, read.get(item.step, 0))
                 yield from (line.decode("utf-8", "replace") for line in lines)
             if step is None and item.status not in ("waiting", shown[item.step]):
                 shown[item.step] = item.status
-                yield f"== {item.step}: {item.status}"
+                yield f"== {printable(item.step)}: {printable(item.status)}"
         if over or (step is not None and steps and steps[0].status not in ("running", "waiting")):
             return
         time.sleep(pause)
 
 
 def new_lines(log: Path, start: int) -> tuple[list[bytes], int]:
-    """The whole lines behind a place of a file, and the place behind them."""
+    """The whole lines behind an offset of a file, and the offset behind them."""
     try:
-        with log.open("rb") as file:
+        with os.fdopen(open_plain(log), "rb") as file:
             file.seek(start)
             content = file.read()
     except (OSError, ValueError):

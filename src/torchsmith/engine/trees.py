@@ -11,7 +11,7 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torchsmith.owners import open_plain
@@ -46,7 +46,7 @@ def _item(top: str, path: str, status: os.stat_result) -> Item | None:
         return Item(path, "folder", mode)
     if stat.S_ISREG(status.st_mode):
         return Item(path, "file", mode, status.st_size, status.st_mtime_ns)
-    # Sockets and pipes are of a process, not of a result.
+    # Sockets and pipes belong to a process, not to a result.
     return None
 
 
@@ -76,7 +76,7 @@ def walk(top: Path, root: str, skip: Callable[[str], bool] = lambda _: False) ->
 
 
 def signature(top: Path, roots: Sequence[str]) -> str:
-    """A mark that changes when anything but Python's caches changes, by sizes and times."""
+    """A hash of sizes and times: it changes when anything but Python's caches changes."""
     mark = hashlib.sha256()
     for root in roots:
         for item in walk(top, root, skip=lambda name: name == "__pycache__"):
@@ -89,7 +89,7 @@ def signature(top: Path, roots: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was seen of a file while it was copied."""
+    """The hash and size of a copied file, and whether it held the needle."""
 
     sha256: str
     size: int
@@ -99,10 +99,10 @@ class Copied:
 def copy_file(
     source: str, target: str | None, needle: bytes = b"", *, plain: bool = False
 ) -> Copied:
-    """Copy a file or only read it; hash it, and look for `needle`.
+    """Copy a file or only read it; hash it, and search it for `needle`.
 
-    With `plain`, open only a regular file, and not through a link. No data is copied where the
-    filesystem can share blocks.
+    With `plain`, open only a regular file, and not through a link. If the filesystem can share
+    blocks, no data is copied.
     """
     mark = hashlib.sha256()
     size = 0
@@ -113,11 +113,11 @@ def copy_file(
         reader = stack.enter_context(open(opened, "rb", buffering=0))  # noqa: PTH123
         writer = None
         if target is not None:
-            # Exclusive: a file in the way is a mistake, and a link in the way a trap.
+            # Exclusive: an existing file is a mistake, and a link may be a trap.
             writer = stack.enter_context(open(target, "xb", buffering=0))  # noqa: PTH123
             if _clone(reader.fileno(), writer.fileno()):
                 writer = None
-        # A megabyte asked for is a megabyte mapped and unmapped, also for a file of ten bytes.
+        # Python allocates as much as it is asked to read, even for a file of ten bytes.
         at_once = min(os.fstat(reader.fileno()).st_size + 1, _CHUNK)
         while chunk := reader.read(at_once):
             mark.update(chunk)
@@ -155,23 +155,19 @@ def transfer(items: Sequence[Item], target: Path, move: Callable[[Item], Item]) 
             (target / item.path).symlink_to(item.target)
     files = [item for item in items if item.kind == "file"]
     batches = _batches(files)
-    if len(batches) < 2:
-        done = [_each(move)(batch) for batch in batches]
-    else:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            done = list(pool.map(_each(move), batches))
-    by_path = {item.path: item for batch in done for item in batch}
+
+    def move_all(batch: list[Item]) -> list[Item]:
+        return [move(item) for item in batch]
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        by_path = {item.path: item for batch in pool.map(move_all, batches) for item in batch}
     for item in reversed(folders):
         (target / item.path).chmod(item.mode)
     return [by_path.get(item.path, item) for item in items]
 
 
-def _each(move: Callable[[Item], Item]) -> Callable[[list[Item]], list[Item]]:
-    return lambda batch: [move(item) for item in batch]
-
-
 def _batches(files: Sequence[Item]) -> list[list[Item]]:
-    """Portions worth a thread's while: handing over small files one by one costs more than them."""
+    """Batches for threads: passing small files one by one costs more than copying them."""
     batches: list[list[Item]] = [[]]
     size = 0
     for item in files:
@@ -183,13 +179,8 @@ def _batches(files: Sequence[Item]) -> list[list[Item]]:
     return batches
 
 
-def with_hash(item: Item, copied: Copied) -> Item:
-    """The item as it was really copied."""
-    return replace(item, sha256=copied.sha256, size=copied.size)
-
-
 def remove(path: Path) -> None:
-    """Remove a file or a tree, read-only folders too; nothing there is fine."""
+    """Remove a file or a tree, even read-only folders; it need not exist."""
 
     def unlock(function: Callable[[str], object], name: str, _: object) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -30,14 +30,14 @@ TREE = "wheels"
 
 
 def requirements(plan: Plan, resolution: Resolution) -> list[tuple[str, ...]]:
-    """What the steps of a variant ask pip for, each step's by itself, as it will ask."""
+    """What the steps of a variant ask pip for, a tuple for each step."""
     steps = plan.of(resolution.variant)
     asked = [step.pip for step in steps if step.pip and not any(map(is_lock, step.inputs))]
     return list(dict.fromkeys(asked))
 
 
 def locked(plan: Plan, resolution: Resolution) -> list[str]:
-    """The files of a plan that name what the steps of a variant have pip take, with its hashes."""
+    """The files of a plan that name, with hashes, what the steps of a variant have pip install."""
     names = [name for step in plan.of(resolution.variant) for name in step.inputs]
     return [name for name in dict.fromkeys(names) if is_lock(name)]
 
@@ -47,9 +47,9 @@ def gather(
 ) -> int:
     """Put a wheel of every package a plan asks pip for into a folder; return how many there are.
 
-    Each variant's own Python chooses them; what has no wheel is built. `more` are requirements of
-    libraries that are yet to be built. For a machine `elsewhere` or of another platform, all must
-    exist as wheels, and what it has beside its torch stays out.
+    Each variant's own Python chooses them; packages without a wheel are built. `more` are
+    requirements of libraries that are yet to be built. For a machine `elsewhere`, or of another
+    platform, all must exist as wheels; packages beside its installed torch are left out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     own = tuple(dict.fromkeys(more))
@@ -78,7 +78,7 @@ def gather(
 def _download(
     resolution: Resolution, asked: Iterable[tuple[str, ...]], folder: Path, other: Host
 ) -> None:
-    """Take wheels for another machine: its Python cannot be asked, so pip is told about it."""
+    """Download wheels for another machine: pip gets options that describe its Python."""
     missing = [
         tuple(text for text in packages if not _is_there(text, resolution)) for packages in asked
     ]
@@ -98,14 +98,14 @@ def _download(
 def platform_tags(host: Host) -> list[str]:
     """The platforms of wheels a machine can install, by its glibc: manylinux_2_28_x86_64, …"""
     machine = host.platform.partition("-")[2]
-    # Without a word on it: Debian 10's, older than which no build of today's torch works on.
+    # If it is unknown: Debian 10's. No build of today's torch works with an older one.
     minor = release(host.libc.version)[1] if host.libc else 28
     names = [f"manylinux_2_{number}_{machine}" for number in range(minor, 4, -1)]
     return [*names, *(f"manylinux{year}_{machine}" for year in (2014, 2010, 1))]
 
 
 def _is_there(text: str, resolution: Resolution) -> bool:
-    """Whether a requirement is met by what lies beside an installed torch."""
+    """Whether a package beside an installed torch meets a requirement."""
     if resolution.installed is None:
         return False
     wanted = Requirement(text)
@@ -161,7 +161,7 @@ def unpack(bundle: Path, store: Store) -> Path | None:
 
 
 def offline(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """An environment in which pip asks no index and reads no configuration but this folder."""
+    """An environment in which pip uses only this folder: no index and no configuration."""
     kept = {
         name: value
         for name, value in environment.items()

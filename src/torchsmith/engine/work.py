@@ -1,4 +1,4 @@
-"""The folder a plan is run in, and what is known about the state it was left in.
+"""The folder a plan is run in, and the marks that tell how the last run left it.
 
 .torchsmith/lock             held for the length of a run
 .torchsmith/started/STEP     the key of a step that was begun and not finished
@@ -9,16 +9,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from torchsmith.engine.disk import room, write_whole
-from torchsmith.engine.entry import find_outputs, inside
 from torchsmith.engine.locks import Lock
+from torchsmith.engine.store import find_outputs, inside
 from torchsmith.engine.trees import remove, signature
+from torchsmith.foreign import MalformedError, decode
 from torchsmith.plan.attest import attestations
 from torchsmith.plan.models import Step
 from torchsmith.plan.torch import reports
@@ -40,7 +42,7 @@ class WorkFolder:
     """One plan's work folder."""
 
     def __init__(self, path: Path, lock: Callable[[Path], Lock] = Lock) -> None:
-        # Without links: programs write the real path into what they make, and it is looked for.
+        # Resolved: programs write the real path into what they make, and the store looks for it.
         self.path = path.resolve()
         self._own = self.path / ".torchsmith"
         self.lock = lock(self._own / "lock")
@@ -91,9 +93,8 @@ class WorkFolder:
 
     def _placed(self, step: Step) -> _Placed | None:
         try:
-            table = json.loads(self._placed_file(step).read_bytes())
-            placed = _Placed(table["key"], tuple(table["roots"]), table["mark"])
-        except (OSError, ValueError, KeyError, TypeError):
+            placed = decode(self._placed_file(step).read_bytes(), _Placed)
+        except (OSError, MalformedError):
             return None
         return placed if placed.key == step.key else None
 
@@ -101,10 +102,10 @@ class WorkFolder:
         """Note that a step's outputs are here as they should be."""
         placed = _Placed(step.key, roots, signature(self.path, roots))
         with room(self.path):
-            write_whole(self._placed_file(step), json.dumps(asdict(placed)).encode())
+            write_whole(self._placed_file(step), msgspec.json.encode(placed))
 
     def forget_placed(self, step: Step) -> None:
-        """Note that a step's outputs are about to change; if we die now they are half there."""
+        """Note that a step's outputs are about to change: a kill now leaves half of them."""
         with contextlib.suppress(FileNotFoundError):
             self._placed_file(step).unlink()
 
@@ -124,13 +125,13 @@ class WorkFolder:
         return placed.roots if mark == placed.mark or not untouched else None
 
     def clear(self, step: Step, *, trees: bool) -> None:
-        """Remove what an earlier step left where this one will write; keep `trees` to go on in."""
+        """Remove what lies where this step will write; without `trees`, folders stay."""
         self.forget_placed(step)
         for root in find_outputs(step, self.path, must=False):
             path = self.path / root
             if inside(root) and (trees or path.is_symlink() or not path.is_dir()):
                 remove(path)
-                # What is said about a wheel must not stay when the wheel goes.
+                # A wheel's reports go with it.
                 for report in (*reports(root), *attestations(root)):
                     (self.path / report).unlink(missing_ok=True)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchsmith.errors import UsageError
@@ -52,9 +52,15 @@ class Answer:
     # The same for programs: numbers and lists, no prose.
     data: dict[str, Any] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
-        """The same as plain data."""
-        return asdict(self)
+
+def _lines(*rows: tuple[str, str | None, str]) -> list[AnswerLine]:
+    """A line for each row that has a value: its subject, the value, its source."""
+    return [AnswerLine(subject, value, source) for subject, value, source in rows if value]
+
+
+def _picked(fact: object, *names: str) -> dict[str, Any]:
+    """These attributes of a fact."""
+    return {name: getattr(fact, name) for name in names}
 
 
 def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
@@ -70,7 +76,8 @@ def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
     hint = (
         f"Did you mean {' or '.join(close)}?" if close else f"`torchsmith facts {what}` lists them."
     )
-    return UsageError(f"no {what} named {name!r} is known", hint)
+    noun = "package of a stack" if what == "stack" else what
+    return UsageError(f"no {noun} named {name!r} is known", hint)
 
 
 def _checked(what: str, text: str) -> str:
@@ -93,55 +100,38 @@ def about_gpu(facts: Facts, name: str | None) -> Answer:
             facts.gpus.gpu, key=lambda gpu: release(gpu.arch.rstrip("af")), reverse=True
         )
         lines = [AnswerLine(gpu.name, f"{gpu.arch}  {gpu.kind}") for gpu in ordered]
-        data: dict[str, Any] = {"gpus": [{"name": gpu.name, "arch": gpu.arch} for gpu in ordered]}
+        data: dict[str, Any] = {"gpus": [_picked(gpu, "name", "arch") for gpu in ordered]}
         return Answer(f"{len(lines)} GPUs", tuple(lines), data=data)
     gpu = find_gpu(facts, name)
     if gpu is None and (other := other_cards(facts, name)) is not None:
         raise UsageError(f"{name!r} is {other.vendor}: {other.exists}", addresses(table, other))
     if gpu is None:
-        close = nearest_gpus(facts, name)
-        raise UsageError(
-            f"no GPU named {name!r} is known",
-            f"Did you mean {' or '.join(close)}?"
-            if close
-            else "`torchsmith facts gpu` lists them.",
-        )
+        close = " or ".join(nearest_gpus(facts, name))
+        hint = f"Did you mean {close}?" if close else "`torchsmith facts gpu` lists them."
+        raise UsageError(f"no GPU named {name!r} is known", hint)
     arch = find_arch(facts, gpu.arch)
     knowing = [
         item.version
         for item in releases(facts)
         if (entry := entry_for(facts.torch.archs, item.version)) and gpu.arch in entry.known
     ]
-    lines = [
-        AnswerLine("compute capability", gpu.arch, addresses(table, gpu)),
-        AnswerLine("kind", gpu.kind),
-        AnswerLine("in an arch list", f"{gpu.arch} (sm_{gpu.arch.replace('.', '')})"),
-    ]
-    if arch is not None:
-        lines.append(AnswerLine("family", arch.family))
-        lines.append(
-            AnswerLine("CUDA", str(version_range(arch.cuda)), addresses(facts.cuda.sources, arch))
-        )
-        if arch.last_driver:
-            lines.append(AnswerLine("driver", f"up to {arch.last_driver}.x, the last for it"))
-    if knowing:
-        lines.append(AnswerLine("torch", f"{knowing[0]} to {knowing[-1]} know it"))
-    if gpu.note:
-        lines.append(AnswerLine("note", gpu.note))
+    cuda = str(version_range(arch.cuda)) if arch is not None else ""
+    driver = arch.last_driver if arch is not None else ""
+    known = f"{knowing[0]} to {knowing[-1]}" if knowing else ""
+    lines = _lines(
+        ("compute capability", gpu.arch, addresses(table, gpu)),
+        ("kind", gpu.kind, ""),
+        ("in an arch list", f"{gpu.arch} (sm_{gpu.arch.replace('.', '')})", ""),
+        ("family", arch.family if arch is not None else "", ""),
+        ("CUDA", cuda, addresses(facts.cuda.sources, arch)),
+        ("driver", driver and f"up to {driver}.x, the last for it", ""),
+        ("torch", known and f"{known} know it", ""),
+        ("note", gpu.note, ""),
+    )
     cudas = [item.version for item in toolkits(facts) if compiles(facts, item.version, gpu.arch)]
     short = f"compute capability {gpu.arch}"
-    if arch is not None:
-        short += f"; CUDA {version_range(arch.cuda)}"
-    if knowing:
-        short += f"; torch {knowing[0]} to {knowing[-1]}"
-    data = {
-        "name": gpu.name,
-        "arch": gpu.arch,
-        "kind": gpu.kind,
-        "platform": gpu.platform,
-        "cuda": cudas,
-        "torch": knowing,
-    }
+    short += (cuda and f"; CUDA {cuda}") + (known and f"; torch {known}")
+    data = {**_picked(gpu, "name", "arch", "kind", "platform"), "cuda": cudas, "torch": knowing}
     return Answer(gpu.name, tuple(lines), short, data)
 
 
@@ -154,20 +144,17 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
         ]
         data: dict[str, Any] = {"torch": [item.version for item in releases(facts)]}
         return Answer(f"{len(lines)} releases of PyTorch", tuple(lines), data=data)
-    found = find_release(facts, _checked("torch", version))
-    if found is None:
-        raise _unknown("torch", version, [item.version for item in releases(facts)])
+    found = _release(facts, version)
     torch = found.version
     table = facts.torch.sources
     own = addresses(facts.releases.sources, found)
-    lines = [AnswerLine("tag", found.tag, own)]
-    if found.commit:
-        lines.append(AnswerLine("commit", found.commit, own))
-    if found.wheel_commit:
-        lines.append(AnswerLine("commit of the wheels", found.wheel_commit, own))
-    if found.date:
-        lines.append(AnswerLine("released", found.date, own))
-    lines.append(AnswerLine("Python", ", ".join(found.pythons), own))
+    lines = _lines(
+        ("tag", found.tag, own),
+        ("commit", found.commit, own),
+        ("commit of the wheels", found.wheel_commit, own),
+        ("released", found.date, own),
+        ("Python", ", ".join(found.pythons), own),
+    )
     for subject, entries in (
         ("CUDA", facts.torch.cuda),
         ("CUDA with our patches", facts.torch.patched_cuda),
@@ -213,11 +200,16 @@ def about_torch(facts: Facts, version: str | None) -> Answer:
         for item in facts.systems.debian
         if (item.project, item.version) == ("torch", torch)
     ]
-    if suites:
-        lines.append(AnswerLine("Debian source", ", ".join(suites)))
-    if found.note:
-        lines.append(AnswerLine("note", found.note))
+    lines += _lines(("Debian source", ", ".join(suites), ""), ("note", found.note, ""))
     return Answer(f"torch {torch}", tuple(lines), *_torch_in_short(facts, found))
+
+
+def _release(facts: Facts, version: str) -> TorchRelease:
+    """The release of this name."""
+    found = find_release(facts, _checked("torch", version))
+    if found is None:
+        raise _unknown("torch", version, [item.version for item in releases(facts)])
+    return found
 
 
 def _torch_in_short(facts: Facts, found: TorchRelease) -> tuple[str, dict[str, Any]]:
@@ -231,8 +223,7 @@ def _torch_in_short(facts: Facts, found: TorchRelease) -> tuple[str, dict[str, A
     archs = entry_for(facts.torch.archs, torch)
     data: dict[str, Any] = {
         "torch": torch,
-        "tag": found.tag,
-        "commit": found.commit,
+        **_picked(found, "tag", "commit"),
         "python": found.pythons,
         "python_experimental": found.experimental,
         "cuda": _cudas_in(facts, span.value if span is not None else None),
@@ -274,45 +265,39 @@ def about_cuda(facts: Facts, version: str | None) -> Answer:
         raise _unknown("cuda", version, [item.version for item in toolkits(facts)])
     cuda = toolkit.version
     own = addresses(table, toolkit)
-    lines = []
-    if toolkit.builds:
-        lines.append(AnswerLine("builds", ", ".join(toolkit.builds), own))
-    lines.append(AnswerLine("driver", f"{toolkit.driver} or newer", own))
-    if toolkit.driver_compat:
-        text = f"{toolkit.driver_compat} or newer, by minor-version compatibility"
-        lines.append(AnswerLine("oldest driver", text, own))
+    accepting = [
+        item.version
+        for item in releases(facts)
+        if (span := entry_for(facts.torch.cuda, item.version)) is not None
+        and cuda in version_range(span.value)
+    ]
     known = archs_of(facts, cuda)
-    lines.append(
-        AnswerLine(
-            "compiles for", ", ".join(item.arch for item in known), addresses(table, known[0])
-        )
-    )
-    for kind in ("gcc", "clang"):
-        if (limit := host_compiler(facts, cuda, kind)) is not None:
-            lines.append(AnswerLine(kind, f"up to {limit.newest}", addresses(table, limit)))
+    gcc, clang = (host_compiler(facts, cuda, kind) for kind in ("gcc", "clang"))
+    oldest = toolkit.driver_compat
     cudnn = [
         str(version_range(item.cudnn))
         for item in facts.cuda.cudnn
         if cuda in version_range(item.cuda)
     ]
-    if cudnn:
-        lines.append(AnswerLine("cuDNN", ", ".join(cudnn)))
-    builds: Callable[[str], bool] = lambda torch: (  # noqa: E731
-        (span := entry_for(facts.torch.cuda, torch)) is not None
-        and cuda in version_range(span.value)
-    )
-    accepting = [item.version for item in releases(facts) if builds(item.version)]
-    lines.append(AnswerLine("torch", f"{accepting[0]} to {accepting[-1]}" if accepting else "none"))
-    lines += _where_from(facts, toolkit)
-    lines.append(AnswerLine("nvcc on PyPI", "yes" if toolkit.wheels else "no"))
-    if toolkit.note:
-        lines.append(AnswerLine("note", toolkit.note))
-    gcc = host_compiler(facts, cuda, "gcc")
+    lines = [
+        *_lines(
+            ("builds", ", ".join(toolkit.builds), own),
+            ("driver", f"{toolkit.driver} or newer", own),
+            ("oldest driver", oldest and f"{oldest} or newer, by minor-version compatibility", own),
+            ("compiles for", ", ".join(it.arch for it in known), addresses(table, known[0])),
+            ("gcc", f"up to {gcc.newest}" if gcc else "", addresses(table, gcc)),
+            ("clang", f"up to {clang.newest}" if clang else "", addresses(table, clang)),
+            ("cuDNN", ", ".join(cudnn), ""),
+            ("torch", f"{accepting[0]} to {accepting[-1]}" if accepting else "none", ""),
+        ),
+        *_where_from(facts, toolkit),
+        *_lines(
+            ("nvcc on PyPI", "yes" if toolkit.wheels else "no", ""), ("note", toolkit.note, "")
+        ),
+    ]
     data = {
         "cuda": cuda,
-        "builds": toolkit.builds,
-        "driver": toolkit.driver,
-        "driver_compat": toolkit.driver_compat,
+        **_picked(toolkit, "builds", "driver", "driver_compat"),
         "archs": [item.arch for item in known],
         "gcc_newest": gcc.newest if gcc is not None else None,
         "torch": accepting,
@@ -361,14 +346,14 @@ def about_board(facts: Facts, name: str | None) -> Answer:
     if board is None:
         raise _unknown("board", name, [item.name for item in facts.boards.board])
     own = addresses(table, board)
-    lines = [
-        AnswerLine("compute capability", board.arch, own),
-        AnswerLine("platform", board.platform),
-        AnswerLine("CPU", f"-mcpu={board.cpu}"),
-        AnswerLine("memory", f"{board.memory_gb} GB"),
-    ]
-    if board.max_threads_per_block:
-        lines.append(AnswerLine("threads per block", f"at most {board.max_threads_per_block}", own))
+    threads = board.max_threads_per_block
+    lines = _lines(
+        ("compute capability", board.arch, own),
+        ("platform", board.platform, ""),
+        ("CPU", f"-mcpu={board.cpu}", ""),
+        ("memory", f"{board.memory_gb} GB", ""),
+        ("threads per block", f"at most {threads}" if threads else "", own),
+    )
     lines += [
         AnswerLine(
             f"no {lack.feature}",
@@ -391,20 +376,10 @@ def about_board(facts: Facts, name: str | None) -> Answer:
     ]
     data = {
         "board": board.name,
-        "arch": board.arch,
-        "platform": board.platform,
-        "cpu": board.cpu,
-        "memory_gb": board.memory_gb,
-        "max_threads_per_block": board.max_threads_per_block,
+        **_picked(board, "arch", "platform", "cpu", "memory_gb", "max_threads_per_block"),
         "lacks": [lack.feature for lack in board.lacks],
         "jetpacks": [
-            {
-                "jetpack": item.version,
-                "system": item.system,
-                "cuda": item.cuda,
-                "cudnn": item.cudnn,
-                "python": item.python,
-            }
+            {"jetpack": item.version, **_picked(item, "system", "cuda", "cudnn", "python")}
             for item in board.jetpack
         ],
     }
@@ -444,13 +419,9 @@ def about_companion(facts: Facts, name: str, version: str | None) -> Answer:
         )
         for item in reversed(chosen)
     ]
-    if project.ended:
-        lines.append(
-            AnswerLine(
-                "ended", f"{project.ended}: {project.ended_reason}", addresses(table, project)
-            )
-        )
-    data = {
+    ended = project.ended and f"{project.ended}: {project.ended_reason}"
+    lines += _lines(("ended", ended, addresses(table, project)))
+    data: dict[str, Any] = {
         "companion": project.name,
         "package": project.package,
         "ended": project.ended or None,
@@ -481,18 +452,7 @@ def about_stack(facts: Facts, name: str | None) -> Answer:
     if package is None:
         raise _unknown("stack", name, [item.name for item in every])
     mine = [item for item in facts.stack.release if item.name == package.name]
-    told = {**package.env, **package.cuda_env}
-    lists = {
-        "built with": " ".join(f"{key}={value}" for key, value in told.items()),
-        "installed first": ", ".join(package.build),
-        "imports": ", ".join(package.uses),
-        "needs": ", ".join(package.requires),
-        "GPUs": "as its setup chooses" if package.own_archs else "",
-        "edited in setup.py": package.cuda_edit,
-        "network": package.network,
-        "tried by": package.gpu_check or package.check,
-        "note": package.note,
-    }
+    variables = {**package.env, **package.cuda_env}
     lines = [
         AnswerLine(
             f"{package.name} {item.version}",
@@ -505,15 +465,22 @@ def about_stack(facts: Facts, name: str | None) -> Answer:
         )
         for item in reversed(mine)
     ]
-    lines += [AnswerLine(key, value) for key, value in lists.items() if value]
-    data = {
+    lines += _lines(
+        ("built with", " ".join(f"{key}={value}" for key, value in variables.items()), ""),
+        ("installed first", ", ".join(package.build), ""),
+        ("imports", ", ".join(package.uses), ""),
+        ("needs", ", ".join(package.requires), ""),
+        ("GPUs", "as its setup chooses" if package.own_archs else "", ""),
+        ("edited in setup.py", package.cuda_edit, ""),
+        ("network", package.network, ""),
+        ("tried by", package.gpu_check or package.check, ""),
+        ("note", package.note, ""),
+    )
+    data: dict[str, Any] = {
         "package": package.name,
         "repository": package.repository,
-        "env": told,
-        "releases": [
-            {"version": item.version, "torch": item.torch, "python": item.python, "cuda": item.cuda}
-            for item in mine
-        ],
+        "env": variables,
+        "releases": [_picked(item, "version", "torch", "python", "cuda") for item in mine],
     }
     short = f"{mine[-1].version} takes {lines[0].value}" if mine else ""
     return Answer(package.name, tuple(lines), short, data)
@@ -521,12 +488,7 @@ def about_stack(facts: Facts, name: str | None) -> Answer:
 
 def about_features(facts: Facts, torch: str | None) -> Answer:
     """What PyTorch can be built with."""
-    version = None
-    if torch is not None:
-        found = find_release(facts, _checked("torch", torch))
-        if found is None:
-            raise _unknown("torch", torch, [item.version for item in releases(facts)])
-        version = found.version
+    version = _release(facts, torch).version if torch is not None else None
     lines = []
     known: list[dict[str, Any]] = []
     for feature in facts.features.feature:
@@ -562,20 +524,11 @@ def about_systems(facts: Facts) -> Answer:
         AnswerLine(f"Debian {item.suite}", f"{item.package} {item.version}", addresses(table, item))
         for item in facts.systems.debian
     ]
-    data = {
+    data: dict[str, Any] = {
         "systems": [
-            {
-                "system": item.name,
-                "glibc": item.glibc,
-                "gcc": item.gcc,
-                "gccs": list(item.gccs),
-                "python": item.python,
-            }
+            {"system": item.name, **_picked(item, "glibc", "gcc", "gccs", "python")}
             for item in facts.systems.system
         ],
-        "debian": [
-            {"suite": item.suite, "package": item.package, "version": item.version}
-            for item in facts.systems.debian
-        ],
+        "debian": [_picked(item, "suite", "package", "version") for item in facts.systems.debian],
     }
     return Answer("Systems", tuple(lines), data=data)

@@ -50,6 +50,12 @@ class Fact(_Model, frozen=True, kw_only=True):
     note: str = ""
 
 
+class _File(_Model, frozen=True, kw_only=True):
+    """A whole file: its sources, then its entries."""
+
+    sources: dict[str, Source]
+
+
 # ------------------------------------------------------------------------- releases.toml
 
 
@@ -81,10 +87,9 @@ class TorchRelease(Fact, frozen=True, kw_only=True):
     index_folder: str = ""
 
 
-class ReleasesFile(_Model, frozen=True, kw_only=True):
+class ReleasesFile(_File, frozen=True, kw_only=True):
     """``releases.toml``."""
 
-    sources: dict[str, Source]
     release: list[TorchRelease]
 
 
@@ -195,10 +200,9 @@ class TorchFrontend(Fact, frozen=True, kw_only=True):
     requires: list[str]
 
 
-class TorchFile(_Model, frozen=True, kw_only=True):
+class TorchFile(_File, frozen=True, kw_only=True):
     """``torch.toml``."""
 
-    sources: dict[str, Source]
     # The releases all of this has been looked up for.
     looked_at: list[Version]
     cuda: list[TorchCuda]
@@ -282,10 +286,9 @@ class CompanionFormat(Fact, frozen=True, kw_only=True):
     apt: str
 
 
-class CompanionsFile(_Model, frozen=True, kw_only=True):
+class CompanionsFile(_File, frozen=True, kw_only=True):
     """``companions.toml``."""
 
-    sources: dict[str, Source]
     project: list[CompanionProject]
     release: list[CompanionRelease]
     format: list[CompanionFormat] = []
@@ -298,7 +301,8 @@ class StackPackage(Library, frozen=True, kw_only=True):
     """A library that is compiled against torch, and how its own setup is called.
 
     `env` is what its setup is told; `cuda_env` the same where it is built with CUDA, with
-    `{archs}` for 8.6;9.0 and `{majors}` for 80;90. `apt` are Debian packages its build needs.
+    `{archs}` for 8.6;9.0, `{numbers}` for 86;90 and `{majors}` for 80;90. `apt` are Debian
+    packages its build needs.
     `cuda_edit` is an expression of `sed -E` for its setup.py, where a setup names GPUs of its own
     and has no switch: what it does not name, torch takes from TORCH_CUDA_ARCH_LIST.
     """
@@ -317,7 +321,7 @@ class StackPackage(Library, frozen=True, kw_only=True):
     # What pip installs before it is built, and what its wheel needs to be used.
     build: list[str] = []
     requires: list[str] = []
-    # Packages of the stack that it imports.
+    # Packages of the stack, and companions, that it imports.
     uses: list[str] = []
     # Without CUDA there is nothing to build, or nothing that works.
     needs_cuda: bool = False
@@ -343,10 +347,9 @@ class StackRelease(LibraryRelease, frozen=True, kw_only=True):
     archs: list[Arch] = []
 
 
-class StackFile(_Model, frozen=True, kw_only=True):
+class StackFile(_File, frozen=True, kw_only=True):
     """``stack.toml``."""
 
-    sources: dict[str, Source]
     package: list[StackPackage]
     release: list[StackRelease]
 
@@ -451,10 +454,9 @@ class Cudnn(Fact, frozen=True, kw_only=True):
     newest_arch: Arch | None = None
 
 
-class CudaFile(_Model, frozen=True, kw_only=True):
+class CudaFile(_File, frozen=True, kw_only=True):
     """``cuda.toml``."""
 
-    sources: dict[str, Source]
     toolkit: list[Toolkit]
     image_end: list[ImageEnd]
     repository: list[Repository]
@@ -497,10 +499,9 @@ class OtherCards(Fact, frozen=True, kw_only=True):
     exists: str
 
 
-class GpusFile(_Model, frozen=True, kw_only=True):
+class GpusFile(_File, frozen=True, kw_only=True):
     """``gpus.toml``."""
 
-    sources: dict[str, Source]
     gpu: list[Gpu]
     ambiguous: list[AmbiguousGpu] = []
     other: list[OtherCards] = []
@@ -545,10 +546,9 @@ class Board(Fact, frozen=True, kw_only=True):
     jetpack: list[Jetpack] = []
 
 
-class BoardsFile(_Model, frozen=True, kw_only=True):
+class BoardsFile(_File, frozen=True, kw_only=True):
     """``boards.toml``."""
 
-    sources: dict[str, Source]
     board: list[Board]
 
 
@@ -616,10 +616,9 @@ class Feature(Fact, frozen=True, kw_only=True):
     switch: list[Switch]
 
 
-class FeaturesFile(_Model, frozen=True, kw_only=True):
+class FeaturesFile(_File, frozen=True, kw_only=True):
     """``features.toml``."""
 
-    sources: dict[str, Source]
     feature: list[Feature]
 
 
@@ -649,10 +648,9 @@ class CompileCost(Fact, frozen=True, kw_only=True):
     measured: bool
 
 
-class CostsFile(_Model, frozen=True, kw_only=True):
+class CostsFile(_File, frozen=True, kw_only=True):
     """``costs.toml``."""
 
-    sources: dict[str, Source]
     compile: list[CompileCost]
 
 
@@ -757,10 +755,9 @@ class OtherPlatform(Fact, frozen=True, kw_only=True):
     exists: str
 
 
-class SystemsFile(_Model, frozen=True, kw_only=True):
+class SystemsFile(_File, frozen=True, kw_only=True):
     """``systems.toml``."""
 
-    sources: dict[str, Source]
     system: list[System]
     pinned: list[Pinned] = []
     other_platform: list[OtherPlatform] = []
@@ -799,12 +796,13 @@ class PatchFact(Conditions, frozen=True, kw_only=True):
     # Left out where the tree has this path, or has it not: two sources of a release may differ.
     unless: str | None = None
     only_with: str | None = None
+    # A feature that makes it needless where it is built.
+    without: str = ""
     why: str
 
 
-class PatchesFile(_Model, frozen=True, kw_only=True):
+class PatchesFile(_File, frozen=True, kw_only=True):
     """``patches.toml``."""
 
-    sources: dict[str, Source]
     patch: list[PatchFact]
     magma: list[MagmaRelease] = []

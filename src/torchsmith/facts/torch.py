@@ -59,13 +59,6 @@ def find_release(facts: Facts, version: str) -> TorchRelease | None:
 
 
 @cache
-def minor_heads(facts: Facts) -> tuple[TorchRelease, ...]:
-    """The newest patch release of every minor release, oldest first."""
-    heads = {release(item.version)[:2]: item for item in releases(facts)}
-    return tuple(heads.values())
-
-
-@cache
 def companion_for(facts: Facts, name: str, torch: str) -> LibraryRelease | None:
     """Return the newest companion release that is built against this torch."""
     matching = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from torchsmith.host.models import Engine
@@ -14,41 +14,24 @@ Name = Literal["podman", "buildah", "apptainer"]
 
 def read_engines(programs: Programs) -> tuple[Engine, ...]:
     """Return the container tools that answer."""
-    readers: tuple[Callable[[Programs], Engine | None], ...] = (
-        read_podman,
-        read_docker,
-        read_buildah,
-        read_apptainer,
-    )
-    return tuple(engine for engine in together(lambda read: read(programs), readers) if engine)
+    return tuple(filter(None, together(lambda read: read(programs), READERS.values())))
 
 
-def _daemonless(programs: Programs, name: Name, *others: str) -> Engine | None:
-    """A container tool that needs no daemon, under its own or an older name."""
-    path = programs.find(name, *others)
-    version = first_version(programs.run(path, "--version")) if path else None
-    if path is None or version is None:
-        return None
-    detail = f"is {path.name}" if path.name in others else ""
-    return Engine(name=name, version=version, path=str(path), running=True, detail=detail)
+def _daemonless(name: Name, *others: str) -> Callable[[Programs], Engine | None]:
+    """How a container tool is read that needs no daemon, under its own or an older name."""
+
+    def read(programs: Programs) -> Engine | None:
+        path = programs.find(name, *others)
+        version = first_version(programs.run(path, "--version")) if path else None
+        if path is None or version is None:
+            return None
+        detail = f"is {path.name}" if path.name in others else ""
+        return Engine(name=name, version=version, path=str(path), running=True, detail=detail)
+
+    return read
 
 
-def read_podman(programs: Programs) -> Engine | None:
-    """Return podman."""
-    return _daemonless(programs, "podman")
-
-
-def read_buildah(programs: Programs) -> Engine | None:
-    """Return buildah."""
-    return _daemonless(programs, "buildah")
-
-
-def read_apptainer(programs: Programs) -> Engine | None:
-    """Return apptainer, which was called singularity."""
-    return _daemonless(programs, "apptainer", "singularity")
-
-
-def read_docker(programs: Programs) -> Engine | None:
+def _read_docker(programs: Programs) -> Engine | None:
     """Return docker, with what its client says when no daemon answers."""
     path = programs.find("docker")
     output = programs.run(path, "--version") if path else None
@@ -76,3 +59,11 @@ def _complaint(answer: Answer | None) -> str:
     lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
     # Its last line: warnings about the client's configuration come first.
     return lines[-1][:300] if lines else "no docker daemon answers"
+
+
+READERS: Mapping[str, Callable[[Programs], Engine | None]] = {
+    "podman": _daemonless("podman"),
+    "docker": _read_docker,
+    "buildah": _daemonless("buildah"),
+    "apptainer": _daemonless("apptainer", "singularity"),
+}

@@ -168,7 +168,12 @@ def read_gpus(
                 memory_mb=int(memory) if re.fullmatch(r"[0-9]{1,9}", memory) else None,
             )
         )
-    return tuple(gpus), driver or _kernel_driver(root)
+    if not driver:
+        # In a container without nvidia-smi the kernel still tells: "NVRM version: NVIDIA UNIX
+        # x86_64 Kernel Module  535.104.05  Sat Aug 19 …". The second line is about gcc.
+        text = read_text(root / "proc/driver/nvidia/version") or ""
+        driver = first_version(text.partition("\n")[0])
+    return tuple(gpus), driver
 
 
 def _smi_rows(programs: Programs) -> Iterator[tuple[str, str, str, str]]:
@@ -191,13 +196,6 @@ def _smi_rows(programs: Programs) -> Iterator[tuple[str, str, str, str]]:
             if len(row) == last + 1:
                 yield row[0], row[1] if last == 3 else "", row[-2], row[-1]
         return
-
-
-def _kernel_driver(root: Path) -> str | None:
-    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 …": in a container
-    # without nvidia-smi the kernel still tells. The second line is about gcc.
-    text = read_text(root / "proc/driver/nvidia/version") or ""
-    return first_version(text.partition("\n")[0])
 
 
 def installed(

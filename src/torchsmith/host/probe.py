@@ -55,7 +55,10 @@ def ask(
         streams = _listen(process, (process.stdout, process.stderr), deadline)
         left = deadline - time.monotonic()
         if streams is None or not _ends(process, max(0.0, left)):
-            _kill(process)
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            # nvidia-smi on a driver that hangs cannot be killed; it is left behind, not waited for.
+            _ends(process, 1.0)
             return None
     out, err = (stream.decode("utf-8", "replace") for stream in streams)
     return Answer(process.returncode, out, err)
@@ -67,13 +70,6 @@ def _ends(process: subprocess.Popen[bytes], within: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL)
-    # nvidia-smi on a driver that hangs cannot be killed; it is left behind, not waited for.
-    _ends(process, 1.0)
 
 
 def _listen(

@@ -1,4 +1,7 @@
-"""Building one image of a plan in its work folder, and taking wheels out of an image."""
+"""Building one image of a plan in its work folder, and taking wheels out of an image.
+
+As a program it runs one step of a plan; $PROJECT is the recipe's folder.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +18,7 @@ from pathlib import Path
 from torchsmith.engine.disk import room
 from torchsmith.engine.made_images import MadeImage, note
 from torchsmith.engine.places import certificates, pip_conf
+from torchsmith.engine.process import heeding_signals
 from torchsmith.errors import ContainerToolError, OutputError, TorchsmithError, UsageError
 from torchsmith.images.select import numbers_here
 from torchsmith.images.tools import Build, ContainerTool, ImageInfo, Secret, find_tool
@@ -21,6 +26,7 @@ from torchsmith.plan.images import ImageTask
 from torchsmith.plan.render.dockerfile import WHEELS_IMAGE_LABEL, WHEELS_LABEL
 from torchsmith.plan.render.instructions import SECRETS_FOLDER
 from torchsmith.programs import OnLine
+from torchsmith.tasks import run_task
 from torchsmith.temporary import temporary_folder
 
 # A platform as torchsmith writes it, and as registries do.
@@ -28,7 +34,7 @@ _PLATFORMS = {"linux-x86_64": "linux/amd64", "linux-aarch64": "linux/arm64"}
 
 
 def engine_platform(wanted: str, machine: str) -> str:
-    """The platform a tool has to be told; none where it is this machine's own."""
+    """The platform to name to a tool; none where it is this machine's own."""
     return "" if wanted in ("", f"linux-{machine}") else _PLATFORMS.get(wanted, wanted)
 
 
@@ -55,14 +61,14 @@ def build_image(task: ImageTask, project: Path, say: OnLine) -> MadeImage:
 
 def secrets_of(task: ImageTask, private: Path) -> tuple[Secret, ...]:
     """What the recipe names, and how this machine's pip reaches its index."""
-    given = [Secret(name, name) for name in task.secrets]
+    secrets = [Secret(name, name) for name in task.secrets]
     trusted = certificates()
     if trusted is not None:
-        given.append(Secret("certificates", file=str(trusted)))
+        secrets.append(Secret("certificates", file=str(trusted)))
     conf = private / "pip.conf"
     conf.touch(mode=0o600)
     conf.write_text(pip_conf(os.environ, f"{SECRETS_FOLDER}/certificates" if trusted else ""))
-    return (*given, Secret("pip.conf", file=str(conf)))
+    return (*secrets, Secret("pip.conf", file=str(conf)))
 
 
 def _built(
@@ -137,7 +143,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 _FROM = re.compile(r"^FROM\s+(?:--platform=\S+\s+)?(\S+)(?:\s+AS\s+(\S+))?", re.MULTILINE | re.I)
-# What tools say of an image they have not and cannot bring.
+# What tools print when they do not have an image and cannot pull it.
 _NOT_BROUGHT = re.compile(
     r"short-name .* did not resolve|manifest unknown|pull access denied"
     r"|requested access to the resource is denied|repository does not exist"
@@ -148,9 +154,11 @@ _NOT_BROUGHT = re.compile(
 _NO_ROOM = re.compile(r"no space left on device|disk quota exceeded|enough free space in /", re.I)
 _NO_NETWORK = re.compile(
     r"temporary failure (?:resolving|in name resolution)|name or service not known"
-    r"|could not resolve|network is unreachable|unable to connect to|could not connect to",
+    r"|could not resolve|something wicked happened resolving|no address associated with hostname"
+    r"|network is unreachable|no route to host|unable to connect to|could not connect to",
     re.I,
 )
+_INSTRUCTION = re.compile(r"(?:\[\d+/\d+\] )?STEP \d+(?:/\d+)?: |#\d+ \[")
 
 
 def bases(file: Path) -> tuple[str, ...]:
@@ -166,34 +174,41 @@ def bases(file: Path) -> tuple[str, ...]:
 
 def explained(error: ContainerToolError, tool: ContainerTool, wanted: Build) -> TorchsmithError:
     """The error to show for a build that failed."""
-    output = "\n".join(error.said[-40:])
+    output = "\n".join(error.output)
     if _NO_ROOM.search(output):
         # As the C library says it, by which a full disk is known.
         return ContainerToolError(
             f"No space left on device, where {tool.name} keeps its images",
             f"`{tool.name} system df` says what takes it; `{tool.name} system prune` frees it.",
-            error.said,
+            error.output,
         )
     absent = [name for name in bases(wanted.file) if not _has_image(tool, name)]
     if absent and _NOT_BROUGHT.search(output):
         return ContainerToolError(
-            f"the base image {absent[0]} is not here and could not be brought: {error.said[-1]}",
+            f"the base image {absent[0]} is not here and could not be pulled: {error.output[-1]}",
             f"Is the name right? `{tool.name} pull {absent[0]}` tries it alone; "
             "image.base in the recipe names another.",
-            error.said,
+            error.output,
         )
-    if (lost := next(filter(_NO_NETWORK.search, error.said[-40:]), "")) and not absent:
+    # The first such line: what fails for want of a list of packages comes after it.
+    if lost := next(filter(_NO_NETWORK.search, _last_instruction(error.output)), ""):
         return ContainerToolError(
             f"a server could not be reached from inside the build of {wanted.tag}: {lost.strip()}",
             "If this machine reaches it, --network host lends the build its network; behind a "
             "proxy, HTTPS_PROXY and HTTP_PROXY name it. Layers that are done are kept.",
-            error.said,
+            error.output,
         )
     return ContainerToolError(
         f"{tool.name} could not build {wanted.tag}",
         "The lines before this one say why; layers that are done are kept for the next try.",
-        error.said,
+        error.output,
     )
+
+
+def _last_instruction(output: Sequence[str]) -> Sequence[str]:
+    """What the instruction that failed printed; earlier ones lost servers and found them again."""
+    starts = [number for number, line in enumerate(output) if _INSTRUCTION.match(line)]
+    return output[starts[-1] :] if starts else output
 
 
 def _has_image(tool: ContainerTool, image: str) -> bool:
@@ -242,3 +257,14 @@ def extract_wheels(tool: ContainerTool, image: str, output: Path) -> list[Path]:
     if not made:
         raise ContainerToolError(f"{holder} holds no wheels at {place}")
     return made
+
+
+def _build(task: ImageTask) -> None:
+    project = Path(os.environ.get("PROJECT", "."))
+    with heeding_signals(signal.SIGINT):
+        made = build_image(task, project, lambda line: print(line, flush=True))
+    print(f"{made.name} is {made.id[:12]}", flush=True)
+
+
+if __name__ == "__main__":
+    run_task(ImageTask, _build)

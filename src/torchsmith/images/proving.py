@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torchsmith import __version__
+from torchsmith.foreign import MalformedError, decode
 from torchsmith.images.tools import ContainerTool
 from torchsmith.plan.expects import Expects
 from torchsmith.verify.compare import compare, matching
@@ -21,17 +22,10 @@ _VERSIONS = (
 )
 
 
-def verify_image(
-    tool: ContainerTool,
-    image: str,
-    asked: Sequence[Expects] = (),
-    *,
-    timeout: float = 120.0,
-    shm: int = 1 << 30,
-) -> Report:
+def verify_image(tool: ContainerTool, image: str, asked: Sequence[Expects]) -> Report:
     """Use the torch of an image as its own user does, and hold it against what was asked for."""
-    request = json.dumps({"imports": [], "timeout": timeout, "only": [], "check": ""})
-    answer = _python(tool, image, shm, f"{_THERE}/script.py", request)
+    request = json.dumps({"imports": [], "timeout": 120.0, "only": [], "check": ""})
+    answer = _python(tool, image, 1 << 30, f"{_THERE}/script.py", request)
     probed = read_document(answer[0], answer[1], answer[2])
     facts = probed.facts
     python = str(probed.python.get("version", ""))
@@ -54,8 +48,8 @@ def verify_image(
 def _versions(tool: ContainerTool, image: str) -> Mapping[str, str]:
     out, _, code = _python(tool, image, 64 << 20, "-c", _VERSIONS)
     try:
-        return dict(json.loads(out)) if code == 0 else {}
-    except ValueError:
+        return decode(out, dict[str, str]) if code == 0 else {}
+    except MalformedError:
         return {}
 
 

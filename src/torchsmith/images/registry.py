@@ -8,12 +8,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import json
 import os
 import re
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
@@ -23,6 +20,8 @@ from urllib.parse import urlencode, urlsplit
 from msgspec import Struct
 
 from torchsmith.errors import HostError, RegistryError, UnreachableRegistryError
+from torchsmith.foreign import MalformedError, Table, read_json, table, text
+from torchsmith.http_client import StatusError, TransferError, request
 from torchsmith.images.reference import Reference, is_loopback, reference
 from torchsmith.plan.lock import Image
 from torchsmith.programs import call
@@ -57,18 +56,17 @@ class Registry:
         self._login = login
         self._insecure = insecure or is_loopback(host)
         self._scheme = "https"
-        self._bearer = ""
-        proxies = [urllib.request.ProxyHandler({})] if is_loopback(host) else []
-        tls = urllib.request.HTTPSHandler(context=_context(host, self._insecure))
-        self._opener = urllib.request.build_opener(*proxies, tls)
+        # The header it has accepted, or asked for.
+        self._shown = ""
+        self._context = _context(host, self._insecure)
 
     def manifest(self, name: Reference) -> Manifest | None:
         """Return what lies under a name; None where nothing does."""
         path = f"/v2/{name.repository}/manifests/{name.version}"
         try:
             content, headers = self._get(path, name.repository)
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
+        except StatusError as error:
+            if error.status == 404:
                 return None
             raise self._refused(error, name) from None
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -81,39 +79,37 @@ class Registry:
         return _manifest(digest, content)
 
     def _get(self, path: str, repository: str) -> tuple[bytes, Message]:
-        address = _HUB.get(self.host, self.host)
-        for attempt in ("first", "logged in"):
-            request = urllib.request.Request(f"{self._scheme}://{address}{path}")
-            request.add_header("Accept", ", ".join(_KINDS))
-            if self._bearer:
-                # Not handed on where the answer lies elsewhere.
-                request.add_unredirected_header("Authorization", self._bearer)
-            try:
-                return self._open(request)
-            except urllib.error.HTTPError as error:
-                if error.code != 401 or attempt == "logged in":
-                    raise
-                self._bearer = self._authorization(
-                    error.headers.get("WWW-Authenticate", ""), repository
-                )
-                if not self._bearer:
-                    raise
-        raise AssertionError
-
-    def _open(self, request: urllib.request.Request) -> tuple[bytes, Message]:
+        address = f"{_HUB.get(self.host, self.host)}{path}"
+        accept = {"Accept": ", ".join(_KINDS)}
         try:
-            with self._opener.open(request, timeout=_SECONDS) as answer:
+            return self._open(f"{self._scheme}://{address}", self._shown, accept)
+        except StatusError as error:
+            if error.status != 401:
+                raise
+            self._shown = self._authorization(error.headers.get("WWW-Authenticate", ""), repository)
+            if not self._shown:
+                raise
+        return self._open(f"{self._scheme}://{address}", self._shown, accept)
+
+    def _open(
+        self, url: str, authorization: str, headers: Mapping[str, str] | None = None
+    ) -> tuple[bytes, Message]:
+        try:
+            with request(
+                url,
+                timeout=_SECONDS,
+                headers=headers,
+                authorization=authorization,
+                proxies=not is_loopback(self.host),
+                context=self._context,
+            ) as answer:
                 return answer.read(_MOST), answer.headers
-        except urllib.error.HTTPError:
-            raise
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            plain = isinstance(reason, ssl.SSLError) and "VERIFY" not in str(reason)
+        except TransferError as error:
+            plain = isinstance(error.cause, ssl.SSLError) and "VERIFY" not in str(error)
             if plain and self._insecure and self._scheme == "https":
                 self._scheme = "http"
-                request.full_url = request.full_url.replace("https:", "http:", 1)
-                return self._open(request)
-            raise self._unreachable(reason) from None
+                return self._open(url.replace("https:", "http:", 1), authorization, headers)
+            raise self._unreachable(error.cause) from None
 
     def _authorization(self, challenge: str, repository: str) -> str:
         """Return what a registry asks to be shown; empty where we have nothing to show."""
@@ -131,23 +127,19 @@ class Registry:
         query = {"scope": f"repository:{repository}:pull"}
         if "service" in asked:
             query["service"] = asked["service"]
-        request = urllib.request.Request(f"{realm}?{urlencode(query)}")
-        if basic:
-            request.add_unredirected_header("Authorization", basic)
-        content, _ = self._open(request)
+        content, _ = self._open(f"{realm}?{urlencode(query)}", basic)
         try:
-            answer: Mapping[str, object] = json.loads(content)
-            token = answer.get("token") or answer.get("access_token")
-        except (ValueError, AttributeError):
+            answer = table(read_json(content))
+        except MalformedError:
             return ""
+        token = text(answer, "token") or text(answer, "access_token")
         return f"Bearer {token}" if token else ""
 
-    def _refused(self, error: urllib.error.HTTPError, name: Reference) -> RegistryError:
-        code = error.code
-        if code in (401, 403):
+    def _refused(self, error: StatusError, name: Reference) -> RegistryError:
+        if error.status in (401, 403):
             return refused(self.host, name.repository, logged_in=self._login is not None)
         return RegistryError(
-            f"{self.host} answered {code} ({error.reason}) when asked for {name}",
+            f"{self.host} answered {error.status} ({error.reason}) when asked for {name}",
             "Try again later; if it stays so, its log says why.",
         )
 
@@ -203,11 +195,10 @@ def _context(host: str, insecure: bool) -> ssl.SSLContext:
 
 def _manifest(digest: str, content: bytes) -> Manifest:
     try:
-        table = json.loads(content)
-        config = table.get("config") or {}
-        return Manifest(digest, str(table.get("mediaType", "")), str(config.get("digest", "")))
-    except (ValueError, AttributeError):
-        return Manifest(digest, "")
+        found = table(read_json(content))
+    except MalformedError:
+        found = {}
+    return Manifest(digest, text(found, "mediaType"), text(table(found.get("config")), "digest"))
 
 
 def digests(names: Iterable[str]) -> tuple[Image, ...]:
@@ -255,8 +246,8 @@ def login_files(tool: str) -> Iterator[Path]:
         yield docker
         return
     # containers-auth.json(5)
-    if given := os.environ.get("REGISTRY_AUTH_FILE"):
-        yield Path(given)
+    if named := os.environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(named)
         return
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/containers/{os.getuid()}"
     inner = "containers/auth.json" if "XDG_RUNTIME_DIR" in os.environ else "auth.json"
@@ -276,38 +267,31 @@ def _keys(registry: str, repository: str) -> Iterator[str]:
         yield from _HUB_KEYS
 
 
-def _read_logins(path: Path) -> Mapping[str, object]:
+def _read_logins(path: Path) -> Table:
     try:
-        table = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return table(read_json(path.read_bytes()))
+    except (OSError, MalformedError):
         # The tool itself complains of a file it cannot read.
         return {}
-    return table if isinstance(table, dict) else {}
 
 
-def _from_file(table: Mapping[str, object], key: str) -> Login | None:
-    logins = table.get("auths")
-    entry = logins.get(key) if isinstance(logins, dict) else None
-    text = entry.get("auth") if isinstance(entry, dict) else None
-    if not isinstance(text, str) or not text:
-        return None
+def _from_file(logins: Table, key: str) -> Login | None:
     try:
-        user, colon, password = base64.b64decode(text).decode().partition(":")
+        kept = text(table(table(logins.get("auths")).get(key)), "auth")
+        user, colon, password = base64.b64decode(kept).decode().partition(":")
     except ValueError:
         return None
     return Login(user, password.rstrip("\0")) if colon else None
 
 
-def _from_helper(table: Mapping[str, object], key: str) -> Login | None:
+def _from_helper(logins: Table, key: str) -> Login | None:
     """Ask the program a login store names; see docker's docs on credential helpers."""
-    helpers = table.get("credHelpers")
-    name = helpers.get(key) if isinstance(helpers, dict) else None
-    name = name or table.get("credsStore")
-    if not isinstance(name, str) or not name.replace("-", "").isalnum():
+    name = text(table(logins.get("credHelpers")), key) or text(logins, "credsStore")
+    if not name.replace("-", "").isalnum():
         return None
     try:
         helper = [f"docker-credential-{name}", "get"]
-        answer = json.loads(call(helper, given=key.encode(), timeout=_HELPER_S).out)
+        answer = table(read_json(call(helper, stdin=key.encode(), timeout=_HELPER_S).out))
         return Login(str(answer["Username"]), str(answer["Secret"]))
-    except (HostError, ValueError, KeyError, TypeError):
+    except (HostError, MalformedError, KeyError):
         return None

@@ -46,14 +46,6 @@ _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What a container gets: bytes of /dev/shm and of memory; None where it is not known."""
-
-    shm: int | None
-    memory: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Loading:
     """How a program loads data: so many workers, batches of so many bytes."""
 
@@ -113,8 +105,11 @@ def shm_bytes(asked: str | None, usual: str, memory: int | None) -> int:
     return wanted if memory is None or wanted <= memory else memory // 2
 
 
-def shortages(loading: Loading, room: Room) -> Iterator[str]:
-    """What is too small for these workers, with the arithmetic."""
+def shortages(loading: Loading, shm: int | None, memory: int | None) -> Iterator[str]:
+    """What is too small for these workers, with the arithmetic.
+
+    `shm` and `memory` are the bytes the container gets; None where that is not known.
+    """
     if not loading.workers:
         return
     usual = (
@@ -125,16 +120,16 @@ def shortages(loading: Loading, room: Room) -> Iterator[str]:
     what = (
         f"({loading.workers} x {_PREFETCH} made ahead + 1 in use) x {shown(loading.batch)}{usual}"
     )
-    if room.shm is not None and loading.shm > room.shm:
+    if shm is not None and loading.shm > shm:
         yield (
             f"{_workers(loading)} may fill {shown(loading.shm)} of /dev/shm: {what}; it has "
-            f"{shown(room.shm)}. Take --shm-size {-(-loading.shm // (1 << 30))}G, or fewer workers"
+            f"{shown(shm)}. Take --shm-size {-(-loading.shm // (1 << 30))}G, or fewer workers"
         )
-    if room.memory is not None and loading.memory > room.memory:
+    if memory is not None and loading.memory > memory:
         yield (
             f"{_workers(loading)} may take {shown(loading.memory)} of memory: "
             f"{shown(loading.shm)} in /dev/shm + {loading.workers + 1} processes x "
-            f"{shown(_PROCESS)}; there is {shown(room.memory)}. Take more with --memory, or fewer "
+            f"{shown(_PROCESS)}; there is {shown(memory)}. Take more with --memory, or fewer "
             "workers"
         )
 
@@ -209,7 +204,7 @@ def prepared(
     )
     words = run_words(tool.name, start)
     seen = read_shm() if shm is None else shm
-    notes = [*_notes(options, usual, shm), *shortages(loading, Room(seen, room))]
+    notes = [*_notes(options, usual, shm), *shortages(loading, seen, room)]
     if note := withheld(tool.name, options.gpus):
         notes.append(note)
     return Ready(tuple(words), tuple(notes), seen, terminal)

@@ -1,23 +1,21 @@
-"""What a container tool can do: one class for each program, most of it the same for all.
-
-`find.py` finds one.
-"""
+"""What a container tool can do: one class for each program, most of it the same for all."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import Struct
+
 from torchsmith.errors import ContainerToolError, NoContainerToolError, NoImageError, UsageError
-from torchsmith.host.containers import read_buildah, read_docker, read_podman
+from torchsmith.foreign import MalformedError, decode
+from torchsmith.host.containers import READERS
 from torchsmith.host.models import Engine as Found
 from torchsmith.host.probe import Programs
 from torchsmith.names import did_you_mean
@@ -78,14 +76,77 @@ class ImageInfo:
     bytes: int = 0
 
 
-class ContainerTool(ABC):
+# What the tools say of an image, in their own words; each may be null.
+_Texts = tuple[str, ...] | None
+
+
+class _Config(Struct, frozen=True):
+    Labels: dict[str, str] | None = None
+    User: str | None = None
+    Env: _Texts = None
+    WorkingDir: str | None = None
+    Cmd: _Texts = None
+
+
+class _Layers(Struct, frozen=True):
+    Layers: _Texts = None
+    diff_ids: _Texts = None
+
+
+class _Inspected(Struct, frozen=True):
+    Id: str
+    RepoTags: _Texts = None
+    RepoDigests: _Texts = None
+    RootFS: _Layers | None = None
+    Config: _Config | None = None
+    Architecture: str | None = None
+    Size: int | None = None
+
+
+class _Oci(Struct, frozen=True):
+    architecture: str | None = None
+    rootfs: _Layers | None = None
+    config: _Config | None = None
+
+
+class _Built(Struct, frozen=True):
+    FromImageID: str
+    OCIv1: _Oci
+    FromImage: str | None = None
+    FromImageDigest: str | None = None
+
+
+def _image_info(
+    identity: str,
+    tags: _Texts,
+    digests: _Texts,
+    layers: _Layers | None,
+    config: _Config | None,
+    architecture: str | None,
+    size: int | None,
+) -> ImageInfo:
+    config = config or _Config()
+    return ImageInfo(
+        id=bare_id(identity),
+        tags=tags or (),
+        digests=digests or (),
+        layers=(layers and (layers.Layers or layers.diff_ids)) or (),
+        labels=config.Labels or {},
+        user=config.User or "",
+        env=variables(config.Env or ()),
+        workdir=config.WorkingDir or "",
+        command=config.Cmd or (),
+        architecture=architecture or "",
+        bytes=size or 0,
+    )
+
+
+class ContainerTool:
     """A container tool: its program, its version, and the environment it is run in."""
 
     name: ClassVar[str]
     # What the program answers for an image it does not have.
     _absent: ClassVar[tuple[str, ...]] = ("no such image", "image not known", "no such object")
-    # How a list of images is asked for.
-    _listed: ClassVar[str] = "{{.Repository}}:{{.Tag}}"
     # How a container that a failed build left behind is removed.
     _discard: ClassVar[tuple[str, ...]] = ("rm", "--force")
     # Whether it starts containers for people; buildah only builds.
@@ -118,7 +179,7 @@ class ContainerTool(ABC):
     def ask(
         self, *words: str | Path, on_line: OnLine | None = None, ending: Ending | None = None
     ) -> str:
-        """Run the program and return what it said, or raise what it complained of."""
+        """Run the program and return its output, or raise its complaint."""
         answer = self.try_(*words, on_line=on_line, ending=ending)
         if answer.code != 0:
             raise self.refused(words[0], answer)
@@ -128,7 +189,7 @@ class ContainerTool(ABC):
         """The error for a command that failed."""
         complaint = answer.complaint
         last = complaint[-1] if complaint else f"exit code {answer.code}"
-        return ContainerToolError(f"{self.name} {what}: {last}", said=complaint)
+        return ContainerToolError(f"{self.name} {what}: {last}", output=complaint)
 
     # Building
 
@@ -142,19 +203,18 @@ class ContainerTool(ABC):
             if answer.code != 0:
                 refusal = self.refused("build", answer)
                 # Without room it could not write down that they are gone; now there is some again.
-                for container in _LEFT.findall("\n".join(refusal.said)):
+                for container in _LEFT.findall("\n".join(refusal.output)):
                     self.try_(*self._discard, container)
                 raise refusal
             return bare_id(note.read_text().strip())
 
     def _build(self, words: Sequence[str], on_line: OnLine) -> Answer:
-        given = os.environ if self.environ is None else self.environ
-        environ = self.build_environment(given)
-        return follow(self.command(*words), on_line, self.ending, environ)
+        environ = os.environ if self.environ is None else self.environ
+        return follow(self.command(*words), on_line, self.ending, self.build_environment(environ))
 
-    def build_environment(self, given: Mapping[str, str]) -> Mapping[str, str]:
+    def build_environment(self, environ: Mapping[str, str]) -> Mapping[str, str]:
         """The environment a build is run in."""
-        return with_own_cache(given, os.geteuid(), CACHE_OF_ALL)
+        return with_own_cache(environ, os.geteuid(), CACHE_OF_ALL)
 
     def build_options(self, wanted: Build) -> list[str]:
         """The options of `build` that every tool has."""
@@ -180,7 +240,12 @@ class ContainerTool(ABC):
         """An image, by name, tag, digest or id; `None` if the tool has no such one."""
         answer = self.try_(*self._inspect_words(image))
         if answer.code == 0:
-            return self._read_inspect(answer.out)
+            try:
+                return self._read_inspect(answer.out)
+            except MalformedError as error:
+                raise ContainerToolError(
+                    f"{self.name} inspect: what it says of {image} is not understood: {error}"
+                ) from None
         if any(words in answer.err.lower() for words in self._absent):
             return None
         raise self.refused("inspect", answer)
@@ -196,51 +261,34 @@ class ContainerTool(ABC):
         return ("image", "inspect", image)
 
     def _read_inspect(self, text: str) -> ImageInfo:
-        (table,) = json.loads(text)
-        config = table.get("Config") or {}
-        return ImageInfo(
-            id=bare_id(table["Id"]),
-            tags=tuple(table.get("RepoTags") or ()),
-            digests=tuple(table.get("RepoDigests") or ()),
-            layers=tuple((table.get("RootFS") or {}).get("Layers") or ()),
-            labels=config.get("Labels") or {},
-            user=config.get("User") or "",
-            env=variables(config.get("Env") or ()),
-            workdir=config.get("WorkingDir") or "",
-            command=tuple(config.get("Cmd") or ()),
-            architecture=table.get("Architecture") or "",
-            bytes=table.get("Size") or 0,
+        (image,) = decode(text, tuple[_Inspected])
+        return _image_info(
+            *(image.Id, image.RepoTags, image.RepoDigests, image.RootFS),
+            *(image.Config, image.Architecture, image.Size),
         )
-
-    def images(self, label: str = "") -> tuple[str, ...]:
-        """The names of the images it has, those with a label if one is named."""
-        words = ["images", "--format", self._listed]
-        words += ["--filter", f"label={label}"] if label else []
-        names = dict.fromkeys(self.ask(*words).split())
-        return tuple(name for name in names if "<none>" not in name)
 
     def tag(self, image: str, name: str) -> None:
         """Give an image one more name."""
         self.ask("tag", image, name)
 
-    def remove(self, image: str) -> None:
-        """Take a name from an image, and the image itself if that was its last."""
-        self.ask("rmi", image)
-
     # Registries
 
-    @abstractmethod
     def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by.
 
         `insecure` also takes plain HTTP, and any certificate.
         """
+        with temporary_folder("push") as folder:
+            note = folder / "digest"
+            words = [*self.trust_words(insecure), "--digestfile", str(note), name]
+            self.ask("push", *words, on_line=on_line, ending=interrupt)
+            return note.read_text().strip()
 
     def pull(
         self, name: str, on_line: OnLine | None = None, *, insecure: bool = False
     ) -> ImageInfo:
-        """Bring an image from its registry."""
-        # It runs nothing in containers: a word is enough to stop it.
+        """Pull an image from its registry."""
+        # It runs nothing in containers: a signal is enough to stop it.
         self.ask("pull", *self.trust_words(insecure), name, on_line=on_line, ending=interrupt)
         return self.inspect(name)
 
@@ -271,7 +319,7 @@ class ContainerTool(ABC):
             self.ask("cp", f"{name}:{path}", into)
 
 
-def with_own_cache(given: Mapping[str, str], user: int, of_all: Path) -> Mapping[str, str]:
+def with_own_cache(environment: Mapping[str, str], user: int, of_all: Path) -> Mapping[str, str]:
     """An environment whose builds cache where this user may write.
 
     podman 4 and buildah 1 use one folder for all users, which belongs to whoever built first.
@@ -281,11 +329,14 @@ def with_own_cache(given: Mapping[str, str], user: int, of_all: Path) -> Mapping
         taken = user not in (0, of_all.stat().st_uid)
     except OSError:
         taken = False
-    if not taken or given.get("TMPDIR") or not given.get("HOME"):
-        return given
-    folder = Path(given.get("XDG_CACHE_HOME") or Path(given["HOME"], ".cache")) / "torchsmith"
+    if not taken or environment.get("TMPDIR") or not environment.get("HOME"):
+        return environment
+    folder = (
+        Path(environment.get("XDG_CACHE_HOME") or Path(environment["HOME"], ".cache"))
+        / "torchsmith"
+    )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return {**given, "TMPDIR": str(folder)}
+    return {**environment, "TMPDIR": str(folder)}
 
 
 def bare_id(identity: str) -> str:
@@ -307,26 +358,11 @@ class Podman(ContainerTool):
         """The options of `build`."""
         return [*super().build_options(wanted), *image_format(wanted)]
 
-    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
-        """Push an image under its name and return the digest the registry has it by."""
-        return push_with_digest_file(self, name, on_line, insecure=insecure)
-
 
 def image_format(wanted: Build) -> list[str]:
     """OCI's images hold no health check: only Docker's do."""
     checked = "\nHEALTHCHECK " in wanted.file.read_text()
     return ["--format", "docker"] if checked else []
-
-
-def push_with_digest_file(
-    tool: ContainerTool, name: str, on_line: OnLine | None, *, insecure: bool
-) -> str:
-    """What podman and buildah have in common: the digest is written to a file."""
-    with temporary_folder("push") as folder:
-        note = folder / "digest"
-        words = [*tool.trust_words(insecure), "--digestfile", str(note), name]
-        tool.ask("push", *words, on_line=on_line, ending=interrupt)
-        return note.read_text().strip()
 
 
 # What a client says that has no builder but the old one, which knows no cache mounts.
@@ -340,25 +376,25 @@ class Docker(ContainerTool):
     """docker, whose daemon has to be running; our Dockerfiles need its BuildKit."""
 
     name = "docker"
-    # Its builds are the daemon's, which is told by the client.
+    # Its builds are the daemon's, and the client stops them.
     ending = staticmethod(interrupt)
 
     def build_options(self, wanted: Build) -> list[str]:
         """The options of `build`; plain progress, because lines are read, not redrawn."""
         return [*super().build_options(wanted), "--progress", "plain"]
 
-    def build_environment(self, given: Mapping[str, str]) -> Mapping[str, str]:
-        """The environment a build is run in; clients of before 23.0 use BuildKit only if told."""
-        return {**given, "DOCKER_BUILDKIT": "1"}
+    def build_environment(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """The environment a build is run in; clients before 23.0 need a word for BuildKit."""
+        return {**environ, "DOCKER_BUILDKIT": "1"}
 
     def _build(self, words: Sequence[str], on_line: OnLine) -> Answer:
-        said = super()._build(words, on_line)
-        if said.code != 0 and _NO_BUILDKIT.search(said.out):
+        answer = super()._build(words, on_line)
+        if answer.code != 0 and _NO_BUILDKIT.search(answer.out):
             raise NoContainerToolError(
                 "this docker has no BuildKit, which cache and secret mounts need",
                 "Install its buildx plugin (docker-buildx, docker-buildx-plugin), or use podman.",
             )
-        return said
+        return answer
 
     def trust_words(self, insecure: bool) -> list[str]:
         """Nothing: its daemon trusts this machine's registries, and those its settings name."""
@@ -366,8 +402,8 @@ class Docker(ContainerTool):
 
     def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
         """Push an image under its name and return the digest the registry has it by."""
-        said = self.ask("push", name, on_line=on_line)
-        found = _DIGEST.findall(said)
+        output = self.ask("push", name, on_line=on_line)
+        found = _DIGEST.findall(output)
         if not found:
             raise ContainerToolError(f"docker push reported no digest for {name}")
         return str(found[-1])
@@ -378,37 +414,24 @@ class Buildah(ContainerTool):
 
     name = "buildah"
     runs = False
-    _listed = "{{.Name}}:{{.Tag}}"
     _discard = ("rm",)
 
     def build_options(self, wanted: Build) -> list[str]:
-        """The options of `build`; unlike podman it keeps no layers unless told to."""
+        """The options of `build`; unlike podman it keeps layers only on request."""
         return [*super().build_options(wanted), "--layers", *image_format(wanted)]
 
     def _inspect_words(self, image: str) -> tuple[str, ...]:
         return ("inspect", "--type", "image", image)
 
     def _read_inspect(self, text: str) -> ImageInfo:
-        table = json.loads(text)
-        image = table["OCIv1"]
-        config = image.get("config") or {}
-        name, digest = table.get("FromImage") or "", table.get("FromImageDigest") or ""
-        return ImageInfo(
-            id=bare_id(table["FromImageID"]),
-            tags=(name,) if name else (),
-            digests=(f"{name.rpartition(':')[0] or name}@{digest}",) if digest else (),
-            layers=tuple((image.get("rootfs") or {}).get("diff_ids") or ()),
-            labels=config.get("Labels") or {},
-            user=config.get("User") or "",
-            env=variables(config.get("Env") or ()),
-            workdir=config.get("WorkingDir") or "",
-            command=tuple(config.get("Cmd") or ()),
-            architecture=image.get("architecture") or "",
+        built = decode(text, _Built)
+        name, digest, image = built.FromImage or "", built.FromImageDigest or "", built.OCIv1
+        return _image_info(
+            built.FromImageID,
+            (name,) if name else (),
+            (f"{name.rpartition(':')[0] or name}@{digest}",) if digest else (),
+            *(image.rootfs, image.config, image.architecture, 0),
         )
-
-    def push(self, name: str, on_line: OnLine | None = None, *, insecure: bool = False) -> str:
-        """Push an image under its name and return the digest the registry has it by."""
-        return push_with_digest_file(self, name, on_line, insecure=insecure)
 
     def run(self, *words: str | Path, on_line: OnLine | None = None) -> Answer:
         """Refuse: its `run` is one step of a build."""
@@ -445,7 +468,6 @@ class Buildah(ContainerTool):
 
 # In the order they are tried. podman first: it needs nothing to be running.
 TOOLS: Mapping[str, type[ContainerTool]] = {"podman": Podman, "docker": Docker, "buildah": Buildah}
-_READERS = {"podman": read_podman, "docker": read_docker, "buildah": read_buildah}
 VARIABLE = "TORCHSMITH_ENGINE"
 
 _INSTALL = "Install one: apt-get install podman (or docker.io, or buildah)."
@@ -464,7 +486,7 @@ def find_tool(
     for known, tool in TOOLS.items():
         if runs and not tool.runs:
             continue
-        found = _READERS[known](programs)
+        found = READERS[known](programs)
         if found is not None and found.running:
             return tool(found.path, found.version, environ)
         silent += [found] if found is not None else []
@@ -490,7 +512,7 @@ def _named(
         raise NoContainerToolError(
             f"{origin}: {name} builds images and starts none", "Use podman or docker."
         )
-    found = _READERS[name](programs)
+    found = READERS[name](programs)
     if found is None:
         there = [other for other in TOOLS if other != name and programs.find(other)]
         instead = f" Or use {there[0]}, which is here." if there else ""

@@ -1,17 +1,19 @@
 """Pushing and pulling images; the journal keeps their digests.
 
-The registry is asked before and after a push, so that success means that the image is there.
+The registry is asked before and after a push, so that success means that the image is there. As a
+program it pushes the images of a plan.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from torchsmith.engine.journals import journal_of
+from torchsmith.engine.journal import journal_of
+from torchsmith.engine.made_images import PushedImage, note
 from torchsmith.engine.process import heeding_signals
 from torchsmith.engine.store import Store
 from torchsmith.errors import (
@@ -25,45 +27,42 @@ from torchsmith.errors import (
 from torchsmith.images.reference import Reference, at_registry, is_loopback, reference
 from torchsmith.images.registry import Manifest, Registry, find_login, refused
 from torchsmith.images.select import at_recipes_registry, made_images
-from torchsmith.images.tools import ContainerTool, ImageInfo
+from torchsmith.images.tools import ContainerTool, ImageInfo, find_tool
+from torchsmith.plan.publish import Delivery
 from torchsmith.programs import OnLine
 from torchsmith.recipe.models import Recipe
-
-
-class Record:
-    """A run of the journal; each image in it is a step whose key is the registry's digest."""
-
-    def __init__(self, store: Path | None, what: str, recipe: str = "") -> None:
-        self._journal = journal_of(Store(store))
-        self._run = self._journal.begin(what, recipe)
-
-    def add(self, name: str, digest: str, title: str) -> None:
-        """Note an image by the name that means just it."""
-        pinned = str(reference(name).at(digest))
-        self._journal.step(self._run, pinned, "done", key=digest, title=title)
-
-    def end(self, error: BaseException | None) -> None:
-        """Note how it ended."""
-        if error is None:
-            self._journal.end(self._run, "done")
-        elif isinstance(error, TorchsmithError) and not isinstance(error, InterruptedRunError):
-            self._journal.end(self._run, "failed", error.message)
-        else:
-            self._journal.end(self._run, "interrupted")
-        self._journal.close()
+from torchsmith.tasks import run_task
 
 
 @contextlib.contextmanager
-def recorded(store: Path | None, what: str, recipe: str = "") -> Iterator[Record]:
-    """A run of the journal around pushing or pulling."""
-    record = Record(store, what, recipe)
+def recorded(
+    store: Path | None, what: str, recipe: str = ""
+) -> Iterator[Callable[[str, str, str], None]]:
+    """A run of the journal around pushing or pulling.
+
+    It gives a function that notes an image: its name, the registry's digest of it, and a title.
+    """
+    journal = journal_of(Store(store))
+    run = journal.begin(what, recipe)
+
+    def note_image(name: str, digest: str, title: str) -> None:
+        journal.step(run, str(reference(name).at(digest)), "done", key=digest, title=title)
+
     try:
         with heeding_signals():
-            yield record
-    except BaseException as error:
-        record.end(error)
+            yield note_image
+        journal.end(run, "done")
+    except InterruptedRunError:
+        journal.end(run, "interrupted")
         raise
-    record.end(None)
+    except TorchsmithError as error:
+        journal.end(run, "failed", error.message)
+        raise
+    except BaseException:
+        journal.end(run, "interrupted")
+        raise
+    finally:
+        journal.close()
 
 
 Action = Literal["pushed", "same", "would push"]
@@ -172,10 +171,10 @@ def push_all(
             for image, to in wanted.items()
         ]
     done: list[Pushed] = []
-    with recorded(store, f"push {', '.join(map(str, wanted.values()))}", recipe) as record:
+    with recorded(store, f"push {', '.join(map(str, wanted.values()))}", recipe) as note_image:
         for image, to in wanted.items():
             made = push(tool, image, to, replace=replace, insecure=insecure, on_line=on_line)
-            record.add(made.name, made.digest, f"Push {image} to {to}")
+            note_image(made.name, made.digest, f"Push {image} to {to}")
             done.append(made)
     return done
 
@@ -191,7 +190,7 @@ def is_same(info: ImageInfo, there: Manifest) -> bool:
 
 
 def _explained(error: ContainerToolError, to: Reference, *, logged_in: bool) -> TorchsmithError:
-    output = "\n".join((error.message, *error.said)).lower()
+    output = "\n".join((error.message, *error.output)).lower()
     if any(words in output for words in _DENIED):
         return refused(to.registry, to.repository, logged_in=logged_in)
     if any(words in output for words in _NO_TLS):
@@ -214,7 +213,7 @@ def _explained(error: ContainerToolError, to: Reference, *, logged_in: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """An image that was brought: `digest` is what its registry has it by."""
+    """An image that was pulled: `digest` is what its registry has it by."""
 
     name: str
     digest: str
@@ -222,29 +221,6 @@ class Pulled:
 
 
 def pull(
-    tool: ContainerTool, name: Reference, *, insecure: bool = False, on_line: OnLine | None = None
-) -> Pulled:
-    """Bring an image; what a tag means is asked once, and just that is brought."""
-    login = find_login(tool.name, name.registry, name.repository)
-    found = Registry(name.registry, login, insecure=insecure).manifest(name)
-    if found is None:
-        raise RegistryError(
-            f"{name.registry} has no {name}",
-            "Check the tag; an image that was deleted there has to be pushed again.",
-        )
-    try:
-        info = tool.pull(
-            str(name.at(found.digest)), on_line, insecure=insecure or is_loopback(name.registry)
-        )
-    except ContainerToolError as error:
-        raise _not_brought(error, name) from None
-    if name.tag:
-        # By its digest an image comes without a name.
-        tool.tag(info.id, str(name))
-    return Pulled(str(name), found.digest, info)
-
-
-def pull_recorded(
     tool: ContainerTool,
     name: Reference,
     *,
@@ -252,17 +228,51 @@ def pull_recorded(
     insecure: bool = False,
     on_line: OnLine | None = None,
 ) -> Pulled:
-    """Bring an image and note its digest in the journal."""
-    with recorded(store, f"pull {name}") as record:
-        done = pull(tool, name, insecure=insecure, on_line=on_line)
-        record.add(done.name, done.digest, f"Pull {name}")
-    return done
+    """Pull an image, and note its digest in the journal.
+
+    The registry is asked once what a tag means, and just that is pulled.
+    """
+    with recorded(store, f"pull {name}") as note_image:
+        login = find_login(tool.name, name.registry, name.repository)
+        found = Registry(name.registry, login, insecure=insecure).manifest(name)
+        if found is None:
+            raise RegistryError(
+                f"{name.registry} has no {name}",
+                "Check the tag; an image that was deleted there has to be pushed again.",
+            )
+        try:
+            info = tool.pull(
+                str(name.at(found.digest)), on_line, insecure=insecure or is_loopback(name.registry)
+            )
+        except ContainerToolError as error:
+            raise _not_brought(error, name) from None
+        if name.tag:
+            # By its digest an image comes without a name.
+            tool.tag(info.id, str(name))
+        note_image(str(name), found.digest, f"Pull {name}")
+    return Pulled(str(name), found.digest, info)
 
 
 def _not_brought(error: ContainerToolError, name: Reference) -> TorchsmithError:
-    output = "\n".join((error.message, *error.said)).lower()
+    output = "\n".join((error.message, *error.output)).lower()
     if "no space left" in output:
         return RegistryError(
             f"there is no room for {name} in the engine's store", "Free some disk space."
         )
     return RegistryError(f"{error.message}; {name} was not pulled", "Try again later.")
+
+
+def _push(delivery: Delivery) -> None:
+    pushed: list[PushedImage] = []
+    tool = find_tool()
+    with heeding_signals():
+        for image in delivery.images:
+            to = at_registry(f"{delivery.registry}/{image}")
+            made = push(tool, image, to, on_line=lambda line: print(line, flush=True))
+            print(f"{made.name} is {made.digest}", flush=True)
+            pushed.append(PushedImage(made.name, made.digest))
+            note(Path(delivery.record), tuple(pushed))
+
+
+if __name__ == "__main__":
+    run_task(Delivery, _push)

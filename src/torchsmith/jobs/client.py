@@ -135,18 +135,22 @@ def chooser(job: Submitted, wanted: Output) -> Callable[[TaskStatus], bool]:
     role, task = wanted.role, wanted.task
 
     def is_wanted(one: TaskStatus) -> bool:
-        named = (one.name, one.own_name, str(one.index))
-        return role in ("", one.role) and (not task or task in named)
+        names = (one.name, one.own_name, str(one.index))
+        return role in ("", one.role) and (not task or task in names)
 
+    if role and role not in job.roles:
+        raise UsageError(f"the job has no role {role!r}", f"It has {', '.join(job.roles)}.")
+    # Which elements an array has is not known here.
+    element = task.rpartition("/")[0]
     known = [
-        TaskStatus(name, index, State.WAITING)
+        TaskStatus(name, index, State.WAITING, element=element)
         for name, count in job.roles.items()
         for index in range(count)
     ]
     if not any(map(is_wanted, known)):
         raise UsageError(
             f"the job has no task {' '.join(word for word in (role, task) if word)!r}",
-            f"Its roles are {', '.join(job.roles)}; tasks are called {known[0].name}.",
+            f"Its roles are {', '.join(job.roles)}; tasks are called {known[0].own_name}.",
         )
     return is_wanted
 
@@ -182,7 +186,7 @@ class LineCutter:
         self._rest = b""
 
     def _line(self, line: bytes) -> str:
-        # A progress bar writes over itself: what it said last is what is seen.
+        # A progress bar overwrites its line: the last state is what a terminal shows.
         seen = line.rstrip(b"\r").rpartition(b"\r")[2]
         return self._head + seen.decode(errors="replace")
 
@@ -191,14 +195,14 @@ T = TypeVar("T")
 _ATTEMPTS = 4
 # Each pause is twice as long as the one before.
 _FIRST_PAUSE_S = 1.0
-# Who has to wait longer than this is told so instead.
+# A longer wait is left to the person who asked.
 _LONGEST_WAIT_S = 60.0
 
 
 class NoAnswerError(UnansweredError):
     """No answer, or none now.
 
-    `unheard`: the question surely arrived nowhere. `lasting`: asking again cannot help.
+    `unheard`: the request surely reached no server. `lasting`: repeating it cannot help.
     """
 
     def __init__(
@@ -217,7 +221,7 @@ class NoAnswerError(UnansweredError):
 
 
 def patiently(do: Callable[[], T]) -> T:
-    """Do what may be done again, as long as there is no answer."""
+    """Repeat a request that is safe to repeat while no answer comes."""
     for attempt in range(_ATTEMPTS - 1):
         try:
             return do()
@@ -230,7 +234,7 @@ def patiently(do: Callable[[], T]) -> T:
 
 
 def handed_over(do: Callable[[], T]) -> T:
-    """The same for what must not be lost: once heard, an unclear end stays unanswered."""
+    """Send what must not be sent twice; `UnansweredError` if the server may have taken it."""
     heard = False
 
     def attempt() -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from torchsmith.errors import UsageError
 from torchsmith.jobs import compose, kubernetes, local, openpai, slurm
@@ -14,22 +14,31 @@ from torchsmith.jobs.models import Job, Rendering
 
 if TYPE_CHECKING:
     from torchsmith.jobs.client import Client
-    from torchsmith.jobs.models import Job
 
 
-# Loaded when asked for: nobody pays for the libraries of a target they do not use.
-_CLIENTS = {
-    "local": "torchsmith.jobs.targets.local:Local",
-    "podman": "torchsmith.jobs.targets.local:Podman",
-    "docker": "torchsmith.jobs.targets.local:Docker",
-    "slurm": "torchsmith.jobs.targets.slurm:Slurm",
-    "kubernetes": "torchsmith.jobs.targets.kubernetes:Kubernetes",
-    "kubeflow": "torchsmith.jobs.targets.kubernetes:Kubeflow",
-    "kubeflow-trainer": "torchsmith.jobs.targets.kubernetes:KubeflowTrainer",
-    "openpai": "torchsmith.jobs.targets.openpai:OpenPai",
-    "openpai-v1": "torchsmith.jobs.targets.openpai:OpenPaiV1",
+class Target(NamedTuple):
+    """How a target takes jobs: their rendering, and the client that submits them, if there is one.
+
+    The client is named only: nobody loads the libraries of a target they do not use.
+    """
+
+    render: Callable[[Job], Rendering]
+    client: str = ""
+
+
+TARGETS: Mapping[str, Target] = {
+    "local": Target(local.render, "local:Local"),
+    "podman": Target(partial(local.render, container="podman"), "local:Podman"),
+    "docker": Target(partial(local.render, container="docker"), "local:Docker"),
+    "slurm": Target(slurm.render, "slurm:Slurm"),
+    "kubernetes": Target(kubernetes.render, "kubernetes:Kubernetes"),
+    "kubeflow": Target(kubernetes.render_pytorch, "kubernetes:Kubeflow"),
+    "kubeflow-trainer": Target(kubernetes.render_trainer, "kubernetes:KubeflowTrainer"),
+    "openpai": Target(openpai.render, "openpai:OpenPai"),
+    "openpai-v1": Target(openpai.render_v1, "openpai:OpenPaiV1"),
+    "compose": Target(compose.render),
 }
-TARGETS = tuple(_CLIENTS)
+_WITH_CLIENT = tuple(name for name, target in TARGETS.items() if target.client)
 
 
 def target_for(jobs: Sequence[Job], wanted: str, usual: str) -> str:
@@ -44,40 +53,27 @@ def target_for(jobs: Sequence[Job], wanted: str, usual: str) -> str:
         return engine
     raise UsageError(
         "no target given: use --to",
-        f'Add --to {"|".join(_CLIENTS)}, or the line to = "local" to the job, or set '
+        f'Add --to {"|".join(_WITH_CLIENT)}, or the line to = "local" to the job, or set '
         "TORCHSMITH_JOBS_TO.",
     )
 
 
 def client_for(engine: str, place: str = "") -> Client:
     """The client of a target; `place` is which one of its kind, by default the one set up."""
-    if engine not in _CLIENTS:
+    if engine not in _WITH_CLIENT:
         raise UsageError(
-            f"jobs cannot be submitted to {engine!r}", f"Known are: {', '.join(_CLIENTS)}."
+            f"jobs cannot be submitted to {engine!r}", f"Known are: {', '.join(_WITH_CLIENT)}."
         )
-    module, _, name = _CLIENTS[engine].partition(":")
-    return cast("Client", getattr(import_module(module), name)(place))
-
-
-RENDERINGS: Mapping[str, Callable[[Job], Rendering]] = {
-    "local": local.render,
-    "podman": partial(local.render, container="podman"),
-    "docker": partial(local.render, container="docker"),
-    "slurm": slurm.render,
-    "kubernetes": kubernetes.render,
-    "kubeflow": kubernetes.render_pytorch,
-    "kubeflow-trainer": kubernetes.render_trainer,
-    "openpai": openpai.render,
-    "openpai-v1": openpai.render_v1,
-    "compose": compose.render,
-}
+    module, _, name = TARGETS[engine].client.partition(":")
+    found = import_module(f"torchsmith.jobs.targets.{module}")
+    return cast("Client", getattr(found, name)(place))
 
 
 def render(jobs: Sequence[Job], engine: str) -> Rendering:
     """The native request of each job for one target."""
-    if engine not in RENDERINGS:
-        raise UsageError(f"{engine!r} is not an engine", f"Known are: {', '.join(RENDERINGS)}.")
-    made = [RENDERINGS[engine](job) for job in jobs]
+    if engine not in TARGETS:
+        raise UsageError(f"{engine!r} is not an engine", f"Known are: {', '.join(TARGETS)}.")
+    made = [TARGETS[engine].render(job) for job in jobs]
     owners: dict[str, str] = {}
     for job, one in zip(jobs, made, strict=True):
         for path in one.files:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
     BASH,
     Rendezvous,
-    commands_for,
     environment,
     gpus_before,
     left_out,
     needs_image,
     only_folders,
-    started,
+    pai_notes,
+    task_lines,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole, rendering
 
@@ -52,11 +51,10 @@ def _project(job: Job) -> str:
 
 def _service(job: Job, role: TaskRole, index: int) -> Table:
     meet = Rendezvous(f"{job.roles[0].name}-0", "29500", "TASK_INDEX")
-    commands = started(job, role, commands_for(job, role, "compose"), meet)
-    pai = openpai_env.lines(job, role, "TASK_INDEX", _host)
+    lines = task_lines(job, role, "compose", meet, _host)
     # One limit for all of them; whoever does not listen is killed.
     limit = [] if job.seconds is None else ["timeout", "-k", "10", str(job.seconds)]
-    words = [*limit, *BASH.split(), "-c", _plain("\n".join((*pai, *commands)))]
+    words = [*limit, *BASH.split(), "-c", _plain("\n".join(lines))]
     env: dict[str, str] = {
         "TASK_INDEX": str(index),
         **{name: _plain(text) for name, text in environment(job, role).items()},
@@ -118,7 +116,7 @@ def _notes(job: Job) -> list[str]:
     notes = left_out(job, "compose")
     if _project(job) != job.name:
         notes.append(f"its project is called {_project(job)}: compose takes no {job.name}")
-    notes += openpai_env.notes(job, names=True)
+    notes += pai_notes(job, names=True)
     notes += [f"after {name}: each job is a file of its own here" for name in job.after]
     notes += [f"queue {job.queue}: compose has none"] if job.queue else []
     if job.retries:

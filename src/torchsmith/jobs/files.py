@@ -10,24 +10,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, RecipeProblem, UsageError
-from torchsmith.inputs import check_file
+from torchsmith.inputs import check_file, read_file
 from torchsmith.jobs.models import Job, resolve
 from torchsmith.plan.images import image_names
-from torchsmith.plan.jobs import job_image
+from torchsmith.plan.publish import job_image
 from torchsmith.recipe import job as written
 from torchsmith.recipe.load import MAX_RECIPE_BYTES, parse_recipe, parse_toml, text_of
 from torchsmith.recipe.matrix import expand
 from torchsmith.recipe.models import Recipe
-from torchsmith.recipe.positions import key_lines
 from torchsmith.recipe.problems import problems_of
-from torchsmith.recipe.reading import read_file
-from torchsmith.recipe.values import Section, size_bytes, unique_names
-
-
-class Jobs(Section):
-    """The tables of one file, under the name a recipe has for them."""
-
-    job: list[written.Job]
+from torchsmith.recipe.toml import key_lines
+from torchsmith.recipe.values import size_bytes, unique_names
 
 
 def load_jobs(path: Path, changes: Sequence[str] = (), names: Iterable[str] = ()) -> list[Job]:
@@ -68,7 +61,7 @@ def _validated(
 ) -> list[written.Job]:
     whole = {"job": tables}
     try:
-        return unique_names(Jobs.model_validate(whole).job)
+        return unique_names(written.Jobs.model_validate(whole).job)
     except ValidationError as error:
         problems = problems_of(error, whole, lines)
         if not listed:

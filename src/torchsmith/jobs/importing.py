@@ -18,14 +18,15 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 
 from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs.files import Jobs
+from torchsmith.foreign import table, tables
+from torchsmith.inputs import read_file
 from torchsmith.jobs.models import Job, resolve
 from torchsmith.jobs.openpai import document_v1, document_v2, merged
-from torchsmith.jobs.openpai_rules import problems
+from torchsmith.jobs.openpai_rules import SECRET, problems
 from torchsmith.recipe import job as written
+from torchsmith.recipe.job import Jobs
 from torchsmith.recipe.load import text_of
 from torchsmith.recipe.problems import problems_of
-from torchsmith.recipe.reading import read_file
 from torchsmith.recipe.values import ImageName, Name, is_plain
 
 Table = dict[str, JsonValue]
@@ -194,7 +195,9 @@ def _number(value: JsonValue, least: int, most: int) -> int:
     return min(max(int(value) if isinstance(value, int | float) else least, least), most)
 
 
-def _numbers(source: Table, names: Mapping[str, tuple[str, int, int]]) -> Iterator[tuple[str, int]]:
+def _numbers(
+    source: Mapping[str, JsonValue], names: Mapping[str, tuple[str, int, int]]
+) -> Iterator[tuple[str, int]]:
     for old, (new, least, most) in names.items():
         value = source.get(old)
         if value is not None:
@@ -273,7 +276,8 @@ def _role_1(item: Table, notes: list[str]) -> Table:
             raise ValueError(f"has a task role without {key}")
     name = _identifier(str(item["name"]))
     # Where nothing is written, the defaults of its own server.
-    asked = {"taskNumber": 1, "cpuNumber": 1, "memoryMB": 100, "gpuNumber": 0, **_given(item)}
+    asked: Table = {"taskNumber": 1, "cpuNumber": 1, "memoryMB": 100, "gpuNumber": 0}
+    asked |= {key: value for key, value in item.items() if value is not None}
     role: Table = {"name": name}
     role |= dict(
         _numbers(
@@ -306,10 +310,6 @@ def _role_1(item: Table, notes: list[str]) -> Table:
             raise ValueError("has a portList that is not a list")
         role["port"] = [_port_1(one) for one in ports]
     return role
-
-
-def _given(item: Table) -> Table:
-    return {key: value for key, value in item.items() if value is not None}
 
 
 def _port_1(item: JsonValue) -> Table:
@@ -362,36 +362,29 @@ def _protocol_2(document: Table) -> Imported:
     kept: Table = {}
     prerequisites, secrets = _without_passwords(document.get("prerequisites"), notes)
     kept |= {"prerequisites": prerequisites} if prerequisites else {}
-    given = document.get("secrets")
-    secrets = [*(given if isinstance(given, dict) else ()), *secrets]
+    secrets = [*table(document.get("secrets")), *secrets]
     if secrets:
         kept["secrets"] = [*dict.fromkeys(secrets)]
         notes += [
             f"the value of the secret {name} is not taken over: give it when submitting"
             for name in dict.fromkeys(secrets)
         ]
-    parameters = document.get("parameters")
     plain: Table = {
         name: value
-        for name, value in (parameters.items() if isinstance(parameters, dict) else ())
+        for name, value in table(document.get("parameters")).items()
         if isinstance(value, _SCALARS) and _fits(written.Identifier, name)
     }
     job |= {"parameters": plain} if plain else {}
-    defaults = document.get("defaults")
-    queue = defaults.get("virtualCluster") if isinstance(defaults, dict) else None
+    queue = table(document.get("defaults")).get("virtualCluster")
     if queue != _NO_QUEUE and _fits(Name, queue):
         job["queue"] = queue
     images = {
-        item["name"]: item["uri"]
-        for item in prerequisites
-        if isinstance(item, dict) and item["type"] == "dockerimage"
+        item["name"]: item["uri"] for item in tables(prerequisites) if item["type"] == "dockerimage"
     }
-    roles = document["taskRoles"]
-    assert isinstance(roles, dict)
+    roles = {name: table(role) for name, role in table(document["taskRoles"]).items()}
     chosen: Table = {}
     made: list[JsonValue] = []
     for name, item in roles.items():
-        assert isinstance(item, dict)
         role = _role_2(name, item, notes, alone=len(roles) == 1)
         image = images[item["dockerImage"]]
         if _fits(ImageName, image):
@@ -411,30 +404,24 @@ def _without_passwords(items: JsonValue, notes: list[str]) -> tuple[list[JsonVal
     """The prerequisites with secrets in place of passwords, and what those are called."""
     made: list[JsonValue] = []
     secrets: list[str] = []
-    for item in items if isinstance(items, list) else []:
-        auth = item.get("auth") if isinstance(item, dict) else None
-        password = auth.get("password") if isinstance(auth, dict) else None
-        if isinstance(item, dict) and isinstance(auth, dict) and password:
-            if not re.fullmatch(r"<%\s*\$secrets\.\w+\s*%>", str(password)):
-                name = f"{_identifier(str(item.get('name')))}_password"
-                secrets.append(name)
-                auth = {**auth, "password": f"<% $secrets.{name} %>"}
-                notes.append(f"the password of the image {item.get('name')} becomes a secret")
-            made.append({**item, "auth": auth})
-            continue
+    for item in map(dict, tables(items)):
+        auth = table(item.get("auth"))
+        if (password := auth.get("password")) and not SECRET.fullmatch(str(password)):
+            name = f"{_identifier(str(item.get('name')))}_password"
+            secrets.append(name)
+            item["auth"] = {**auth, "password": f"<% $secrets.{name} %>"}
+            notes.append(f"the password of the image {item.get('name')} becomes a secret")
         made.append(item)
     return made, secrets
 
 
-def _role_2(name: str, item: Table, notes: list[str], *, alone: bool) -> Table:
+def _role_2(name: str, item: Mapping[str, JsonValue], notes: list[str], *, alone: bool) -> Table:
     role: Table = {"name": name}
     role |= dict(_numbers(item, {"instances": ("tasks", 1, 100_000)}))
     role |= dict(_numbers(item, {"taskRetryCount": ("retries", -1, 1000)}))
     resource, options, completion = (
-        dict(found) if isinstance(found, dict) else {}
-        for found in (
-            item.get(key) for key in ("resourcePerInstance", "extraContainerOptions", "completion")
-        )
+        table(item.get(key))
+        for key in ("resourcePerInstance", "extraContainerOptions", "completion")
     )
     role |= dict(_numbers(resource, _RESOURCES))
     shm = options.get("shmMB")
@@ -446,10 +433,9 @@ def _role_2(name: str, item: Table, notes: list[str], *, alone: bool) -> Table:
     # OpenPAI ends a job with the first role whose tasks are done.
     enough = _enough(completion.get("minSucceededInstances"), tasks) or (None if alone else tasks)
     role |= {"min_succeeded": enough} if enough is not None else {}
-    ports = resource.get("ports")
     found: list[JsonValue] = [
         {"name": label, "count": int(count)}
-        for label, count in (ports.items() if isinstance(ports, dict) else ())
+        for label, count in table(resource.get("ports")).items()
         if isinstance(count, int | float) and 1 <= count <= 1000 and len(label) <= 64
     ]
     role |= {"port": found} if found else {}

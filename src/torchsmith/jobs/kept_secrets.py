@@ -38,7 +38,7 @@ def kept_value(variable: str, reference: str) -> str | None:
 
 
 def value_of(variable: str, reference: str) -> str:
-    """The value of a secret; who has to bring it is told where."""
+    """The value of a secret; without one, the error says where to put it."""
     value = kept_value(variable, reference)
     if value is None:
         raise UsageError(

@@ -6,6 +6,7 @@ talk to it) and every version of it sends the same: what is asked is the publish
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,14 +21,15 @@ from urllib.parse import urlencode
 from pydantic import JsonValue
 
 from torchsmith.errors import ClusterError, HostError, TookTooLongError
+from torchsmith.foreign import MalformedError, read_json, table, tables, text
 from torchsmith.jobs.client import NoAnswerError
 from torchsmith.programs import call
 from torchsmith.redact import redacted
 
 _TIMEOUT_S = 30
-# With what it does besides: a program that logs in for it may be slow.
+# kubectl may start a program that logs in, and that may be slow.
 _PATIENCE_S = 120
-_TOLD = 600
+_LONGEST_MESSAGE = 600
 # Where a pod finds who it is; kubectl looks there itself.
 _IN_CLUSTER = "in-cluster"
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -69,8 +71,8 @@ class Kubectl:
         if self.context == _IN_CLUSTER:
             return _ACCOUNT.read_text(encoding="utf-8").strip() if _ACCOUNT.exists() else "default"
         answer = self._config("--context", self.context, "view", "--minify", "--output=json")
-        contexts = json.loads(answer).get("contexts") or [{}]
-        return str(contexts[0].get("context", {}).get("namespace") or "default")
+        contexts = tables(_read(answer, self.context).get("contexts")) or [{}]
+        return text(table(contexts[0].get("context")), "namespace") or "default"
 
     def get(self, path: str, **query: str) -> Mapping[str, JsonValue]:
         """An object, or a list of them."""
@@ -109,7 +111,7 @@ class Kubectl:
         command = [*self._command(), verb, "--raw", _address(path, query), *more]
         command.append(f"--request-timeout={_TIMEOUT_S}s")
         try:
-            ended = call(command, given=(content or "").encode(), timeout=_PATIENCE_S)
+            ended = call(command, stdin=(content or "").encode(), timeout=_PATIENCE_S)
         except TookTooLongError:
             raise NoAnswerError(
                 f"kubectl did not end within {_PATIENCE_S} s",
@@ -119,16 +121,7 @@ class Kubectl:
             raise NoAnswerError(f"kubectl was ended by signal {-ended.code}", "Try again.")
         if ended.code != 0:
             raise self._error(ended.err)
-        try:
-            value = json.loads(ended.out or "{}")
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise ClusterError(
-                f"the server of {self.context} does not answer as Kubernetes does",
-                "Check the server of this context: kubectl config view",
-            )
-        return value
+        return _read(ended.out or "{}", self.context)
 
     def _error(self, output: str) -> ClusterError:
         # Warnings of kubectl itself stand before what counts.
@@ -148,7 +141,7 @@ class Kubectl:
                 lasting=_LASTING.search(text) is not None,
             )
         reason, message = (found[1] or "", found[2]) if found else ("", text)
-        message = message[:_TOLD]
+        message = message[:_LONGEST_MESSAGE]
         if reason in _NOT_NOW:
             return NoAnswerError(
                 f"the cluster of {self.context} has no answer: {message}",
@@ -172,9 +165,19 @@ class Kubectl:
     def _config(self, *words: str) -> str:
         ended = call([self.program, "config", *words])
         if ended.code != 0:
-            last = ended.last[:_TOLD] or "it says nothing"
+            last = ended.last[:_LONGEST_MESSAGE] or "it says nothing"
             raise ClusterError(f"kubectl: {redacted(last)}", "kubectl config view")
         return ended.out
+
+
+def _read(answer: str, context: str) -> Mapping[str, JsonValue]:
+    with contextlib.suppress(MalformedError):
+        if isinstance(value := read_json(answer), dict):
+            return value
+    raise ClusterError(
+        f"the server of {context} does not answer as Kubernetes does",
+        "Check the server of this context: kubectl config view",
+    )
 
 
 def _address(path: str, query: Mapping[str, str]) -> str:
@@ -183,4 +186,4 @@ def _address(path: str, query: Mapping[str, str]) -> str:
 
 def _last(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:_TOLD] if lines else "it says nothing"
+    return lines[-1][:_LONGEST_MESSAGE] if lines else "it says nothing"

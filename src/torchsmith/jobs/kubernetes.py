@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from torchsmith import yaml_text
 from torchsmith.errors import UsageError
-from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
     BASH,
     Rendezvous,
-    commands_for,
     end_of,
     environment,
     left_out,
     needs_image,
-    started,
+    pai_notes,
+    task_lines,
+    wants_pai,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole, rendering
 
@@ -88,7 +88,7 @@ def _tied(job: Job) -> bool:
 
 def _meet(job: Job) -> bool:
     """Whether tasks look for each other by name."""
-    several = job.nodes > 1 and (job.distributed or openpai_env.wanted(job))
+    several = job.nodes > 1 and (job.distributed or wants_pai(job))
     return several or len(job.roles) > 1
 
 
@@ -116,9 +116,8 @@ def _job(job: Job, role: TaskRole, names: dict[str, str]) -> Table:
         return f"{place}-{index}.{job.name}"
 
     meet = Rendezvous(host(job.roles[0], 0), str(PORT), "JOB_COMPLETION_INDEX")
-    commands = started(job, role, commands_for(job, role, "Kubernetes"), meet)
-    pai = openpai_env.lines(job, role, "JOB_COMPLETION_INDEX", host)
-    pod = _pod_spec(job, role, (*pai, *commands), names[role.name])
+    lines = task_lines(job, role, "Kubernetes", meet, host)
+    pod = _pod_spec(job, role, lines, names[role.name])
     if _meet(job) and not _tied(job):
         pod["subdomain"] = job.name
     return {
@@ -351,7 +350,7 @@ def _volume(job: Job, mount: Mount) -> tuple[Table, str]:
 def _pod_notes(job: Job) -> list[str]:
     """What pods have no word for."""
     notes = left_out(job, "kubernetes")
-    notes += openpai_env.notes(job, names=True)
+    notes += pai_notes(job, names=True)
     notes += [f"after {name}: Kubernetes starts every job at once" for name in job.after]
     for role in job.roles:
         notes += [
@@ -404,13 +403,12 @@ def _pytorch_job(job: Job, role: TaskRole) -> Table:
     def host(other: TaskRole, index: int) -> str:
         return f"{job.name}-worker-{index - 1}" if index else f"{job.name}-master-0"
 
-    commands = started(job, role, commands_for(job, role, "Kubeflow"), _PYTORCH_MEET)
-    pai = openpai_env.lines(job, role, "RANK", host)
+    lines = task_lines(job, role, "Kubeflow", _PYTORCH_MEET, host)
     template: Table = {
         "metadata": {"labels": _labels(job, role)},
         "spec": {
             key: value
-            for key, value in _pod_spec(job, role, (*pai, *commands), _CONTAINER).items()
+            for key, value in _pod_spec(job, role, lines, _CONTAINER).items()
             # The operator's to set, from the replica's own.
             if key != "restartPolicy"
         },
@@ -443,9 +441,8 @@ def _train_job(job: Job, role: TaskRole) -> Table:
     def host(other: TaskRole, index: int) -> str:
         return f"{job.name}-{_NODE}-0-{index}.{job.name}"
 
-    commands = started(job, role, commands_for(job, role, "Kubeflow"), _TRAINER_MEET)
-    pai = openpai_env.lines(job, role, _TRAINER_INDEX, host)
-    pod = _pod_spec(job, role, (*pai, *commands), _NODE)
+    lines = task_lines(job, role, "Kubeflow", _TRAINER_MEET, host, index=_TRAINER_INDEX)
+    pod = _pod_spec(job, role, lines, _NODE)
     containers = pod["containers"]
     assert isinstance(containers, list)
     (container,) = containers

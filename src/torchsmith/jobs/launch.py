@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from torchsmith.errors import UsageError
+from torchsmith.foreign import Table, table, tables
 from torchsmith.jobs.models import Job, TaskRole
 from torchsmith.jobs.openpai_rules import commands_of
+from torchsmith.recipe.job import Port
 
 _PARAMETER = re.compile(r"<%\s*\$parameters\.(\w+)\s*%>")
 # What OpenPAI fills in of a role's own prerequisites: <% $data.uri[0] %>.
@@ -23,6 +25,10 @@ _LAUNCHES = re.compile(
 # One plain call of a Python file: torchrun can start it itself. Anything with shell syntax, or
 # with a rank that only the process knows, gets a shell for each process.
 _PLAIN = re.compile(r"python(?:3(?:\.\d+)?)? (?P<rest>[\w./-]*\.py(?: [^;&|<>()`#\n]*)?)")
+
+
+# The address of a task, as shell text.
+Address = Callable[[TaskRole, int], str]
 
 
 @dataclass(frozen=True)
@@ -66,16 +72,12 @@ def commands_for(job: Job, role: TaskRole, engine: str) -> tuple[str, ...]:
     return commands
 
 
-def _prerequisite(job: Job, role: TaskRole, kind: str) -> dict[str, JsonValue]:
-    """What a role of OpenPAI's says it uses of one kind; empty where it says nothing."""
-    roles = job.openpai.get("taskRoles")
-    mine = roles.get(role.name) if isinstance(roles, dict) else None
-    wanted = mine.get(kind) if isinstance(mine, dict) else None
-    listed = job.openpai.get("prerequisites")
-    for item in listed if isinstance(listed, list) else []:
-        if isinstance(item, dict) and (item.get("type"), item.get("name")) == (kind, wanted):
-            return item
-    return {}
+def _prerequisite(job: Job, role: TaskRole, kind: str) -> Table:
+    """The prerequisite of one kind that a role of OpenPAI's names; empty if it names none."""
+    wanted = table(table(job.openpai.get("taskRoles")).get(role.name)).get(kind)
+    items = tables(job.openpai.get("prerequisites"))
+    found = (item for item in items if (item.get("type"), item.get("name")) == (kind, wanted))
+    return next(found, {})
 
 
 def _deployed(job: Job, role: TaskRole) -> Sequence[str]:
@@ -138,6 +140,25 @@ def _rank(role: TaskRole, meet: Rendezvous) -> str:
     return f'"$(({role.rank} + {meet.index}))"' if role.rank else f'"${meet.index}"'
 
 
+def task_lines(
+    job: Job,
+    role: TaskRole,
+    engine: str,
+    meet: Rendezvous,
+    address: Address,
+    *,
+    index: str = "",
+    base: str = "",
+    settings: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """What one task runs outside OpenPAI: OpenPAI's variables, `settings`, then its commands.
+
+    `index` is the variable with its number, where that is not the one of the rendezvous.
+    """
+    pai = _pai_lines(job, role, index or meet.index, address, base)
+    return (*pai, *settings, *started(job, role, commands_for(job, role, engine), meet))
+
+
 def gpus_before(job: Job, role: TaskRole, index: int) -> int:
     """How many GPUs of one machine the tasks before this one have."""
     earlier = job.roles[: job.roles.index(role)]
@@ -155,7 +176,7 @@ def needs_image(job: Job, engine: str) -> None:
 
 
 def unfit_images(job: Job) -> list[str]:
-    """What is wrong with images that no registry and no target takes by their names."""
+    """Why no registry and no target takes some image names."""
     found: list[str] = []
     for name in dict.fromkeys(role.image for role in job.roles):
         first, slash, rest = name.partition("/")
@@ -171,7 +192,7 @@ def unfit_images(job: Job) -> list[str]:
 
 
 def pullable(job: Job, engine: str) -> None:
-    """Refuse an image of this machine only on a target whose machines have to fetch it."""
+    """Refuse an image that only this machine has where other machines must pull it."""
     for role in job.roles:
         # What podman calls images that are in no registry; with a port it is one.
         if role.image.startswith("localhost/"):
@@ -183,7 +204,7 @@ def pullable(job: Job, engine: str) -> None:
 
 
 def only_folders(job: Job, engine: str) -> None:
-    """Refuse a mount that is not a folder on a target that has only those."""
+    """Refuse a mount that is no folder where a target mounts only folders."""
     for mount in job.mounts:
         if ":" in mount.source:
             raise UsageError(
@@ -193,7 +214,7 @@ def only_folders(job: Job, engine: str) -> None:
 
 
 def unmounted(job: Job) -> list[str]:
-    """What plain processes see of the folders that a container would mount."""
+    """Notes on mounts where tasks run without a container."""
     return [
         f"{mount.name} is at {mount.source} there, not at {mount.at}: ${mount.variable} says so"
         + ("; nothing keeps it from being written to" if mount.read_only else "")
@@ -203,23 +224,23 @@ def unmounted(job: Job) -> list[str]:
 
 
 def left_out(job: Job, engine: str) -> list[str]:
-    """What the job says for other targets only, and what says nothing without something else."""
+    """Notes on keys for other targets, and on keys that have no effect here."""
     notes: list[str] = []
     kept = {"openpai": job.openpai, "openpai_v1": job.openpai_v1}
     names = [
-        f"{table}.{key}"
-        for table, keys in kept.items()
-        if table != engine
+        f"{protocol}.{key}"
+        for protocol, keys in kept.items()
+        if protocol != engine
         for key in keys
         # Other targets run these commands too.
-        if engine.startswith("openpai") or (table, key) != ("openpai", "deployments")
+        if engine.startswith("openpai") or (protocol, key) != ("openpai", "deployments")
     ]
     notes += [f"left out, as only OpenPAI knows them: {', '.join(names)}"] if names else []
-    for table, mine, named in (
+    for section, mine, named in (
         (job.slurm, "slurm", "Slurm"),
         (job.kubernetes, "kubernetes", "Kubernetes"),
     ):
-        written = table.model_dump(exclude_defaults=True)
+        written = section.model_dump(exclude_defaults=True)
         if written and engine != mine:
             keys = ", ".join(f"{mine}.{key}" for key in written)
             notes.append(f"left out, as only {named} knows them: {keys}")
@@ -271,7 +292,7 @@ def environment_lines(job: Job) -> list[str]:
 
 
 def end_of(text: str) -> str:
-    """A word that ends a here-document of this text and nothing before."""
+    """A word to end a here-document with: no line of the text is equal to it."""
     end = "END"
     while end in text.splitlines():
         end += "_"
@@ -282,3 +303,122 @@ def heredoc(name: str, text: str) -> list[str]:
     """Bash lines that put a text of several lines into a variable, as it is."""
     end = end_of(text)
     return [f"read -r -d '' {name} <<'{end}' || true", *text.splitlines(), end]
+
+
+# OpenPAI's variables for the tasks of other targets, so that an imported job finds them there.
+# Their names and contents: src/rest-server/src/models/v2/job/runtime-env.js and k8s.js of
+# https://github.com/microsoft/pai v1.8.0, src/init.d/framework_parser.py of
+# https://github.com/microsoft/openpai-runtime.
+
+# Every task has these two, whether its role asks for ports or not.
+_PAI_PORTS = ("ssh", "http")
+# What a port without a number is where each task has an address of its own.
+FIRST_PORT = 40000
+
+
+def wants_pai(job: Job) -> bool:
+    """Whether a job's tasks look for these variables."""
+    texts = (text for role in job.roles for text in (*role.commands, *role.env.values()))
+    return job.openpai_env or any("PAI_" in text for text in texts)
+
+
+def _pai_lines(
+    job: Job, role: TaskRole, index: str, address: Address, base: str = ""
+) -> tuple[str, ...]:
+    """Shell lines that set the variables in one task.
+
+    `index` is the variable with its number, `address` gives a task's address as shell text, `base`
+    is the variable with the job's first port where tasks share machines.
+    """
+    if not wants_pai(job):
+        return ()
+    made = ['PAI_USER_NAME="$(id -un 2>/dev/null || id -u)"', 'PAI_USERNAME="$PAI_USER_NAME"']
+    made += [f'PAI_{word}="$PAI_USER_NAME~{job.name}"' for word in ("JOB_NAME", "FRAMEWORK_NAME")]
+    made += [f'{name}="{value}"' for name, value in _job_variables(job)]
+    made += [f'PAI_CURRENT_TASK_ROLE_NAME="{role.name}"']
+    made += [
+        f'{name}="${index}"'
+        for name in ("PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX", "PAI_TASK_INDEX")
+    ]
+    cases: list[str] = []
+    taken = 0
+    for other in job.roles:
+        hosts: list[str] = []
+        for number in range(other.tasks):
+            here = address(other, number)
+            made.append(f'PAI_HOST_IP_{other.name}_{number}="{here}"')
+            found: dict[str, str] = {}
+            # Where no base is shared, each task has all ports to itself.
+            taken = taken if base else 0
+            for port in _pai_ports(other):
+                found[port.name] = ",".join(_port_numbers(port, taken, base))
+                taken += port.count
+                for name in (
+                    f"PAI_PORT_LIST_{other.name}_{number}_{port.name}",
+                    f"PAI_{other.name}_{number}_{port.name}_PORT",
+                ):
+                    made.append(f'{name}="{found[port.name]}"')
+            hosts.append(f"{here}:{found['http'].partition(',')[0]}")
+            if other is role:
+                cases.append(f"  {number}) {' '.join(_own_variables(here, found))} ;;")
+        made.append(f'PAI_TASK_ROLE_{other.name}_HOST_LIST="{",".join(hosts)}"')
+    return (*(f"export {one}" for one in made), f'case "${index}" in', *cases, "esac")
+
+
+def _own_variables(here: str, ports: dict[str, str]) -> Iterator[str]:
+    """The variables about the task itself; `ports` by label."""
+    yield f'export PAI_CURRENT_CONTAINER_IP="{here}" PAI_CONTAINER_HOST_IP="{here}"'
+    first = ports["http"].partition(",")[0]
+    yield f'PAI_CURRENT_CONTAINER_PORT="{first}" PAI_CONTAINER_HOST_PORT="{first}"'
+    yield f'PAI_CONTAINER_SSH_PORT="{ports["ssh"].partition(",")[0]}"'
+    yield from (f'PAI_CONTAINER_HOST_{label}_PORT_LIST="{some}"' for label, some in ports.items())
+    listed = "".join(f"{label}:{some};" for label, some in ports.items())
+    yield f'PAI_CONTAINER_HOST_PORT_LIST="{listed}"'
+
+
+def _job_variables(job: Job) -> Iterator[tuple[str, str]]:
+    names = ",".join(role.name for role in job.roles)
+    yield "PAI_DEFAULT_FS_URI", ""
+    yield "PAI_VIRTUAL_CLUSTER", job.queue or "default"
+    for word in ("PAI_TASK_ROLE_COUNT", "PAI_TASK_ROLES_NUM", "PAI_JOB_TASK_ROLE_COUNT"):
+        yield word, str(len(job.roles))
+    for word in ("PAI_TASK_ROLE_LIST", "PAI_JOB_TASK_ROLE_LIST"):
+        yield word, names
+    for word in ("PAI_TASKS_NUM", "PAI_JOB_TASK_COUNT"):
+        yield word, str(job.nodes)
+    yield (
+        "PAI_TASK_ROLE_INSTANCES",
+        ",".join(f"{role.name}:{index}" for role in job.roles for index in range(role.tasks)),
+    )
+    for role in job.roles:
+        yield f"PAI_TASK_ROLE_TASK_COUNT_{role.name}", str(role.tasks)
+        yield (
+            f"PAI_RESOURCE_{role.name}",
+            f"{role.gpus},{role.cpus},{role.memory_mb},{role.shm_mb or 0}",
+        )
+        yield f"PAI_MIN_FAILED_TASK_COUNT_{role.name}", str(role.min_failed or 1)
+        enough = role.min_succeeded or (role.tasks if len(job.roles) == 1 else -1)
+        yield f"PAI_MIN_SUCCEEDED_TASK_COUNT_{role.name}", str(enough)
+
+
+def _pai_ports(role: TaskRole) -> tuple[Port, ...]:
+    named = {port.name for port in role.ports}
+    more = (Port(name=name) for name in _PAI_PORTS if name not in named)
+    return (*role.ports, *more)
+
+
+def _port_numbers(port: Port, taken: int, base: str) -> Iterator[str]:
+    for each in range(port.count):
+        if port.number:
+            yield str(port.number + each)
+        else:
+            yield f"$(({base} + {taken + each}))" if base else str(FIRST_PORT + taken + each)
+
+
+def pai_notes(job: Job, *, names: bool) -> list[str]:
+    """What differs from OpenPAI; `names`: hosts are known by name."""
+    if not wants_pai(job):
+        return []
+    what = ["no ssh server listens at PAI_CONTAINER_SSH_PORT", "PAI_DEFAULT_FS_URI is empty"]
+    what += ["PAI_HOST_IP_… hold host names"] if names else []
+    return [f"OpenPAI's variables: {', '.join(what)}"]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
     STRICT,
     Rendezvous,
-    commands_for,
     end_of,
     environment,
     environment_lines,
@@ -17,9 +15,11 @@ from torchsmith.jobs.launch import (
     left_out,
     needs_image,
     only_folders,
+    pai_notes,
     secret_lines,
-    started,
+    task_lines,
     unmounted,
+    wants_pai,
 )
 from torchsmith.jobs.models import Job, Rendering, TaskRole, rendering
 from torchsmith.jobs.states import TIMED_OUT
@@ -27,7 +27,8 @@ from torchsmith.jobs.states import TIMED_OUT
 # What every process of a job has in its environment, and hands on to those it starts.
 JOB = "TORCHSMITH_JOB"
 LABEL = "torchsmith.job"
-_MEET = Rendezvous("127.0.0.1", '"$MASTER_PORT"', "TASK_INDEX")
+_HERE = "127.0.0.1"
+_MEET = Rendezvous(_HERE, '"$MASTER_PORT"', "TASK_INDEX")
 _PAI_PORT = "PAI_FIRST_PORT"
 _NONE = "''"
 # A role that asks for nothing of its own.
@@ -53,16 +54,17 @@ def script(job: Job, record: str = "", container: str = "") -> str:
         lines += [f'{mount.variable}=$(realpath "{mount.source}")', f"export {mount.variable}"]
     if job.distributed and job.nodes > 1:
         lines += ["export MASTER_PORT=$((20000 + $$ % 20000))"]
-    if openpai_env.wanted(job):
+    if wants_pai(job):
         lines += [f"export {_PAI_PORT}=$((10000 + $$ % 90 * 100))"]
     # In a container a folder is where the job says; here it is where it lies.
     known = set() if container else {mount.variable for mount in job.mounts}
     for role in job.roles:
         env = environment(job, role)
         settings = exports({name: value for name, value in env.items() if name not in known})
-        commands = started(job, role, commands_for(job, role, "local"), _MEET)
-        known_there = openpai_env.lines(job, role, "TASK_INDEX", _here, _PAI_PORT)
-        text = "\n".join((f"set {STRICT}", *known_there, *settings, *commands))
+        lines_of_task = task_lines(
+            job, role, "local", _MEET, lambda *_: _HERE, base=_PAI_PORT, settings=settings
+        )
+        text = "\n".join((f"set {STRICT}", *lines_of_task))
         end = end_of(text)
         lines += ["", f"role_{role.name}=$(cat <<'{end}'", text, end, ")"]
     lines += ["", *_RUN, *([*_COUNTED, *_judge(job)] if job.counts else _TOLD), "", *_ALL]
@@ -71,14 +73,16 @@ def script(job: Job, record: str = "", container: str = "") -> str:
     lines += [f"  rm -f {place}/*.exit"] if record else []
     lines += ["  began=$(date +%s)"] if job.seconds else []
     lines += [*_tasks(job, record, container), *_WAIT]
-    lines += _limit(job.seconds) if job.seconds else []
+    if job.seconds:
+        # The code of a task that had to be killed when its time was up is that of any other's.
+        lines += [
+            f'    if [ "$code" -eq 137 ] && [ "$(($(date +%s) - began))" -ge {job.seconds} ]; then',
+            f"      code={TIMED_OUT}",
+            "    fi",
+        ]
     lines += [f'    echo "$code" >{place}/"${{each#*:}}.exit"'] if record else []
     lines += [*(_VERDICT if job.counts else _SUM), "", *_again(job.retries), ""]
     return "\n".join(lines)
-
-
-def _here(role: TaskRole, index: int) -> str:
-    return "127.0.0.1"
 
 
 # timeout puts a task into a process group of its own and ends all of it. A task that fails tells
@@ -182,15 +186,6 @@ def _judge(job: Job) -> list[str]:
     return [*lines, "}"]
 
 
-def _limit(seconds: int) -> list[str]:
-    """The code of a task that had to be killed when its time was up is that of any other's."""
-    return [
-        f'    if [ "$code" -eq 137 ] && [ "$(($(date +%s) - began))" -ge {seconds} ]; then',
-        f"      code={TIMED_OUT}",
-        "    fi",
-    ]
-
-
 def _again(retries: int) -> list[str]:
     if not retries:
         return ["all_tasks"]
@@ -235,7 +230,7 @@ def _box(job: Job, role: TaskRole, container: str) -> str:
     if job.nodes > 1:
         names += ["CUDA_VISIBLE_DEVICES"]
         names += ["MASTER_PORT"] if job.distributed else []
-    names += [_PAI_PORT] if openpai_env.wanted(job) else []
+    names += [_PAI_PORT] if wants_pai(job) else []
     # As on a cluster, the image's own entry point starts nothing.
     options = ["--rm", "--init", "--entrypoint=", "--network=host", f"--cpus={role.cpus}"]
     options += [f"--memory={role.memory_mb}m"]
@@ -254,7 +249,7 @@ def _box(job: Job, role: TaskRole, container: str) -> str:
 
 def _notes(job: Job, container: str) -> list[str]:
     notes = left_out(job, "local")
-    notes += openpai_env.notes(job, names=False)
+    notes += pai_notes(job, names=False)
     notes += [f"after {name}: run that script first" for name in job.after]
     notes += [f"queue {job.queue}: this machine has none"] if job.queue else []
     notes += [] if container else unmounted(job)

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from torchsmith.checks import Check, Rating
 from torchsmith.engine.disk import room, write_whole
 from torchsmith.errors import TorchsmithError
-from torchsmith.findings import Finding
 from torchsmith.foreign import decode
 from torchsmith.jobs.targets.slurm import Slurm
 from torchsmith.owners import read_plain
@@ -31,8 +31,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 class Report(Struct, frozen=True):
     """What the doctor said on a machine."""
 
-    verdicts: tuple[Finding, ...]
-    verdict: str
+    checks: tuple[Check, ...]
+    rating: Rating
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def render_v1(job: Job) -> Rendering:
 
 
 def merged(computed: Table, kept: Table) -> Table:
-    """What was computed, and what was kept beside it; of the same key, what was computed."""
+    """Both tables in one; where both have a key, the computed value stays."""
     table = dict(computed)
     for key, value in kept.items():
         mine = table.get(key)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchsmith.errors import UsageError
-from torchsmith.jobs.client import LineCutter, Output, Submitted, TaskStatus
+from torchsmith.foreign import whole
+from torchsmith.jobs.client import LineCutter, Output, Submitted, TaskStatus, chooser
 from torchsmith.jobs.states import State, of_exit
 
 # No role can be called so: its tasks have a number behind a dash.
@@ -54,7 +54,9 @@ def mark(folder: Path, name: str) -> Mark | None:
 def elements(folder: Path) -> list[str]:
     """The elements of an array that have begun; none where there is no array."""
     with contextlib.suppress(OSError):
-        found = (item.name for item in folder.iterdir() if item.name.isdigit() and item.is_dir())
+        found = (
+            item.name for item in folder.iterdir() if whole(item.name) is not None and item.is_dir()
+        )
         return sorted(found, key=int)
     return []
 
@@ -93,33 +95,30 @@ def tasks(
 
 @dataclass(frozen=True)
 class _Log:
+    """What a task printed, or without a task what the job's own script did."""
+
     path: Path
-    role: str
-    index: int
+    task: TaskStatus | None
     element: str
 
     @property
     def name(self) -> str:
-        own = f"{self.role}-{self.index}" if self.role else "script"
+        own = self.task.own_name if self.task else "script"
         return f"{self.element}/{own}" if self.element else own
 
 
-def _logs(folder: Path, role: str, task: str) -> Iterator[_Log]:
-    """The logs there are by now, in order; only those of a role, or of a task."""
+def _logs(folder: Path) -> Iterator[_Log]:
+    """The logs there are by now, in order: the script's before those of the tasks."""
     for element in ("", *elements(folder)):
         place = folder / element
-        found = []
+        found: list[tuple[str, int, str, _Log]] = []
         for path in place.iterdir() if place.is_dir() else ():
             if match := _LOG.fullmatch(path.name):
                 at = element or match["element"] or ""
-                found.append(_Log(path, match["role"] or "", int(match["index"] or 0), at))
-        for log in sorted(found, key=lambda log: (bool(log.role), log.role, log.index)):
-            mine = (not role or log.role == role) and (
-                not task or task in (log.name, f"{log.role}-{log.index}", str(log.index))
-            )
-            # What the script itself said belongs to no task.
-            if mine and (log.role or not task):
-                yield log
+                role, index = match["role"] or "", int(match["index"] or 0)
+                task = TaskStatus(role, index, State.RUNNING, element=at) if role else None
+                found.append((role, index, path.name, _Log(path, task, at)))
+        yield from (log for *_, log in sorted(found, key=lambda item: item[:3]))
 
 
 class _Tail:
@@ -155,18 +154,21 @@ class _Tail:
 
 def lines(job: Submitted, wanted: Output, over: Callable[[], bool] = lambda: True) -> Iterator[str]:
     """A job's output; where it has several tasks, each line says whose it is."""
-    role, task = wanted.role, wanted.task
-    _check(job, role, task)
+    is_wanted = chooser(job, wanted)
+    # What the script prints belongs to no task.
+    with_script = not (wanted.role or wanted.task)
     alone = sum(job.roles.values()) == 1
     tails: dict[Path, _Tail] = {}
     while True:
         # Asked before reading: what is written before the end is read after it.
         last = not wanted.follow or over()
-        logs = list(_logs(job.kept, role, task))
+        logs = [
+            log for log in _logs(job.kept) if (is_wanted(log.task) if log.task else with_script)
+        ]
         most = max(_LEAST, _RECENT // max(1, len(logs))) if wanted.recent else None
         for log in logs:
             tail = tails.get(log.path) or tails.setdefault(log.path, _Tail(log, most))
-            named = not task and (log.element or (log.role and not alone))
+            named = not wanted.task and (log.element or (log.task and not alone))
             for line in tail.lines(last=last):
                 yield f"{log.name} | {line}" if named else line
         if last:
@@ -174,20 +176,10 @@ def lines(job: Submitted, wanted: Output, over: Callable[[], bool] = lambda: Tru
         time.sleep(_POLL_S)
 
 
-def _check(job: Submitted, role: str, task: str) -> None:
-    if role and role not in job.roles:
-        raise UsageError(f"the job has no role {role!r}", f"It has {', '.join(job.roles)}.")
-    own = task.rpartition("/")[2]
-    known = {f"{name}-{index}" for name, count in job.roles.items() for index in range(count)}
-    if task and own not in known and not any(item.endswith(f"-{own}") for item in known):
-        first = next(iter(job.roles))
-        raise UsageError(f"the job has no task {task!r}", f"Tasks are called {first}-0.")
-
-
 def last_of_script(job: Submitted, count: int) -> list[str]:
     """The end of what the job's own script said, which is that of no task."""
     tail: deque[str] = deque(maxlen=count)
-    for log in _logs(job.kept, "", ""):
-        if not log.role:
+    for log in _logs(job.kept):
+        if log.task is None:
             tail.extend(_Tail(log, _RECENT).lines(last=True))
     return list(tail)

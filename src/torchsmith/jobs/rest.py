@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
-import json
+import contextlib
 import re
 import socket
 import ssl
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from html import unescape
@@ -19,15 +15,15 @@ from itertools import chain
 
 from pydantic import JsonValue
 
-import torchsmith
 from torchsmith.errors import ClusterError
+from torchsmith.foreign import MalformedError, read_json, table, whole
+from torchsmith.http_client import TRY_AGAIN, StatusError, TransferError, request
+from torchsmith.http_client import Answer as HttpAnswer
 from torchsmith.jobs.client import NoAnswerError, patiently
 from torchsmith.redact import Redactor
 
 _MOST_BYTES = 64 << 20
-_PIECE = 1 << 16
-_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-_TOLD = 600
+_LONGEST_MESSAGE = 600
 
 
 class RefusedError(ClusterError):
@@ -56,20 +52,12 @@ class Answer:
     def json(self) -> JsonValue:
         """What it holds."""
         try:
-            value: JsonValue = json.loads(self.body)
-        except ValueError:
+            return read_json(self.body)
+        except MalformedError:
             raise ClusterError(
                 f"{self.where} answers with something that is not JSON",
                 "Check the address: another service may be there.",
             ) from None
-        return value
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    """A redirect is an answer: the token must not follow it, and a POST would become a GET."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
 
 
 @dataclass
@@ -84,7 +72,6 @@ class Server:
 
     def __post_init__(self) -> None:
         self.address = self.address.rstrip("/")
-        self._opener = urllib.request.build_opener(_Stay())
 
     def read(self, path: str) -> Answer:
         """What the server has at a path; asked again while it does not answer."""
@@ -95,12 +82,10 @@ class Server:
         headers = {**self.headers, "Accept": "application/json, text/*;q=0.5"}
         if kind:
             headers["Content-Type"] = kind
-        request = urllib.request.Request(
-            self.address + path, data=content, headers=headers, method=method
-        )
-        where = self.address + path.partition("?")[0]
-        with self._answer(request, where) as answer:
-            body = b"".join(_pieces(answer, self._broken(where), _MOST_BYTES))
+        url = self.address + path
+        where = url.partition("?")[0]
+        with self._request(url, method, headers, content) as answer:
+            body = answer.read(_MOST_BYTES)
             if _is_page(answer.headers.get("Content-Type", ""), body):
                 raise ClusterError(
                     self.redactor.text(f"{where} answers with a web page{_title(body)}"),
@@ -115,10 +100,9 @@ class Server:
         if not where.startswith(("http://", "https://")):
             # A server does not decide which file of this machine is read.
             raise ClusterError(f"{self.name} names a log that is not on a server: {where}")
-        request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"})
         try:
-            with self._answer(request, where) as answer:
-                first = next(pieces := _pieces(answer, self._broken(where), None), b"")
+            with self._request(url, headers={"Range": f"bytes={start}-"}) as answer:
+                first = next(pieces := answer.pieces(), b"")
                 if _is_page(answer.headers.get("Content-Type", ""), first):
                     raise ClusterError(
                         f"{where} is a page for browsers", "Open it in one: it needs a login."
@@ -134,84 +118,70 @@ class Server:
             if error.size is not None and error.size < start:
                 raise ShrunkError(f"{where} begins anew") from None
 
-    def _answer(self, request: urllib.request.Request, where: str) -> http.client.HTTPResponse:
-        request.add_header("User-Agent", f"torchsmith/{torchsmith.__version__}")
+    @contextlib.contextmanager
+    def _request(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> Iterator[HttpAnswer]:
+        where = url.partition("?")[0]
         try:
-            answer: http.client.HTTPResponse = self._opener.open(request, timeout=self.timeout_s)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._refusal(error, where) from None
-        except (OSError, http.client.HTTPException) as error:
-            raise self._broken(where)(error) from None
-        return answer
+            # A redirect is an answer: the token must not follow it, and a POST would become a GET.
+            with request(
+                url,
+                timeout=self.timeout_s,
+                method=method,
+                headers=headers,
+                content=content,
+                redirects=False,
+            ) as answer:
+                yield answer
+        except StatusError as error:
+            raise self._refusal(error, where) from None
+        except TransferError as error:
+            raise self._no_answer(error, where) from None
 
-    def _broken(self, where: str) -> Callable[[Exception], NoAnswerError]:
-        def error_of(error: Exception) -> NoAnswerError:
-            reason = getattr(error, "reason", None) or error
-            unheard = isinstance(reason, ConnectionRefusedError | socket.gaierror)
-            lasting = isinstance(reason, ssl.SSLCertVerificationError)
-            if isinstance(reason, TimeoutError):
-                text = f"there was no answer within {self.timeout_s:g} s"
-            else:
-                text = str(reason) or type(reason).__name__
-            return NoAnswerError(
-                self.redactor.text(f"{self.name} cannot be reached at {where}: {text}"),
-                "Check the address, the network, the proxy and SSL_CERT_FILE.",
-                unheard=unheard,
-                lasting=lasting,
-            )
+    def _no_answer(self, error: TransferError, where: str) -> NoAnswerError:
+        text = str(error)
+        if isinstance(error.cause, TimeoutError):
+            text = f"there was no answer within {self.timeout_s:g} s"
+        return NoAnswerError(
+            self.redactor.text(f"{self.name} cannot be reached at {where}: {text}"),
+            "Check the address, the network, the proxy and SSL_CERT_FILE.",
+            unheard=isinstance(error.cause, ConnectionRefusedError | socket.gaierror),
+            lasting=isinstance(error.cause, ssl.SSLCertVerificationError),
+        )
 
-        return error_of
-
-    def _refusal(self, error: urllib.error.HTTPError, where: str) -> ClusterError:
-        try:
-            body = error.read(_MOST_BYTES)
-        except (OSError, http.client.HTTPException):
-            body = b""
+    def _refusal(self, error: StatusError, where: str) -> ClusterError:
         kind = error.headers.get("Content-Type", "")
         code, message = "", ""
-        if _is_page(kind, body):
-            message = f"a web page{_title(body)}"
+        if _is_page(kind, error.body):
+            message = f"a web page{_title(error.body)}"
         else:
-            code, message = _explained(body)
-        message = self.redactor.text(message)[:_TOLD]
-        status = f"HTTP {error.code} {error.reason}".strip()
-        if error.code in _TRY_AGAIN:
+            code, message = _explained(error.body)
+        message = self.redactor.text(message)[:_LONGEST_MESSAGE]
+        if error.status in TRY_AGAIN:
             return NoAnswerError(
-                f"{self.name} has no answer at {where}: {status}"
+                f"{self.name} has no answer at {where}: {error}"
                 + (f": {message}" if message else ""),
                 "It may be overloaded or starting: try again later.",
                 wait_s=_wait_of(error.headers.get("Retry-After", "")),
                 # Turned away at the door.
-                unheard=error.code == 429,
+                unheard=error.status == 429,
             )
-        if error.code in (301, 302, 303, 307, 308):
+        if error.status in (301, 302, 303, 307, 308):
             target = error.headers.get("Location", "elsewhere").partition("?")[0]
             return RefusedError(
-                error.code,
+                error.status,
                 code,
                 self.redactor.text(f"{where} sends on to {target}"),
                 f"Name that address as the one of {self.name}, if it is its own.",
             )
-        refusal = RefusedError(error.code, code, message or status)
-        if size := re.fullmatch(r"bytes \*/(\d+)", error.headers.get("Content-Range", "")):
-            refusal.size = int(size[1])
+        refusal = RefusedError(error.status, code, message or str(error))
+        refusal.size = whole(error.headers.get("Content-Range", "").removeprefix("bytes */"))
         return refusal
-
-
-def _pieces(
-    answer: http.client.HTTPResponse, broken: Callable[[Exception], NoAnswerError], most: int | None
-) -> Iterator[bytes]:
-    came = 0
-    try:
-        while (most is None or came < most) and (piece := answer.read1(_PIECE)):
-            came += len(piece)
-            yield piece
-        if answer.length and (most is None or came < most):
-            # http.client reports a connection closed early only when asked for everything at once.
-            raise ConnectionError("the connection closed in the middle of the answer")
-    except (OSError, http.client.HTTPException) as error:
-        raise broken(error) from None
 
 
 def _is_page(kind: str, body: bytes) -> bool:
@@ -228,19 +198,17 @@ def _explained(body: bytes) -> tuple[str, str]:
     """A refusal's own code and words."""
     text = body.decode(errors="replace").strip()
     try:
-        table = json.loads(text)
-    except ValueError:
+        said = table(read_json(text))
+    except MalformedError:
         return "", text
-    if not isinstance(table, dict):
-        return "", text
-    return str(table.get("code") or table.get("error") or ""), str(table.get("message") or text)
+    return str(said.get("code") or said.get("error") or ""), str(said.get("message") or text)
 
 
 def _wait_of(text: str) -> float:
     """What a Retry-After asks for: seconds, or a date."""
-    if text.isdigit():
-        return float(text)
+    if (seconds := whole(text)) is not None:
+        return float(seconds)
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0

@@ -6,20 +6,20 @@ import shlex
 from collections.abc import Sequence
 
 from torchsmith.errors import UsageError
-from torchsmith.jobs import openpai_env
 from torchsmith.jobs.launch import (
     STRICT,
     Rendezvous,
-    commands_for,
     environment,
     environment_lines,
     exports,
     heredoc,
     left_out,
     only_folders,
+    pai_notes,
     secret_lines,
-    started,
+    task_lines,
     unmounted,
+    wants_pai,
 )
 from torchsmith.jobs.models import Job, Mount, Rendering, TaskRole, rendering
 
@@ -103,7 +103,9 @@ def script(job: Job, record: str = "") -> str:
             f"job {job.name}: Slurm has no arrays of jobs with several roles",
             "Leave out slurm.array, or give the job one role.",
         )
-    bound = _bound(job)
+    bound = [
+        f"{_place(mount)}:{mount.at}" + (":ro" if mount.read_only else "") for mount in job.mounts
+    ]
     lines = ["#!/bin/bash", *_directives(job), "", "set -euo pipefail"]
     watched = _watched(job)
     if record or watched:
@@ -135,14 +137,15 @@ def script(job: Job, record: str = "") -> str:
         ]
     lines += _openpai(job)
     for role in job.roles:
-        commands = started(job, role, commands_for(job, role, "slurm"), _MEET)
         env = environment(job, role)
         # Without an image the folders are where they are; their alphabet needs no more quoting.
         places = {} if role.image else {mount.variable: _place(mount) for mount in job.mounts}
         settings = [f'export {name}="{place}"' for name, place in places.items()]
         settings += exports({name: value for name, value in env.items() if name not in places})
-        pai = openpai_env.lines(job, role, "SLURM_PROCID", _host, _PAI_PORT)
-        text = "\n".join((f"set {STRICT}", *pai, *settings, *commands))
+        lines_of_task = task_lines(
+            job, role, "slurm", _MEET, _host, base=_PAI_PORT, settings=settings
+        )
+        text = "\n".join((f"set {STRICT}", *lines_of_task))
         lines += ["", *heredoc(f"role_{role.name}", text)]
     lines += ["", "status=0", *_steps(job, bound, record or watched)]
     if job.retries:
@@ -238,7 +241,7 @@ def _host(role: TaskRole, index: int) -> str:
 
 def _openpai(job: Job) -> list[str]:
     """Find out on which node each task will be, as OpenPAI tells its tasks."""
-    if not openpai_env.wanted(job):
+    if not wants_pai(job):
         return []
     lines = ["", f"export {_PAI_PORT}=$((10000 + SLURM_JOB_ID % 90 * 100))"]
     for index, role in enumerate(job.roles):
@@ -283,15 +286,9 @@ def _place(mount: Mount) -> str:
     return f"{beside}{mount.source}"
 
 
-def _bound(job: Job) -> list[str]:
-    return [
-        f"{_place(mount)}:{mount.at}" + (":ro" if mount.read_only else "") for mount in job.mounts
-    ]
-
-
 def _notes(job: Job) -> list[str]:
     notes = left_out(job, "slurm")
-    notes += openpai_env.notes(job, names=True)
+    notes += pai_notes(job, names=True)
     notes += [] if all(role.image for role in job.roles) else unmounted(job)
     for role in job.roles:
         if role.image and job.slurm.container == "apptainer":

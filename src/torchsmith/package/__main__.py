@@ -15,28 +15,27 @@ from pathlib import Path
 
 from torchsmith.package.pack import EARLIEST, DosDate, compress_wheel
 from torchsmith.plan.attest import INSIDE, Attest
+from torchsmith.sources.tree import epoch
 
 
 def _source_date() -> DosDate | None:
-    seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
-    if not seconds.isdecimal():
+    if "SOURCE_DATE_EPOCH" not in os.environ:
         return None
-    year, month, day, hour, minute, second, *_ = time.gmtime(int(seconds))
+    year, month, day, hour, minute, second, *_ = time.gmtime(epoch())
     return max((year, month, day, hour, minute, second // 2 * 2), EARLIEST)
 
 
 def _bill(wheel: Path) -> bytes:
     """What is put into a wheel; nothing where no plan says anything of it."""
-    told = os.environ.get(INSIDE, "")
-    if not told:
+    plan = os.environ.get(INSIDE, "")
+    if not plan:
         return b""
     # Only then: it takes imports that compressing needs not.
     import msgspec
 
-    from torchsmith.package.inside import inner_bill
+    from torchsmith.package.sbom import inner_bill
 
-    date = int(os.environ.get("SOURCE_DATE_EPOCH") or 0)
-    return inner_bill(msgspec.json.decode(told, type=Attest), wheel, date)
+    return inner_bill(msgspec.json.decode(plan, type=Attest), wheel, epoch())
 
 
 for name in sys.argv[1:]:

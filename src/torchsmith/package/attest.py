@@ -24,8 +24,15 @@ from torchsmith.files import write_result
 from torchsmith.package.contents import read_contents
 from torchsmith.package.envelope import PROVENANCE, STATEMENT, bill_path, envelope_path, seal
 from torchsmith.package.keys import signer
-from torchsmith.package.materials import Beside, Materials, gather
-from torchsmith.package.origins import Tree, installed, read_tree, taken_for
+from torchsmith.package.materials import (
+    Beside,
+    Materials,
+    Tree,
+    gather,
+    installed,
+    read_tree,
+    taken_for,
+)
 from torchsmith.package.sbom import bill
 from torchsmith.plan.attest import HISTORY, Attest, History, Made
 from torchsmith.sources.addresses import shown
@@ -71,6 +78,7 @@ def statement(materials: Materials, history: History, byproducts: Mapping[str, s
                     "invocationId": made.run or history.run,
                     **_times(made),
                     **({"torchsmith_network": made.network} if made.network else {}),
+                    **({"torchsmith_files": made.files} if made.files else {}),
                     "torchsmith_system": materials.system,
                 },
                 "byproducts": [

@@ -185,7 +185,12 @@ def check(
         try:
             claim = _read(envelope, path)
             key = _signed_by(envelope, keys, path)
-            _of_kind(claim, predicate, path)
+            if claim.predicate_type != predicate:
+                raise SignatureError(
+                    "another kind",
+                    f"{path.name} holds a statement of another kind: {claim.predicate_type!r}",
+                    f"One of the kind {predicate} is needed.",
+                )
             _about(claim, artifact, digest)
             _with_its_bill(claim, artifact)
         except SignatureError as problem:
@@ -210,15 +215,6 @@ _ORDER = (
 )
 
 
-def _of_kind(claim: Claim, predicate: str, path: Path) -> None:
-    if claim.predicate_type != predicate:
-        raise SignatureError(
-            "another kind",
-            f"{path.name} holds a statement of another kind: {claim.predicate_type!r}",
-            f"One of the kind {predicate} is needed.",
-        )
-
-
 def _signed_by(envelope: Envelope, keys: Sequence[PublicKey], path: Path) -> PublicKey:
     from securesystemslib.exceptions import UnverifiedSignatureError
 
@@ -230,18 +226,21 @@ def _signed_by(envelope: Envelope, keys: Sequence[PublicKey], path: Path) -> Pub
             f"{path.name} is signed by {names}, whose key is not trusted here",
             "If you know whose it is: `torchsmith key trust FILE` with the public key.",
         )
+    former: PublicKey | None = None
     for key in claimed:
         try:
             key.verifier.verify_signature(envelope.signatures[key.id], envelope.pae())
         except UnverifiedSignatureError:
             continue
-        if key.problem:
-            raise SignatureError(
-                f"{key.problem} key",
-                f"{path.name} is signed by {key.id[:16]}, whose key is {key.problem}",
-                "`torchsmith key list` shows what is trusted here; ask for a newer build.",
-            )
-        return key
+        if not key.problem:
+            return key
+        former = key
+    if former is not None:
+        raise SignatureError(
+            f"{former.problem} key",
+            f"{path.name} is signed by {former.id[:16]}, whose key is {former.problem}",
+            "`torchsmith key list` shows what is trusted here; ask for a newer build.",
+        )
     raise SignatureError(
         "changed envelope",
         f"the signature in {path.name} does not fit: it was changed after it was signed",

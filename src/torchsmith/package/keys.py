@@ -83,7 +83,26 @@ def _private() -> Path:
 
 
 def signer() -> CryptoSigner:
-    """What signs with this machine's key, which is made if there is none."""
+    """What signs with this machine's key, which is made if there is none.
+
+    A key that is revoked here signs nothing more: nobody who heard of it would believe it.
+    """
+    found = _own()
+    if found.public_key.keyid in revoked_keys():
+        raise HostError(
+            f"the signing key {found.public_key.keyid[:16]} is revoked here",
+            "`torchsmith key rotate` makes a new one; then run the same command again.",
+        )
+    return found
+
+
+def ensure_signer() -> None:
+    """Refuse a key that could not sign, before the work that is to be signed."""
+    if _private().exists():
+        signer()
+
+
+def _own() -> CryptoSigner:
     from securesystemslib.signer import CryptoSigner
 
     path = _private()
@@ -151,6 +170,10 @@ def _who_else(folder: Path) -> str:
     for path in (folder, folder.parent):
         if why := who_else_writes(path):
             return why
+    for path in folder.parent.parents:
+        # In /tmp, which is sticky, everybody may make files and replace only their own.
+        if path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+            return f"everybody may write to {path}"
     return ""
 
 
@@ -158,7 +181,7 @@ def own_key(*, make: bool = False) -> PublicKey | None:
     """The public half of this machine's key; None where there is none and none is to be made."""
     if not make and not _private().exists():
         return None
-    public = signer().public_key
+    public = _own().public_key
     return PublicKey(
         public.keyid,
         public.keyval["public"],

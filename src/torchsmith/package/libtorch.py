@@ -23,17 +23,17 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from torchsmith.errors import UsageError
+from torchsmith.errors import UsageError, VerificationError
 from torchsmith.files import whole_file
 from torchsmith.host.limits import read_cores
-from torchsmith.inputs import check_file, one_file
+from torchsmith.inputs import one_file
 from torchsmith.package.pack import EARLIEST, Member, ZipWriter, packed_members, writing
 from torchsmith.package.patchelf import Patch, patch
 from torchsmith.plan.packages import Libtorch, archive_name
 from torchsmith.tasks import run_task
 from torchsmith.verify.binary import Library, looks_shared, version_key
 from torchsmith.verify.linkage import baseline
-from torchsmith.verify.wheelfile import Wheel, read_wheel
+from torchsmith.verify.wheelfile import Wheel, sound_wheel
 
 # Lists of libraries and folders, in the files CMake writes for the targets of an installation.
 _LISTS = re.compile(
@@ -66,24 +66,24 @@ def relocatable(name: str, text: str) -> tuple[str, tuple[str, ...]]:
     last = name.rpartition("/")[2]
     changes: list[str] = []
 
-    def said(pattern: re.Pattern[str], new: str, what: str, text: str) -> str:
+    def replaced(pattern: re.Pattern[str], new: str, what: str, text: str) -> str:
         text, count = pattern.subn(new, text)
         changes.extend([what] if count else [])
         return text
 
     if last == "ATenConfig.cmake":
         here = r'"${CMAKE_CURRENT_LIST_DIR}/../../../include"'
-        text = said(_ATEN, here, "the folder of headers is found from the file itself", text)
+        text = replaced(_ATEN, here, "the folder of headers is found from the file itself", text)
     elif last == "Caffe2Config.cmake":
-        text = said(_PROTOBUF, "ON", "protobuf is not looked for: libtorch names its own", text)
+        text = replaced(_PROTOBUF, "ON", "protobuf is not looked for: libtorch names its own", text)
     elif last == "TorchConfig.cmake":
         own = re.compile(re.escape(_CAFFE2))
         only = _CAFFE2.removesuffix(")") + " NO_DEFAULT_PATH)"
         what = "its own libraries are taken, whatever other torch a machine has"
-        text = said(own, only.replace("\\", "\\\\"), what, text)
+        text = replaced(own, only.replace("\\", "\\\\"), what, text)
         text = _OWN.sub(r"\1 NO_DEFAULT_PATH)", text)
         kineto = 'EXISTS "${TORCH_INSTALL_PREFIX}/lib/libkineto.a"'
-        text = said(_KINETO, kineto, "no warning that there is no kineto by itself", text)
+        text = replaced(_KINETO, kineto, "no warning that there is no kineto by itself", text)
     elif "Targets" in last:
         text, dropped = _without_paths(text)
         if dropped:
@@ -252,23 +252,15 @@ def _tree(wheel: Path) -> _Tree:
 
 def _checked(wheel: Path) -> Wheel:
     """A wheel that is whole and a torch's."""
-    check_file(wheel, "Name a torch wheel: torch-….whl.")
-    read = read_wheel(wheel)
-    for check in read.checks:
-        if check.status == "fail":
-            cure = check.cure or "Build or download it again."
-            raise UsageError(
-                f"{wheel.name} cannot be used: {check.name}: {check.found}",
-                f"{cure[0].upper()}{cure[1:]}",
-            )
+    read = sound_wheel(wheel)
     if read.name != "torch":
         raise UsageError(
             f"{wheel.name} is a wheel of {read.name}", "libtorch is made of a wheel of torch."
         )
     for library in read.libraries:
         if library.broken:
-            raise UsageError(
-                f"{wheel.name} cannot be used: {library.path}: {library.broken}",
+            raise VerificationError(
+                f"{wheel.name} is not a sound wheel: {library.path}: {library.broken}",
                 "Build or download it again.",
             )
     return read

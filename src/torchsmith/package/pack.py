@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -140,6 +141,12 @@ class Member:
     read: Callable[[], bytes]
 
 
+def member_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
+    """A file of an archive as it is."""
+    executable = bool(info.external_attr >> 16 & stat.S_IXUSR)
+    return Member(info.filename, info.file_size, executable, partial(archive.read, info))
+
+
 def pack_folder(folder: Path, wheel: Path, *, threads: int | None = None) -> None:
     """Pack an unpacked wheel."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -183,16 +190,7 @@ def compress_wheel(
         file = wheel.stat()
         records = [info.filename for info in infos if _is_record(info.filename)]
         place = f"{records[0].rpartition('/')[0]}/{BILL}" if bill and records else ""
-        members = [
-            Member(
-                info.filename,
-                info.file_size,
-                bool(info.external_attr >> 16 & stat.S_IXUSR),
-                lambda info=info: archive.read(info),  # type: ignore[misc]
-            )
-            for info in infos
-            if info.filename != place
-        ]
+        members = [member_of(archive, info) for info in infos if info.filename != place]
         if place:
             members.append(Member(place, len(bill), False, lambda: bill))
         write_wheel(members, wheel, date=date, threads=threads)
@@ -229,7 +227,7 @@ def write_wheel(
             signed = packed.name.endswith(_SIGNATURES)
             rows.append((packed.name, *(("", "") if signed else (digest, str(packed.size)))))
         rows.append((records[0], "", ""))
-        writer.add(_pack(records[0], _table(rows), executable=False)[0])
+        writer.add(_pack(records[0], partial(_table, rows), executable=False)[0])
         writer.close()
 
 
@@ -254,19 +252,17 @@ def packed_members(members: Iterable[Member], threads: int) -> Iterator[tuple[Pa
             while queue and (not running or in_memory + queue[0].size <= _HELD):
                 member = queue.popleft()
                 in_memory += member.size
-                running.append((member, pool.submit(_pack_member, member)))
+                future = pool.submit(_pack, member.name, member.read, executable=member.executable)
+                running.append((member, future))
             member, future = running.popleft()
             in_memory -= member.size
             yield future.result()
 
 
-def _pack_member(member: Member) -> tuple[Packed, str]:
-    return _pack(member.name, member.read(), executable=member.executable)
-
-
-def _pack(name: str, data: bytes, *, executable: bool) -> tuple[Packed, str]:
+def _pack(name: str, read: Callable[[], bytes], *, executable: bool) -> tuple[Packed, str]:
     import deflate
 
+    data = read()
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
     mode = _MODES[executable]
     smaller = deflate.deflate_compress(data, _LEVEL) if data else b""

@@ -105,7 +105,7 @@ def _hermetic(artifact: Path, entry: Allowed, predicate: Predicate) -> None:
     if entry.network and network != entry.network:
         raise SignatureError(
             "not allowed",
-            f"{artifact.name} was compiled with the network {network or 'not said'}",
+            f"{artifact.name} was compiled with the network {network or 'unknown'}",
             "The policy allows what was compiled without one only.",
         )
     items = predicate.build_definition.resolved_dependencies

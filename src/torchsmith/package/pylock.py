@@ -106,4 +106,4 @@ def _toml(table: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run_task(Together, lambda given: print(f"{write_lock(given)} packages"))
+    run_task(Together, lambda stack: print(f"{write_lock(stack)} packages"))

@@ -1,7 +1,7 @@
 """The bill of materials of an artifact, as CycloneDX JSON: https://cyclonedx.org/docs/1.6/json/
 
 The same artifact, built of the same things, has the same bill: its number is the hash of what
-stands in it, its date that of the source.
+stands in it, its date that of the source. Another bill travels inside a wheel (PEP 770).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 from cyclonedx.model import HashAlgorithm, HashType, Property, XsUri
 from cyclonedx.model.bom import Bom, BomMetaData
@@ -24,15 +25,23 @@ from cyclonedx.model.component import (
     Pedigree,
 )
 from cyclonedx.output.json import JsonV1Dot6
+from msgspec.structs import replace
 from packageurl import PackageURL
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from torchsmith import __version__
 from torchsmith.package.contents import Contents
-from torchsmith.package.materials import Materials, Owner, is_vendored
-from torchsmith.package.origins import Part, Tree
-from torchsmith.plan.attest import Change
+from torchsmith.package.materials import (
+    Materials,
+    Owner,
+    Part,
+    Tree,
+    installed,
+    is_vendored,
+    planned_tree,
+)
+from torchsmith.plan.attest import Attest, Change
 
 
 def bill(materials: Materials) -> bytes:
@@ -74,11 +83,11 @@ def _hashes(sha256: str) -> list[HashType]:
     return [HashType(alg=HashAlgorithm.SHA_256, content=sha256)] if sha256 else []
 
 
-def _properties(**said: str | Iterable[str]) -> list[Property]:
+def _properties(**known: str | Iterable[str]) -> list[Property]:
     """What CycloneDX has no field for, under names of ours."""
     return [
         Property(name=f"torchsmith:{name}", value=value)
-        for name, values in said.items()
+        for name, values in known.items()
         for value in ([values] if isinstance(values, str) else values)
         if value
     ]
@@ -262,3 +271,48 @@ def _built_with(materials: Materials) -> Iterator[Component]:
             scope=ComponentScope.EXCLUDED,
             properties=_properties(role="build tool"),
         )
+
+
+def inner_bill(plan: Attest, wheel: Path, date: int) -> bytes:
+    """Write the bill that travels inside a wheel that was just compiled in this folder (PEP 770).
+
+    What the wheel says of itself elsewhere it leaves out, and what differs between two machines:
+    the same inputs still make the same bytes, and finishing the wheel makes none of it wrong.
+    """
+    name, version, *_ = parse_wheel_filename(wheel.name)
+    (subject,) = plan.subjects
+    # Named by the project: the folder of a build has the name somebody gave the variant.
+    trees = tuple(
+        replace(planned_tree(item, read=True), origin=replace(item, tree=item.project))
+        if item.tree in subject.trees
+        else planned_tree(item, read=False)
+        for item in plan.origins
+    )
+    # A torch that is not built here is no tool, but nothing says better what it was made with.
+    torch = (("torch", plan.torch),) if plan.torch else ()
+    contents = Contents(
+        # A name without tag and label, which may be changed yet.
+        path=Path(name),
+        kind="wheel",
+        name=name,
+        version=version.public,
+        size=0,
+        sha256="",
+        files=0,
+        unpacked=0,
+        libraries=(),
+    )
+    return bill(
+        Materials(
+            plan=plan,
+            subject=subject,
+            contents=contents,
+            trees=trees,
+            changes=plan.changes,
+            beside=(),
+            tools=tuple(sorted({*installed(subject.environments), *torch})),
+            owners=(),
+            system="",
+            date=date,
+        )
+    )

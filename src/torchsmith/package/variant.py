@@ -7,17 +7,18 @@ the properties. Only the newest installers' trial versions read it, and it may c
 from __future__ import annotations
 
 import json
-import stat
 import zipfile
 from functools import partial
 from pathlib import Path
 
+from msgspec import Struct
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from torchsmith.errors import OutputError
 from torchsmith.facts.ranges import cuda_release
 from torchsmith.files import write_result
-from torchsmith.package.pack import Member, write_wheel, writing
+from torchsmith.foreign import MalformedError, decode
+from torchsmith.package.pack import Member, member_of, write_wheel, writing
 from torchsmith.verify.fatbin import order
 from torchsmith.verify.wheelfile import Wheel, read_wheel
 
@@ -26,6 +27,10 @@ _NULL = "null"
 _NVIDIA = "nvidia"
 
 Properties = dict[str, dict[str, list[str]]]
+
+
+class _Listed(Struct, frozen=True):
+    variants: dict[str, Properties]
 
 
 def properties(wheel: Wheel) -> Properties:
@@ -79,7 +84,12 @@ def write_variant(path: Path) -> Path:
     )
     known: dict[str, Properties] = {}
     if listed.exists():
-        known = json.loads(listed.read_bytes())["variants"]
+        try:
+            known = decode(listed.read_bytes(), _Listed).variants
+        except MalformedError as error:
+            raise OutputError(
+                f"{listed} is no list of variants: {error}", "Move it away: it is made anew."
+            ) from None
     if known.get(name, found) != found:
         raise OutputError(
             f"{listed.name} has {name} already, for other GPUs",
@@ -87,23 +97,10 @@ def write_variant(path: Path) -> Path:
         )
     with writing(target), zipfile.ZipFile(path) as archive:
         infos = [info for info in archive.infolist() if not info.is_dir()]
-        (info_folder,) = {
-            info.filename.partition("/")[0]
-            for info in infos
-            if info.filename.partition("/")[0].endswith(".dist-info")
-        }
         content = _described({name: found})
-        members = [
-            Member(
-                info.filename,
-                info.file_size,
-                bool(info.external_attr >> 16 & stat.S_IXUSR),
-                partial(archive.read, info),
-            )
-            for info in infos
-        ]
+        members = [member_of(archive, info) for info in infos]
         members.append(
-            Member(f"{info_folder}/variant.json", len(content), False, partial(bytes, content))
+            Member(f"{wheel.info}/variant.json", len(content), False, partial(bytes, content))
         )
         write_wheel(members, target, date=max(info.date_time for info in infos))
     write_result(listed, _described({**known, name: found}))

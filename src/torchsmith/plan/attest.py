@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 # Raise it when the documents say more: older ones are then written again.
 FORM = 2
-# The runner passes a `History` in this variable: what it knows and the plan cannot.
+# In this variable the runner passes a `History`: what it knows and the plan cannot know.
 HISTORY = "TORCHSMITH_HISTORY"
-# And in this one, to a step that compiles a wheel: the `Attest` of that wheel alone.
+# In this one, to a step that compiles a wheel, it passes the `Attest` of that wheel alone.
 INSIDE = "TORCHSMITH_BILL"
 
 _ARTIFACTS = (".whl", ".conda", ".tar.bz2", ".tar.gz", ".zip")
-# Keys about what happens to a result: they change nothing in it.
+# Keys of a recipe that say what happens to a result afterwards.
 _AFTERWARDS = {"description", "image", "publish", "job"}
-# Reasons are for people; where an installed torch lies is true of one machine only.
+# Reasons are for people; the place of an installed torch is true of one machine only.
 _LEFT_OUT = ("choices", "cautions", "installed", "patches", "vendored")
 
 
 class Origin(Struct, frozen=True, omit_defaults=True):
-    """A source something was built from: what was asked for, and the tree that was brought.
+    """A source of a build: what the plan asks for, and the tree that was fetched.
 
-    `folder` is one of the recipe's own folder, which no `source` describes. `commit` is the one
-    that the tree is held against while it is brought, where git's own folder does not come along.
+    `folder` is a path in the recipe's own folder, which no `source` describes. `commit` is what the
+    tree was checked against when it was fetched, if git's own folder does not come along.
     """
 
     project: str
@@ -60,9 +60,9 @@ class Change(Struct, frozen=True, omit_defaults=True):
 class Subject(Struct, frozen=True, omit_defaults=True):
     """One artifact, as a path of the work folder or a pattern for it.
 
-    `step` is the one that made it, `env` what that was told; `trees` are those of its origins,
-    `beside` the artifacts of the same plan that it was built against, `environments` the
-    folders of the Pythons it was built with.
+    `step` made it, under the variables `env`. `trees` are those of its origins, `beside` the
+    artifacts of the same plan that it was built against, `environments` the folders of the Pythons
+    it was built with.
     """
 
     artifact: str
@@ -75,7 +75,7 @@ class Subject(Struct, frozen=True, omit_defaults=True):
 
 
 class Attest(Struct, frozen=True):
-    """What a plan knows of its artifacts; the rest is known only when they are there."""
+    """What a plan knows of its artifacts; the rest is known only when they exist."""
 
     recipe: Mapping[str, object]
     variant: str
@@ -85,7 +85,7 @@ class Attest(Struct, frozen=True):
     changes: tuple[Change, ...]
     torch: str = ""
     form: int = FORM
-    # Base images by the digests a lock holds them to.
+    # Base images, with the digests that a lock pins them to.
     images: tuple[tuple[str, str], ...] = ()
 
     def unnamed(self) -> Attest:
@@ -96,17 +96,18 @@ class Attest(Struct, frozen=True):
 
 
 class Made(Struct, frozen=True):
-    """When a step was done, in which run, and with what network; times in seconds since 1970."""
+    """When a step was done, in which run, and what it could reach; times in seconds since 1970."""
 
     key: str = ""
     run: str = ""
     started: float | None = None
     ended: float | None = None
     network: str = ""
+    files: str = ""
 
 
 class History(Struct, frozen=True):
-    """The run that attests, and what is known of the steps before."""
+    """The run that attests, and what the runner knows of the steps before."""
 
     run: str = ""
     steps: Mapping[str, Made] = {}
@@ -115,11 +116,6 @@ class History(Struct, frozen=True):
 def attestations(artifact: str) -> tuple[str, str]:
     """Where the documents on an artifact lie: beside it."""
     return f"{artifact}.cdx.json", f"{artifact}.intoto.jsonl"
-
-
-def is_attestation(step: Step) -> bool:
-    """Whether a step's outputs are documents on artifacts, and none by themselves."""
-    return step.task is not None and step.task.name == "attest"
 
 
 def attest_step(recipe: Recipe, resolution: Resolution, steps: Mapping[str, Step]) -> Step | None:
@@ -162,26 +158,26 @@ def attest_step(recipe: Recipe, resolution: Resolution, steps: Mapping[str, Step
 
 
 def about_wheel(step: Step, steps: Mapping[str, Step]) -> Attest | None:
-    """What a wheel that a step compiles says of itself; None for any other step.
+    """The bill of materials inside the wheel that a step compiles; None for any other step.
 
-    Only what the step's key covers, so that one key is one wheel: of the trees, the one that it
-    compiles is here to be read.
+    It holds only what the step's key covers, so that one key means one wheel. Of the trees only the
+    compiled one can be read then.
     """
     attesting = steps.get(f"attest-{step.variant}")
-    plan = attesting.task.arguments if attesting is not None and attesting.task else None
+    plan = attesting.arguments if attesting is not None else None
     if step.kind != "compile" or not isinstance(plan, Attest):
         return None
-    found = [item for item in plan.subjects if item.step == step.id and _is_wheel(item.artifact)]
-    if not found:
+    mine = (item for item in plan.subjects if item.step == step.id)
+    subject = next((item for item in mine if item.artifact.endswith(".whl")), None)
+    if subject is None:
         return None
-    (subject,) = found
     compiled = next(
         other.outputs[0]
         for other in (steps[need] for need in step.needs)
         if other.kind in ("fetch", "patch", "configure") and other.project == step.project
     )
     origins = tuple(
-        # What is lent a few files lies with others' sources: it is named, and not read.
+        # A package that lends a few files lies among other sources: it is named, not read.
         replace(origin, tree=compiled)
         if origin.project == step.project and not (origin.source and origin.source.files)
         else origin
@@ -204,18 +200,14 @@ def about_wheel(step: Step, steps: Mapping[str, Step]) -> Attest | None:
     )
 
 
-def _is_wheel(artifact: str) -> bool:
-    return artifact.endswith(".whl")
-
-
 def _artifacts(step: Step) -> list[str]:
-    if step.kind not in ("compile", "package") or is_attestation(step):
+    if step.kind not in ("compile", "package") or isinstance(step.arguments, Attest):
         return []
     return [output for output in step.outputs if output.endswith(_ARTIFACTS)]
 
 
 def _behind(step: Step, steps: Mapping[str, Step]) -> Iterator[Step]:
-    """The steps a result comes from, up to artifacts of other projects, which speak themselves."""
+    """The steps a result comes from, up to other projects' artifacts: they have own documents."""
     seen = {step.id}
     open_ = [step]
     while open_:
@@ -232,7 +224,7 @@ def _behind(step: Step, steps: Mapping[str, Step]) -> Iterator[Step]:
 def _subjects(step: Step, steps: Mapping[str, Step]) -> Iterator[Subject]:
     behind = list(_behind(step, steps))
     trees = sorted({other.outputs[0] for other in behind if other.kind == "fetch"})
-    # What packs a build again changes nothing in it: it was compiled as it was.
+    # Packing a build again does not change how it was compiled.
     compiled = [
         other for other in behind if other.kind == "compile" and other.project == step.project
     ]

@@ -11,26 +11,29 @@ from torchsmith.plan.attest import attest_step
 from torchsmith.plan.companions import companion_steps, extension_steps
 from torchsmith.plan.conda import conda_library
 from torchsmith.plan.costs import another_python
-from torchsmith.plan.finishing import finished
 from torchsmith.plan.images import ImageTask, image_names, image_steps
-from torchsmith.plan.jobs import job_steps
 from torchsmith.plan.magma import fetch_magma, magma_steps
 from torchsmith.plan.models import Cost, Place, Plan, Step, Task, digest, step_key
-from torchsmith.plan.packages import conda_step, library_conda_step, libtorch_step, pylock_step
-from torchsmith.plan.publish import publish_steps, wheel_folder
+from torchsmith.plan.packages import (
+    conda_step,
+    finished,
+    library_conda_step,
+    libtorch_step,
+    pylock_step,
+)
+from torchsmith.plan.publish import job_steps, publish_steps, wheel_folder
 from torchsmith.plan.render.dockerfile import render_base, render_dockerfile
 from torchsmith.plan.render.stages import base_name, base_stage
 from torchsmith.plan.shell import fresh_copy, ours, plain_name, sh
 from torchsmith.plan.sources import fetch_companion, fetch_lender, fetch_torch, patch_source
-from torchsmith.plan.toolkit import toolkit_step
-from torchsmith.plan.torch import environment, torch_environment, torch_steps
+from torchsmith.plan.torch import environment, toolkit_step, torch_environment, torch_steps
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import CompanionChoice, Resolution
 
-# Kinds that need the distribution's own Python, compilers or libraries. Sources are brought and
-# patched on this machine, and packages of what was built are packed there.
+# Kinds that need the distribution's own Python, compilers or libraries. Fetching, patching and
+# packing happen on this machine itself.
 _INSIDE = frozenset({"environment", "configure", "compile", "verify"})
-# Packages that are made of the distribution's libraries, or name them.
+# Tasks that read the distribution's libraries.
 _TASKS_INSIDE = frozenset({"attest", "finish"})
 
 
@@ -73,9 +76,9 @@ def placed(
     steps: Sequence[Step],
     files: dict[str, bytes],
 ) -> tuple[Step, ...]:
-    """The steps, each where it belongs, and before them those that make their containers.
+    """The steps, each in its place, after those that make the containers.
 
-    That is a container where the recipe names a distribution, or an image to build inside.
+    A step runs in a container if the recipe names a distribution, or an image to build inside.
     """
     in_image = recipe.image is not None and recipe.image.build == "inside"
     compiled = {step.variant for step in steps if step.kind == "compile"}
@@ -119,7 +122,7 @@ class _Collector:
             if step is None:
                 continue
             known = self.steps.setdefault(step.id, step)
-            # Never silently one variant's work for another's.
+            # One variant must never get the work of another unnoticed.
             if (known.commands, known.task, known.env) != (step.commands, step.task, step.env):
                 raise ValueError(f"two different steps are named {step.id}")
 
@@ -223,7 +226,7 @@ def _variant(
         own = resolution.use == "source"
         source = _patched(collector, resolution, fetch_torch(resolution), "torch") if own else None
         collector.add(environ, toolkit_step(resolution))
-        # A package of its own, whichever torch it is for.
+        # MAGMA is a package of its own.
         magma = _magma(collector, recipe, resolution)
         conda += [step for step in magma if step.kind == "package"]
         if source is not None:
@@ -311,8 +314,8 @@ def make_plan(
 ) -> Plan:
     """Plan every variant of a recipe; what several share is planned once.
 
-    With `name` the resolution is that of this one variant of a matrix: its plan is called so.
-    With `here` every step runs on the machine itself.
+    `name` is that of the plan if it is for one variant of a matrix. With `here` every step runs on
+    the machine itself.
     """
     collector = _Collector()
     only = len(resolutions) == 1 and name in ("", recipe.name)
@@ -337,11 +340,11 @@ _UPDATE = ours("sources.update")
 
 
 def in_place(plan: Plan, read: Mapping[str, str]) -> Plan:
-    """The plan as torchsmith itself runs it: a tree made of a folder is brought up to date.
+    """The plan as torchsmith itself runs it: a tree copied from a folder is brought up to date.
 
-    Its configuring and its compiling become one step, since the store would otherwise keep the
-    tree with all that was built in it, once for every edit. Other sources, and renderings for
-    those who have no torchsmith, copy as they did. `read` is what keys know of the project.
+    Configuring and compiling become one step: otherwise the store would keep the tree, with all
+    that was built in it, for every edit. Other sources, and renderings for people without
+    torchsmith, are copied as before. `read` has the hash of each path of the project.
     """
     plan = with_keys(plan, read)
     joined: dict[str, Step | None] = {}
@@ -354,7 +357,7 @@ def in_place(plan: Plan, read: Mapping[str, str]) -> Plan:
 
 
 def _built_from_folders(plan: Plan) -> Iterator[tuple[Step, Step, Step]]:
-    """Steps that configure, those that compile what they did, and those they copy from."""
+    """Of each build from a folder: the steps that configure, compile and bring the source."""
     by_id = {step.id: step for step in plan.steps}
     for configure in plan.steps:
         if configure.kind != "configure":
@@ -389,7 +392,7 @@ def _join(
             cost=_sum(configure.cost, compiled.cost),
         )
 
-    # Everything but the source: what was built with it is of no use to a build without.
+    # Everything but the source: a tree built with other settings is of no use.
     keys = {other.id: other.key for other in plan.steps}
     settings = step_key(replace(step(""), needs=tools), keys, plan.files, read)
     compilers = [

@@ -16,8 +16,14 @@ from torchsmith.plan.expects import Expects, expected_companion, expected_extens
 from torchsmith.plan.models import Cost, Step, Task
 from torchsmith.plan.shell import compressed, fresh_copy, in_work, sh, unless
 from torchsmith.plan.sources import bringing, fetching, folder_commands
-from torchsmith.plan.toolkit import toolkit_step
-from torchsmith.plan.torch import build_env, loader_env, reports, search_path
+from torchsmith.plan.torch import (
+    INSTALLING,
+    build_env,
+    loader_env,
+    reports,
+    search_path,
+    toolkit_step,
+)
 from torchsmith.resolve.models import CompanionChoice, ExtensionChoice, Resolution, SourceChoice
 
 # Sixty boxes against an implementation of three lines. One line: a Dockerfile takes no more.
@@ -40,9 +46,9 @@ VISION_CHECK = "; ".join(
     ]
 )
 
-# torchvision's setup.py goes without a library it does not find, and says so in one line of a long
-# log: what it must read is looked at before it is built, after, and in use.
-# PNG gives back every value; JPEG of a smooth picture is near it.
+# torchvision's setup.py goes without a library that it does not find, and says so in one line of a
+# long log. So each format is checked before the build, after it, and in use.
+# PNG gives back every value; JPEG of a smooth picture comes close.
 _READ = {
     "png": [
         "picture = torch.randint(0, 256, (3, 16, 16), dtype=torch.uint8)",
@@ -71,20 +77,20 @@ _FIND = "; ".join(
 
 
 def include_folders(resolution: Resolution) -> tuple[str, ...]:
-    """Folders the recipe tells torchvision to look for headers in."""
+    """The folders where the recipe has torchvision look for headers."""
     folders = dict(resolution.env).get("TORCHVISION_INCLUDE", "")
     return tuple(folder for folder in folders.split(":") if folder)
 
 
 def header_flags(header: str, folders: tuple[str, ...]) -> tuple[str, ...]:
-    """What to tell a C compiler to find out whether a header can be used."""
+    """A C compiler's options for testing whether a header can be used."""
     look = tuple(f"-I{folder}" for folder in folders)
-    # jpeglib.h leaves stdio.h to whoever includes it.
+    # jpeglib.h does not include stdio.h itself.
     return (*look, "-fsyntax-only", "-x", "c", "-include", "stdio.h", "-include", header)
 
 
 def formats_can_be_built(resolution: Resolution, companion: CompanionChoice) -> list[str]:
-    """Commands that end a step where a library asked for is not there."""
+    """Commands that end a step where a library for a format is missing."""
     commands = []
     for item in companion.formats:
         complaint = f"{companion.package} is to read {item.name.upper()}, but {{}} is missing: "
@@ -126,8 +132,8 @@ def _env(resolution: Resolution) -> dict[str, str]:
     for name in ("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER"):
         env.pop(name, None)
     if resolution.profile != "debug":
-        # An interpreter has setuptools compile as it was compiled itself, with debugging
-        # information: up to a third of the compiler's work, for what most wheels are stripped of.
+        # By default setuptools compiles as its interpreter was compiled, with debugging
+        # information: up to a third of the compiler's work, and most wheels are stripped of it.
         for name in sorted({"CFLAGS", "CXXFLAGS"} - dict(resolution.env).keys()):
             env[name] = f"{env.get(name, '')} -g0".lstrip()
     return env
@@ -136,7 +142,7 @@ def _env(resolution: Resolution) -> dict[str, str]:
 def companion_env(
     resolution: Resolution, companion: CompanionChoice
 ) -> tuple[tuple[str, str], ...]:
-    """torch's own build environment, and what pins the companion to that torch."""
+    """torch's own build environment, and the variables that pin the companion to that torch."""
     env = _env(resolution)
     label = resolution.version.partition("+")[2]
     if resolution.installed is not None and resolution.cuda is None:
@@ -159,13 +165,13 @@ def companion_env(
 
 
 def distribution_version(resolution: Resolution) -> str:
-    """Torch's version as pip knows it: PyPI's 2.11.0 calls itself 2.11.0+cu130."""
+    """Torch's version for pip: PyPI's 2.11.0 calls itself 2.11.0+cu130."""
     beside = dict(resolution.installed.beside) if resolution.installed is not None else {}
     return beside.get("torch", resolution.version)
 
 
 def companion_path(resolution: Resolution, environ: Step) -> tuple[str, ...]:
-    """Folders before PATH: a layered environment's first, then those torch was built with."""
+    """Folders to put before PATH: a layered environment's, then those torch was built with."""
     own = f"{environ.outputs[0]}/bin"
     return tuple(dict.fromkeys((own, *search_path(resolution))))
 
@@ -258,20 +264,16 @@ def _verify(
             ),
         ),
         outputs=reports(compiled.outputs[0]),
+        network=INSTALLING,
         pip=(*(resolution.numpy if torch else ()), *_REQUIRED.get(name, ())),
         cost=Cost(core_seconds=20, disk_mb=100, basis="an installation"),
     )
 
 
-def module_of(name: str) -> str:
-    """The module a distribution most likely has: torch-scatter -> torch_scatter."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", name)
-
-
 def _compiled_here(facts: Facts, project: str, module: str) -> dict[str, str]:
     """Variables that have a project compiled: many setups look for a published wheel first.
 
-    Flash-attention began with it; others copied the way, each with a variable of its own name.
+    Flash-attention began this, and others copied it, each with a variable of its own name.
     """
     known = stack_package(facts, canonicalize_name(project))
     return {f"{module.upper()}_FORCE_BUILD": "TRUE"} if known is None else known.env
@@ -295,9 +297,10 @@ def extension_steps(
     if resolution.cuda is not None:
         env["FORCE_CUDA"] = "1"
     fetch = _fetch_extension(extension)
-    # As wheels are named: by the project, whatever the plan calls it.
+    # Wheels have the project's name, whatever the plan calls it.
     project = extension.sdist.partition("==")[0] or extension.name
-    module = module_of(project)
+    # What its module is most likely called: torch-scatter -> torch_scatter.
+    module = re.sub(r"[^A-Za-z0-9_]", "_", project)
     env.update({**_compiled_here(facts, project, module), **dict(extension.env)})
     prefix = f"{module}-"
     build = f"build/{variant}/{extension.name}"
@@ -329,19 +332,15 @@ def extension_steps(
         network=extension.network,
         cost=compile_cost(facts, extension.name, resolution),
     )
-    # torch first: an extension's own library leaves finding libtorch to it.
+    # torch first: an extension's own library expects libtorch to be loaded.
     check = f"import torch; {extension.check or f'import {module}'}"
     expects = expected_extension(resolution, extension, () if extension.check else (module,))
     proof = _verify(resolution, extension.name, check, expects, compile_step, environ, torch)
     return [fetch, compile_step, _beside(proof, extension, used)]
 
 
-def _edited(extension: ExtensionChoice, setup: str) -> list[str]:
-    return [f"sed -i -E {shlex.quote(extension.edit)} {setup}"] if extension.edit else []
-
-
 def _beside(proof: Step, extension: ExtensionChoice, used: Sequence[Step]) -> Step:
-    """A proof for which what the extension imports is installed, too."""
+    """A proof in an environment that also has the packages which the extension imports."""
     assert proof.expects is not None
     wheels = tuple(step.expects.wheel for step in used if step.expects is not None)
     expects = replace(proof.expects, beside=(*proof.expects.beside, *wheels))
@@ -363,7 +362,7 @@ def _fetch_extension(extension: ExtensionChoice) -> Step:
         why = f"{extension.git_url} at {extension.git_ref}"
         task = fetching(SourceChoice("git", url=extension.git_url, ref=extension.git_ref), folder)
     elif extension.folder:
-        # With the recipe, wherever that goes: no bundle needs it.
+        # It travels with the recipe: no bundle needs it.
         why = f"the folder {extension.folder} beside the recipe"
         commands = folder_commands(folder, extension.folder)
     else:

@@ -1,4 +1,4 @@
-"""Conda packages as a plan describes them: what torchsmith.package.conda is asked to pack."""
+"""Conda packages as a plan describes them, for torchsmith.package.conda to pack."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torchsmith.facts.ranges import release
 from torchsmith.resolve.models import Resolution
 from torchsmith.resolve.naming import abi_tag
 
-# What conda calls a project that has another name on PyPI, by the name as PyPI normalises it. As
-# conda-forge's own table has them, for what torch and its companions require:
+# Conda's names for projects that PyPI names otherwise, by PyPI's normalised name: from the table of
+# conda-forge, for what torch and its companions require.
 # https://github.com/conda-forge/cf-graph-countyfair/blob/master/mappings/pypi/name_mapping.yaml
 CONDA_NAMES: Mapping[str, str] = {
     "build": "python-build",
@@ -48,22 +48,22 @@ CONDA_NAMES: Mapping[str, str] = {
 }
 
 _SUBDIRS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64"}
-# The first whose minor releases run on the driver of the first of them:
+# From this release on, minor releases run on the driver of the first of them:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 _COMPATIBLE_CUDA = (11,)
-# What torch 2's wheels name in Requires-Dist; pip installs it, conda has to be told.
+# What torch 2's wheels name in Requires-Dist; conda does not read that.
 _SINCE_TORCH_2 = ("filelock", "fsspec", "jinja2", "networkx", "sympy")
-# What nobody can install: a way to say that two packages exclude each other.
+# A version that nobody can install: so two packages exclude each other.
 _NEVER = "<0"
 
 
 class CondaSpec(Struct, frozen=True):
     """A conda package to be packed, from a wheel or from the folder of a prefix.
 
-    Paths are those of the work folder; `wheel` may be a pattern. What is left empty is taken from
-    the wheel; what `depends` names stands in place of what was found for that package. `texts`
-    are more files of the package, in which @PREFIX@ stands for the prefix it will be installed
-    to; `record` are files kept below info/recipe.
+    Paths are those of the work folder; `wheel` may be a pattern. Empty fields are filled from the
+    wheel; entries of `depends` replace what was found for the same package. `texts` are more files
+    of the package, in which @PREFIX@ stands for the prefix it will be installed to; `record` are
+    files kept below info/recipe.
     """
 
     output: str
@@ -97,13 +97,13 @@ def conda_subdir(platform: str) -> str:
 
 
 def conda_library(wheel: str) -> str:
-    """What conda calls the library of a wheel: dist/lab/torch_scatter-*.whl -> torch-scatter."""
+    """Conda's name for a wheel's library: dist/lab/torch_scatter-*.whl -> torch-scatter."""
     return wheel.rpartition("/")[2].partition("-")[0].lower().replace("_", "-").replace(".", "-")
 
 
-def archive_formats(asked: str) -> tuple[str, ...]:
-    """The formats a recipe's word stands for."""
-    return ("conda", "tar.bz2") if asked == "both" else (asked,)
+def archive_formats(choice: str) -> tuple[str, ...]:
+    """The formats that a recipe chooses by one word."""
+    return ("conda", "tar.bz2") if choice == "both" else (choice,)
 
 
 def conda_requirements(requires: Sequence[str]) -> dict[str, str]:
@@ -159,7 +159,7 @@ def gpu_flags(resolution: Resolution) -> tuple[str, ...]:
 
 
 def torch_depends(resolution: Resolution) -> tuple[str, ...]:
-    """What torch needs beside its Python, where its wheel does not say it."""
+    """What torch needs besides Python, for packages made without its wheel."""
     needs = conda_requirements(resolution.requires)
     found = [needs.get(name, name) for name in ("numpy", "typing_extensions")]
     if release(resolution.torch) >= (2,):
@@ -170,11 +170,11 @@ def torch_depends(resolution: Resolution) -> tuple[str, ...]:
 
 
 def blas_packages(resolution: Resolution) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The BLAS that torch's build finds in conda's environment, and what it needs of it later."""
+    """The packages with the BLAS that torch is built with, and those it needs later."""
     mkl = dict(resolution.features).get("mkl", "off")
     if mkl == "static":
         return ("mkl-static", "mkl-include"), ()
-    # Without a word on it the first that is found is taken, and on x86-64 that is MKL in conda.
+    # Unless one is named, torch takes the first that it finds: MKL in conda on x86-64.
     named = dict((*resolution.env, *resolution.feature_env)).get("BLAS", "")
     if mkl == "on" or (resolution.platform == "linux-x86_64" and named in ("", "MKL")):
         return ("mkl-devel", "mkl-include"), ("mkl",)
@@ -182,7 +182,7 @@ def blas_packages(resolution: Resolution) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def linked_blas(resolution: Resolution) -> tuple[str, ...]:
-    """The package with the BLAS that a torch built in a container was linked to there."""
+    """The package with the BLAS that a torch built in a container is linked to."""
     mkl = dict(resolution.features).get("mkl", "off")
     named = dict((*resolution.env, *resolution.feature_env)).get("BLAS", "OpenBLAS")
     ours = resolution.container and resolution.use == "source"
@@ -190,14 +190,14 @@ def linked_blas(resolution: Resolution) -> tuple[str, ...]:
 
 
 def exact_torch(resolution: Resolution) -> str:
-    """The one torch that what was compiled against it works with; another's build has any name."""
+    """The exact torch that a library was compiled against; a torch by others may have any build."""
     if resolution.use != "source":
         return f"pytorch =={resolution.torch}"
     return f"pytorch =={resolution.torch} {resolution.conda_build}"
 
 
 def torch_constraints(version: str, *, cuda: bool) -> tuple[str, ...]:
-    """Which of the packages that only choose a kind of torch go with this one."""
+    """Constraints on the packages that only choose a kind of torch."""
     if cuda:
         # PyTorch's own channel chooses by the first, conda-forge by the others.
         return (f"cpuonly {_NEVER}", f"pytorch-cpu {_NEVER}", f"pytorch-gpu =={version}")

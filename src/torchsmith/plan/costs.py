@@ -1,4 +1,4 @@
-"""What a compile is expected to take, from facts."""
+"""How long compiles are expected to take, from facts."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def compile_cost(facts: Facts, project: str, resolution: Resolution) -> Cost:
 def another_python(
     facts: Facts, resolutions: Sequence[Resolution], steps: Iterable[Step]
 ) -> tuple[Step, ...]:
-    """The steps, where torch is compiled again for another Python, with what that costs.
+    """The steps with the lower cost of compiling torch again for another Python.
 
-    Only its bindings are compiled: everything else is in the compiler cache by then.
+    Only its bindings are compiled: the compiler cache has everything else by then.
     """
     seen: set[tuple[object, ...]] = set()
     bindings: dict[str, float] = {}
@@ -73,7 +73,7 @@ def _entry(facts: Facts, project: str, resolution: Resolution) -> CompileCost | 
 
 
 def _all_but_python(resolution: Resolution) -> tuple[object, ...]:
-    """What decides how the greater part of torch is compiled."""
+    """Everything that decides how the greater part of torch is compiled."""
     return (
         resolution.torch,
         resolution.platform,

@@ -1,4 +1,4 @@
-"""What a wheel has to prove: a resolution, as far as it can be seen in what was built."""
+"""What a wheel has to prove: the parts of a resolution that can be seen in a build."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ LIBRARIES = {
 # Those of NVIDIA's: other libraries replace them underneath a torch, if it links them dynamically.
 _REPLACED = {"nccl": "nccl", "cudnn": "cudnn", "cupti": "cupti", "cuda runtime": "static_cuda"}
 # Raise it when a proof covers more: older proofs are then made again.
-PROOF = 2
+PROOF = 3
 
 
 class Expects(Struct, frozen=True, omit_defaults=True):
     """What is expected of one wheel, or of an environment that holds it.
 
-    `decided` names the features somebody decided about: the others are as the release or the
-    platform has them. `built` names the distributions that are made here, which have code for the
-    GPUs asked for and no others. `published` says that the torch is not ours: its label is its
-    publisher's. `system_libraries` says that it was asked to use the system's. `decodes` are
-    the image formats torchvision must read; `imports` the modules an extension must have;
-    `check` is a line of Python that must run; `symbols` are functions a static library must have.
+    `decided` names the features that a person or a profile decided about; the release or the
+    platform decides the others. `built` names the distributions made here: they have code for the
+    wanted GPUs and no others. A `published` torch is not ours: its publisher chose its label. With
+    `system_libraries` it uses the system's. `decodes` are the image formats torchvision must read,
+    `imports` the modules an extension must have, `check` is a line of Python that must run,
+    `symbols` are functions a static library must have.
 
-    The rest is for a step of a plan, as paths of its work folder: the `wheel` (a pattern where
-    its whole name is the build's choice), those installed `beside` it, the `environment` whose
-    Python is used, whether the fresh one lies on top of that one, and its `folder`; `numpy` is
-    how pip is asked for NumPy.
+    The rest is for a step of a plan, as paths of its work folder: the `wheel` (a pattern if the
+    build chooses its whole name), the wheels installed `beside` it, the `environment` whose Python
+    is used, whether the fresh one is `layered` on top of it, and its `folder`; `numpy` is the
+    requirement of NumPy for pip.
     """
 
     package: str = "torch"
@@ -138,7 +138,7 @@ def expected_extension(
     return replace(
         _expected(resolution),
         package=extension.name,
-        # Where its setup chooses the GPUs, more or others than these are no mistake of ours.
+        # If its setup chooses the GPUs, more or others than these are no mistake of ours.
         built=() if extension.own_archs else (_distribution(extension),),
         imports=imports,
     )
@@ -169,7 +169,7 @@ def _distribution(extension: ExtensionChoice) -> str:
 
 def _decided(resolution: Resolution) -> tuple[str, ...]:
     start = "feature "
-    # A profile is a wish about what we build; another's torch knows nothing of it.
+    # A profile is about what we build; a torch built by others knows nothing of it.
     whose = ("the recipe", "profile") if resolution.use == "source" else ("the recipe",)
     return tuple(
         choice.subject.removeprefix(start)

@@ -1,4 +1,4 @@
-"""The steps that build container images, and what torchsmith does for each of them."""
+"""The steps that build container images."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WHEELS = "wheels"
 class ImageTask(Struct, frozen=True, omit_defaults=True):
     """One image to be built, its paths those of the work folder.
 
-    `wheels` is the pattern of the wheels to be put into the context, `reads` are paths of the
-    recipe's folder to be put there too. `caller` gives the image's user the numbers of whoever
-    builds it. What the image is, is written to `record`. With `base` it is one that steps run in:
-    made once, by a program that also starts containers. The rest is how the engine is asked.
+    `wheels` is the pattern of wheels to copy into the context; `reads` are paths of the recipe's
+    folder to copy there too. `caller` gives the image's user the numbers of the person who builds
+    it. Name and id of the image are written to `record`. Steps run in a `base` image: it is made
+    once, by a program that also starts containers. The rest are options of the container tool.
     """
 
     name: str
@@ -38,7 +38,7 @@ class ImageTask(Struct, frozen=True, omit_defaults=True):
     cache: bool = True
 
     def unnamed(self) -> ImageTask:
-        """The same whatever program makes it, and however that is asked."""
+        """The same without the container tool and its options, which do not change the image."""
         return replace(self, engine="", network="", cache=True)
 
 
@@ -142,25 +142,24 @@ def _foundation(resolution: Resolution, image: Image, context: str) -> Step:
 
 def task_of(step: Step) -> ImageTask:
     """What an image step builds."""
-    assert step.task is not None
-    assert isinstance(step.task.arguments, ImageTask)
-    return step.task.arguments
+    assert isinstance(step.arguments, ImageTask)
+    return step.arguments
 
 
-def asked_of_engine(plan: Plan, *, engine: str, network: str, cache: bool) -> Plan:
-    """The plan with its images built in this way; no step has another key for it."""
+def with_image_options(plan: Plan, *, engine: str, network: str, cache: bool) -> Plan:
+    """The plan with these options of the container tool; no key changes."""
 
-    def asked(step: Step) -> Step:
-        if step.task is None or not isinstance(step.task.arguments, ImageTask):
+    def with_options(step: Step) -> Step:
+        if not isinstance(step.arguments, ImageTask):
             return step
-        task = replace(step.task.arguments, engine=engine, network=network, cache=cache)
+        task = replace(step.arguments, engine=engine, network=network, cache=cache)
         return replace(step, task=Task("image", task))
 
-    return replace(plan, steps=tuple(map(asked, plan.steps)))
+    return replace(plan, steps=tuple(map(with_options, plan.steps)))
 
 
 def _of_the_caller(training: Training | None) -> tuple[str, ...]:
-    """The build arguments that are numbers of whoever builds."""
+    """The build arguments that are the numbers of the person who builds."""
     if training is None:
         return ()
     numbers = (("UID", training.uid), ("GID", training.gid))

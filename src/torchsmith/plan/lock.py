@@ -1,8 +1,8 @@
-"""A plan held to a lock: the very files that were taken when the lock was made.
+"""A plan with a lock: it takes the very files that were taken when the lock was made.
 
 A lock names what each step takes from elsewhere: Python packages with their sha256, source trees
-with their hash (and commit), base images with their digest. A plan with a lock asks for just those,
-and so its keys are its own.
+with their hash (and commit), base images with their digest. A plan with a lock asks for exactly
+those, and so it has keys of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchsmith.recipe.toml import toml_lines
 
 FORMAT = 1
 FOLDER = "lock"
-# Where a plan keeps the lock it is held to.
+# The file of a plan with the lock that it follows.
 RECORD = f"{FOLDER}/torchsmith.lock"
 _FROM = re.compile(r"^FROM (\S+)(?: AS (\S+))?$", re.MULTILINE)
 _EXACT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?(===?[A-Za-z0-9.+!_*-]+)")
@@ -34,7 +34,7 @@ class LockError(UsageError):
 
 
 class Package(Struct, frozen=True):
-    """A file pip took, where from, and its hash."""
+    """A file that pip took, its address and its hash."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ class Package(Struct, frozen=True):
 
 
 class Install(Struct, frozen=True):
-    """One line of a step that has pip install something: what it asked for, and what it took."""
+    """One line of a step that calls pip: what it asked for, and what it took."""
 
     step: str
     asked: tuple[str, ...]
@@ -51,7 +51,7 @@ class Install(Struct, frozen=True):
 
 
 class Source(Struct, frozen=True, omit_defaults=True):
-    """A source tree: what was asked for, as a hash, and what came."""
+    """A source tree: a hash of the request, and what was fetched."""
 
     step: str
     asked: str
@@ -64,7 +64,7 @@ class Source(Struct, frozen=True, omit_defaults=True):
 
 
 class Image(Struct, frozen=True):
-    """A base image, by the digest its registry has it by."""
+    """A base image with its registry's digest."""
 
     name: str
     digest: str
@@ -95,13 +95,13 @@ class Lock(Struct, frozen=True):
 
 
 def asked_of(step: Step) -> str:
-    """What a fetch was asked for, as a hash."""
+    """A hash of what a step is to fetch."""
     assert step.task is not None
     return digest(step.task.text.encode())
 
 
 def is_locked_source(step: Step) -> bool:
-    """Whether a step brings a source from elsewhere, not from the recipe's own folder."""
+    """Whether a step fetches a source from elsewhere, not from the recipe's own folder."""
     return step.source is not None and step.source.kind not in ("folder", "bundle")
 
 
@@ -140,10 +140,9 @@ def with_lock(plan: Plan, lock: Lock) -> Plan:
 def _locked(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
     if is_locked_source(step):
         return _locked_source(step, lock)
-    arguments = step.task.arguments if step.task else None
-    if isinstance(arguments, Attest) and lock.image:
+    if isinstance(step.arguments, Attest) and lock.image:
         images = tuple((item.name, item.digest) for item in lock.image)
-        return replace(step, task=Task("attest", replace(arguments, images=images)))
+        return replace(step, task=Task("attest", replace(step.arguments, images=images)))
     return _locked_packages(step, lock, files)
 
 
@@ -153,8 +152,7 @@ def _locked_source(step: Step, lock: Lock) -> Step:
         raise LockError(f"the lock does not name what {step.id} brings", _HINT)
     if found.asked != asked_of(step):
         raise LockError(f"{step.id} asks for another source than the lock was made for", _HINT)
-    assert step.task is not None
-    fetch = step.task.arguments
+    fetch = step.arguments
     assert isinstance(fetch, Fetch)
     source = fetch.source
     if source.commit and found.commit not in ("", source.commit):
@@ -170,7 +168,7 @@ def _locked_source(step: Step, lock: Lock) -> Step:
 def _locked_packages(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
     mine = [item for item in lock.install if item.step == step.id]
     lines = [line for line in step.commands if reported(line)]
-    # What is installed beside a torch that is yet to be compiled is known only afterwards.
+    # What is installed beside a torch is known only once that torch is compiled.
     if not lines or (not mine and not step.pip):
         return step
     if len(mine) != len(lines):
@@ -200,7 +198,7 @@ def _locked_packages(step: Step, lock: Lock, files: dict[str, bytes]) -> Step:
 
 
 def _contradicted(install: Install) -> str:
-    """A requirement for one version of a package where the lock has another, or none."""
+    """The first exact requirement that the lock contradicts; empty if there is none."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet  # Few plans have a lock.
     from packaging.utils import canonicalize_name
 
@@ -210,21 +208,21 @@ def _contradicted(install: Install) -> str:
             version = versions.get(canonicalize_name(found[1]), "")
             try:
                 # 2.6.0+cpu and 2.6 are what `==2.6.0` asks for.
-                held = bool(version) and SpecifierSet(found[2], prereleases=True).contains(version)
+                met = bool(version) and SpecifierSet(found[2], prereleases=True).contains(version)
             except InvalidSpecifier:
-                held = False
-            if not held:
+                met = False
+            if not met:
                 return word
     return ""
 
 
 def is_lock(name: str) -> bool:
-    """Whether a file of a plan is what a lock has pip take."""
+    """Whether a file of a plan lists locked packages for pip."""
     return name.startswith(f"{FOLDER}/")
 
 
 def requirements(packages: tuple[Package, ...]) -> str:
-    """What pip is told to take: one version of each, and one file of that."""
+    """Requirements for pip: one version of each package, and one file of that."""
     lines = [f"{item.name}=={item.version} --hash=sha256:{item.sha256}\n" for item in packages]
     return "".join(lines)
 
@@ -235,9 +233,9 @@ def _lines(line: str, report: str, asked: list[str], name: str, install: Install
         words = [*pip, "--report", report, *(asked[:2] if asked[0] == "--index-url" else ())]
         words += ["--no-deps", "--require-hashes"]
         if all(item.url.endswith(".whl") for item in install.packages):
-            # Nothing is built, so nothing that no hash names takes part.
+            # Nothing is built, so nothing takes part that has no hash in the lock.
             words += ["--only-binary", ":all:"]
         yield sh(*words, "--requirement", name)
-    # What was built here has no hash yet; a pattern of it is the shell's to expand.
+    # A wheel built here has no hash yet; the shell expands its pattern.
     if local := [word for word in asked if word.endswith(".whl")]:
         yield " ".join([sh(*pip, "--no-deps", "--no-index"), *local])

@@ -1,4 +1,4 @@
-"""The steps that make MAGMA: its dense routines as a static library, and a package of it."""
+"""The steps that build MAGMA's dense routines as a static library, and pack it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from torchsmith.plan.expects import Expects
 from torchsmith.plan.models import Cost, Step, Task
 from torchsmith.plan.shell import fresh_copy, sh, unless
 from torchsmith.plan.sources import fetching
-from torchsmith.plan.toolkit import toolkit_step
-from torchsmith.plan.torch import build_env, search_path
+from torchsmith.plan.torch import build_env, search_path, toolkit_step
 from torchsmith.resolve.models import MagmaChoice, Resolution
 
 LIBRARY = "lib/libmagma.a"
@@ -36,13 +35,12 @@ SYMBOLS = (
     "magma_dgels_gpu",
 )
 _BUILD_TOOLS = (
-    # Without a number of jobs Ninja shares its compilers with the memory governor; Make would
-    # run one.
+    # Without a number of jobs Ninja uses the memory governor's job slots; Make would run one job.
     'if [ -n "${MAX_JOBS:-}" ]; then export CMAKE_BUILD_PARALLEL_LEVEL="$MAX_JOBS"; fi',
     "if command -v ninja >/dev/null; then export CMAKE_GENERATOR=Ninja; "
     'elif [ -z "${MAX_JOBS:-}" ]; then CMAKE_BUILD_PARALLEL_LEVEL="$(nproc)"; '
     "export CMAKE_BUILD_PARALLEL_LEVEL; fi",
-    # The toolkit torch is built with, where PATH has another or none.
+    # PATH may have another toolkit than the one torch is built with, or none.
     'if [ -n "${CUDA_HOME:-}" ]; then export CUDACXX="$CUDA_HOME/bin/nvcc"; '
     "elif ! command -v nvcc >/dev/null; then export CUDACXX=/usr/local/cuda/bin/nvcc; fi",
 )
@@ -56,7 +54,7 @@ def gencode(archs: tuple[str, ...]) -> str:
 def configure_words(magma: MagmaChoice) -> str:
     """CMake's options: static, position-independent, no Fortran; one shell line.
 
-    The library is linked into torch's own, and LAPACK with it: none has to be found here.
+    The library is linked into torch's own, and LAPACK with it: CMake need not find one.
     """
     words = [
         "-DCMAKE_BUILD_TYPE=Release",
@@ -76,8 +74,7 @@ def configure_words(magma: MagmaChoice) -> str:
 def install_commands(source: str, build: str, prefix: str) -> tuple[str, ...]:
     """Commands that put headers and library under a prefix, all three paths as shell words.
 
-    MAGMA's own install target would first compile the sparse library, which PyTorch has no use
-    for.
+    MAGMA's own install target would first compile the sparse library, which PyTorch never uses.
     """
     return (
         f"mkdir -p {prefix}/include {prefix}/lib",
@@ -110,7 +107,7 @@ def fetch_magma(magma: MagmaChoice) -> Step:
 def magma_steps(
     resolution: Resolution, magma: MagmaChoice, source: Step, archive: str = "conda"
 ) -> list[Step]:
-    """Compile MAGMA, look into the library, and pack it as magma-cudaXYZ."""
+    """Compile MAGMA, check the library, and pack it as magma-cudaXYZ."""
     variant = resolution.variant
     folder = f"build/{variant}/magma"
     prefix = f"{folder}-prefix"
@@ -126,7 +123,7 @@ def magma_steps(
         env=(
             *build_env(resolution),
             ("CUDA_ARCH_LIST", gencode(magma.archs)),
-            # Its files define the same macros and helpers: batches of them would only clash.
+            # Its files define the same macros and helpers: they would clash in batches.
             ("TORCHSMITH_ACCEL", "off"),
         ),
         path=search_path(resolution),
@@ -135,7 +132,7 @@ def magma_steps(
             sh("rm", "-rf", prefix),
             *_BUILD_TOOLS,
             f"cmake -S {folder} -B {folder}/build {configure_words(magma)}",
-            # All but its library is testers and sparse matrices.
+            # Everything but its library is testers and sparse matrices.
             f"cmake --build {folder}/build --target magma",
             *install_commands(folder, f"{folder}/build", prefix),
             unless(f"test -s {prefix}/{LIBRARY}", f"the build made no {LIBRARY}"),
@@ -148,7 +145,7 @@ def magma_steps(
 
 
 def _verify(resolution: Resolution, magma: MagmaChoice, compiled: Step) -> Step:
-    """Look for what PyTorch calls, and for code for each GPU, in the library."""
+    """Check that the library has what PyTorch calls, and code for each GPU."""
     variant = resolution.variant
     library = f"{compiled.outputs[0]}/{LIBRARY}"
     folder = f"verify/{variant}/magma"
@@ -216,7 +213,7 @@ def _pack(resolution: Resolution, magma: MagmaChoice, verified: Step, archive: s
 
 
 def pkgconfig(magma: MagmaChoice) -> str:
-    """What pkg-config reads; @PREFIX@ stands for where it is installed."""
+    """The file for pkg-config; @PREFIX@ stands for the prefix it is installed to."""
     return (
         "prefix=@PREFIX@\n"
         "libdir=${prefix}/lib\n"

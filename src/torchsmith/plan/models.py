@@ -29,15 +29,16 @@ Kind = Literal[
 ]
 
 
-# These steps run after all fetching: without a network, unless their `network` says why not.
-_OFFLINE = frozenset({"patch", "configure", "compile"})
+# These steps run after all fetching: they see what the plan names, and have no network unless
+# their `network` says why.
+_AFTER_FETCHING = frozenset({"patch", "configure", "compile", "package", "verify"})
 
 
 class Cost(Struct, frozen=True):
     """What a step is expected to take: an estimate, its origin beside it.
 
-    `apart_core_seconds` is what it takes where every file is compiled by itself, if that is more;
-    `uncached_core_seconds` where nothing keeps what another variant has compiled, likewise.
+    `apart_core_seconds` is its time if every file is compiled by itself, `uncached_core_seconds`
+    if no cache keeps what another variant has compiled; 0 where that is not more.
     """
 
     core_seconds: float = 0.0
@@ -49,10 +50,9 @@ class Cost(Struct, frozen=True):
 
 
 class Fetch(Struct, frozen=True, omit_defaults=True):
-    """A source to bring: into which folder, and the version its tree is named by.
+    """A source to fetch, the folder for it, and the version in its name.
 
-    `tree` is the hash that a lock holds the tree to; `bundle` is a file that has the source's
-    archive.
+    `tree` is the hash that a lock demands; `bundle` is a file with the source's archive.
     """
 
     source: SourceChoice
@@ -63,10 +63,10 @@ class Fetch(Struct, frozen=True, omit_defaults=True):
 
 
 class Work(NamedTuple):
-    """How torchsmith does a kind of task: the module it runs, and the form of what that makes.
+    """The module that does a kind of task, and the form of its results.
 
-    `form` is raised when the module makes something else of the same arguments: what was made
-    before is then made again.
+    Raise `form` when the module makes something else of the same arguments: older results are then
+    made again.
     """
 
     module: str
@@ -75,22 +75,22 @@ class Work(NamedTuple):
 
 TASKS: Mapping[str, Work] = {
     "attest": Work("torchsmith.package.attest"),
-    "conda": Work("torchsmith.package.conda"),
-    "fetch": Work("torchsmith.sources"),
-    "finish": Work("torchsmith.package.finish"),
-    "image": Work("torchsmith.images"),
+    "conda": Work("torchsmith.package.conda.pack"),
+    "fetch": Work("torchsmith.sources.fetch"),
+    "finish": Work("torchsmith.package.finish.finish"),
+    "image": Work("torchsmith.images.build"),
     "libtorch": Work("torchsmith.package.libtorch"),
-    "push": Work("torchsmith.images.publish"),
+    "push": Work("torchsmith.images.transfer"),
     "pylock": Work("torchsmith.package.pylock"),
-    "ship": Work("torchsmith.ship"),
-    "verify": Work("torchsmith.verify"),
+    "ship": Work("torchsmith.ship.publish"),
+    "verify": Work("torchsmith.verify.verify"),
 }
 
 
 class Task(Struct, frozen=True):
-    """A piece of work that torchsmith does itself: one of TASKS, and what it is given.
+    """A piece of work that torchsmith does itself: one of TASKS, and its arguments.
 
-    The module is run in the work folder with the arguments, as JSON, on its standard input.
+    The module runs in the work folder and reads the arguments, as JSON, from its standard input.
     """
 
     name: str
@@ -131,14 +131,14 @@ class Step(Struct, frozen=True):
 
     The action is `commands` or a `task`, never both. Commands are lines of POSIX shell, run in
     order in `folder` of the plan's work folder, whose absolute path is `$WORK`; `path` holds
-    folders of it to put before PATH. `inputs` are files of the plan (patches, recipes) the step
-    reads; `reads` are paths of the recipe's own folder, whose absolute path is `$PROJECT`: their
-    content is not in the plan, so whoever runs the step adds it to the key. `needs` are the steps
-    whose outputs it reads. In `env`, a value that starts with `@/` is a path in the work folder;
-    an output that starts with `$PROJECT/` lies in the recipe's. `secrets` names variables that
-    must be set when it runs and whose values appear nowhere. `pip` names what its commands ask
-    pip for, so that it can be had beforehand where there is no network later. `network` says why a
-    step may use the network that would have none.
+    folders of it to put before PATH. `inputs` are files of the plan (patches, recipes) that the
+    step reads; `reads` are paths of the recipe's own folder, whose absolute path is `$PROJECT`:
+    the plan does not hold their content, so it is added to the key before the step runs. `needs`
+    are the steps whose outputs it reads. In `env`, a value that starts with `@/` is a path in the
+    work folder; an output that starts with `$PROJECT/` lies in the recipe's. `secrets` names
+    variables that must be set when it runs and whose values appear nowhere. `pip` names what its
+    commands ask pip for, to be downloaded before the network is gone. `network` is the reason why a
+    step that would run offline may use the network.
     """
 
     id: str
@@ -171,23 +171,31 @@ class Step(Struct, frozen=True):
     @property
     def offline(self) -> bool:
         """Whether it runs without a network."""
-        return self.kind in _OFFLINE and not self.network
+        return self.hermetic and not self.network
+
+    @property
+    def hermetic(self) -> bool:
+        """Whether it sees only what the plan names."""
+        return self.kind in _AFTER_FETCHING
+
+    @property
+    def arguments(self) -> Struct | None:
+        """What its task is given; their type tells what the step does."""
+        return self.task.arguments if self.task else None
 
     @property
     def source(self) -> SourceChoice | None:
-        """The source it brings, if that is what it does."""
-        arguments = self.task.arguments if self.task else None
-        return arguments.source if isinstance(arguments, Fetch) else None
+        """The source that it fetches, if it does."""
+        return self.arguments.source if isinstance(self.arguments, Fetch) else None
 
     @property
     def expects(self) -> Expects | None:
-        """What it proves, if that is what it does."""
-        arguments = self.task.arguments if self.task else None
-        return arguments if isinstance(arguments, Expects) else None
+        """What it proves, if it does."""
+        return self.arguments if isinstance(self.arguments, Expects) else None
 
 
 class Plan(Struct, frozen=True, dict=True):
-    """Everything that will be done, before any of it is."""
+    """Everything that will be done, before any of it is done."""
 
     name: str
     variants: tuple[Resolution, ...]
@@ -199,7 +207,7 @@ class Plan(Struct, frozen=True, dict=True):
         return next(step for step in self.steps if step.id == identity)
 
     def of(self, variant: str) -> tuple[Step, ...]:
-        """The steps one variant needs, shared ones included, in order."""
+        """The steps of one variant, shared ones included, in order."""
         return tuple(step for step in self.steps if step.variant in ("", variant))
 
     @property
@@ -226,10 +234,9 @@ def step_key(
 ) -> str:
     """The hash of everything that can change a step's output.
 
-    `read` holds the hash of what lies at each path of `reads`, once somebody has looked.
-
-    Titles, reasons, details, estimates and the variant's name change nothing that is built, and so
-    they are left out: two variants that do the same share the result.
+    `read` has the hash of each path of `reads`, once it is known. Titles, reasons, details,
+    estimates and the variant's name do not change what is built and are left out: two variants that
+    do the same share the result.
     """
     subject: dict[str, object] = {
         "kind": step.kind,
@@ -245,7 +252,7 @@ def step_key(
     if step.place.inside:
         subject["place"] = step.place.image
     if step.network:
-        # It may have brought anything.
+        # It may have downloaded anything.
         subject["network"] = True
     if step.task is not None:
         subject["task"] = [step.task.name, TASKS[step.task.name].form, _arguments(step)]
@@ -253,7 +260,7 @@ def step_key(
 
 
 def _arguments(step: Step) -> str:
-    """What a task is given, less what changes nothing in what it makes."""
+    """A task's arguments without those that do not change its result."""
     assert step.task is not None
     unnamed = getattr(step.task.arguments, "unnamed", None)
     task = step.task if unnamed is None else Task(step.task.name, unnamed())
@@ -267,18 +274,18 @@ def _without_variant(step: Step, texts: Iterable[str]) -> list[str]:
 
 
 def _neutral(step: Step, text: str) -> str:
-    """The same text without the variant's name, which only says where files lie."""
+    """The same text without the variant's name, which only appears in paths."""
     return renamed(text, step.variant, "@")
 
 
 def renamed(text: str, variant: str, name: str) -> str:
-    """A text with the folders of a variant renamed."""
+    """A text in which the folders of a variant have another name."""
     if not variant or variant not in text:
         return text
     return re.sub(rf"\b({_HOMES})/{re.escape(variant)}(?![\w.])", rf"\1/{name}", text)
 
 
-# The folders of the work folder that have one folder for each variant.
+# Folders in the work folder that hold one folder for each variant.
 _HOMES = "build|channel|conda|dist|image|jobs|verify"
 
 

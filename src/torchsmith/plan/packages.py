@@ -1,8 +1,9 @@
-"""The steps that pack a build: libtorch, conda packages, and the lock of a stack."""
+"""The steps that pack a build: wheels for other machines, libtorch, conda packages, a lock."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, json
 from msgspec.structs import replace
@@ -24,14 +25,15 @@ from torchsmith.plan.conda import (
 from torchsmith.plan.models import Cost, Step, Task, as_json
 from torchsmith.plan.publish import wheel_folder
 from torchsmith.plan.sources import patch_files
-from torchsmith.recipe.outcome import Packages
+from torchsmith.plan.torch import loader_env, toolkit_step
+from torchsmith.recipe.outcome import Libraries, Packages
 from torchsmith.resolve.models import Resolution
 
 
 class Together(Struct, frozen=True, omit_defaults=True):
     """What pip installs together, and where the lock goes; paths are those of the work folder.
 
-    `words` are its options and torch; `wheels` are patterns of those that were built.
+    `words` are pip's options and torch; `wheels` are patterns of the wheels built here.
     """
 
     environment: str
@@ -41,7 +43,7 @@ class Together(Struct, frozen=True, omit_defaults=True):
 
 
 def pylock_step(resolution: Resolution, environ: Step, proofs: Sequence[Step]) -> Step:
-    """Resolve everything once more, as an installer does, and write down each file."""
+    """Resolve everything again, as an installer does, and list each file."""
     variant = resolution.variant
     output = f"{wheel_folder(proofs)}/pylock.toml"
     words: list[str] = []
@@ -62,6 +64,7 @@ def pylock_step(resolution: Resolution, environ: Step, proofs: Sequence[Step]) -
         needs=(environ.id, *(proof.id for proof in proofs)),
         task=Task("pylock", Together(environ.outputs[0], output, wheels, tuple(words))),
         outputs=(output,),
+        network="pip asks the index which files go together",
         cost=Cost(core_seconds=20, disk_mb=1, basis="reading an index"),
     )
 
@@ -74,7 +77,7 @@ class Libtorch(Struct, frozen=True):
 
 
 def archive_name(version: str, platform: str) -> str:
-    """What the archive of a version is called, on linux-x86_64 say."""
+    """The name of the archive of a version for a platform such as linux-x86_64."""
     return f"libtorch-{version}-{platform}.zip"
 
 
@@ -96,7 +99,7 @@ def libtorch_step(resolution: Resolution, wheel: Step) -> Step:
     )
 
 
-# Where libraries of a conda prefix are found from torch/ and from torch/lib/ in site-packages.
+# How torch/ and torch/lib/ in site-packages find the libraries of a conda prefix.
 MODULE_RPATH = "$ORIGIN:$ORIGIN/lib:$ORIGIN/../../.."
 LIBRARY_RPATH = "$ORIGIN:$ORIGIN/../../../.."
 
@@ -111,9 +114,9 @@ def _gpus(resolution: Resolution, packages: Packages) -> tuple[str, ...]:
 
 
 def conda_record(resolution: Resolution) -> tuple[tuple[str, str], ...]:
-    """What a package keeps of the plan it comes from: choices, and the patches themselves.
+    """The files about its plan in a package: choices, and the patches themselves.
 
-    No reasons and no names of variants: they change nothing that is packed.
+    Without reasons and names of variants, which do not change the package.
     """
     cuda = resolution.cuda
     table = {
@@ -125,7 +128,7 @@ def conda_record(resolution: Resolution) -> tuple[tuple[str, str], ...]:
         "features": as_json(resolution.features),
         "env": as_json(resolution.env),
         "cmake": as_json(resolution.cmake),
-        # Where it lay on the building machine is nobody's business.
+        # A path of the building machine concerns nobody.
         "source": as_json(replace(resolution.source, path="")),
     }
     text = json.format(json.encode(table, order="sorted"), indent=2).decode() + "\n"
@@ -174,7 +177,7 @@ def conda_step(
         why="the same build, with RPATHs that find the prefix's libraries",
         project="torch",
         variant=variant,
-        # Proven first: nobody takes a package back.
+        # Proven first: a published package stays.
         needs=(wheel.id, proof.id, *after),
         outputs=_packages(resolution, name, formats),
         task=Task("conda", spec),
@@ -198,13 +201,13 @@ def library_conda_step(
     """Pack a companion or an extension; it needs the very torch it was built against."""
     variant = resolution.variant
     formats = archive_formats(packages.conda_format)
-    # The version is in the wheel's name, once there is a wheel. A digit, or it is another's name.
+    # Only the wheel has the version. It begins with a digit, unlike the rest of another name.
     stem = f"{name}-[0-9]*-{resolution.conda_build}"
     pattern = wheel.outputs[0]
     spec = CondaSpec(
         output=f"channel/{variant}",
         name=name,
-        # As torch's own: it says which torch this is for.
+        # The same as torch's own: it tells which torch this is for.
         build=resolution.conda_build,
         number=resolution.build_number,
         subdir=conda_subdir(resolution.platform),
@@ -226,4 +229,113 @@ def library_conda_step(
         outputs=_packages(resolution, stem, formats),
         task=Task("conda", spec),
         cost=Cost(core_seconds=20, disk_mb=200, basis="compression"),
+    )
+
+
+class Finishing(Struct, frozen=True, omit_defaults=True):
+    """The arguments of `torchsmith.package.finish`; paths are those of the work folder.
+
+    `wheel` and `output` may be patterns, since the build chooses a wheel's whole name and finishing
+    finds its tag. `torch` is the version that a library built against it will require; `pins` is a
+    file with the versions of NVIDIA's wheels, `known` are those known beforehand.
+    """
+
+    wheel: str
+    output: str
+    libraries: Libraries = "vendor"
+    strip: bool = True
+    torch: str = ""
+    pins: str = ""
+    known: tuple[str, ...] = ()
+
+
+def finished(
+    packages: Packages,
+    resolution: Resolution,
+    steps: Sequence[Step],
+    beside: Sequence[Step] = (),
+) -> list[Step]:
+    """The steps of a project; its wheel is finished before it is verified, if that is wanted.
+
+    `beside` are the steps of the torch it is verified with, finished already.
+    """
+    if packages.libraries == "system":
+        return list(steps)
+    *before, compiled, verify = steps
+    finish = _finish_step(packages, resolution, compiled)
+    instead = {compiled.outputs[0]: finish.outputs[0]}
+    needs = [finish.id]
+    if beside:
+        *_, torch, ready, _ = beside
+        instead[torch.outputs[0]] = ready.outputs[0]
+        needs.append(ready.id)
+    return [*before, compiled, finish, _verified_instead(verify, instead, needs)]
+
+
+def _verified_instead(verify: Step, instead: Mapping[str, str], needs: Sequence[str]) -> Step:
+    """The same proof of other wheels."""
+
+    def renamed(text: str) -> str:
+        for old, new in instead.items():
+            text = text.replace(old, new)
+        return text
+
+    assert verify.expects is not None
+    return replace(
+        verify,
+        needs=(*verify.needs, *needs),
+        outputs=tuple(map(renamed, verify.outputs)),
+        task=Task(
+            "verify",
+            replace(
+                verify.expects,
+                wheel=renamed(verify.expects.wheel),
+                beside=tuple(map(renamed, verify.expects.beside)),
+            ),
+        ),
+    )
+
+
+def _finish_step(packages: Packages, resolution: Resolution, compiled: Step) -> Step:
+    variant = resolution.variant
+    wheel = compiled.outputs[0]
+    folder, _, name = wheel.rpartition("/")
+    # Of the name of torch's wheel only the platform is not known beforehand.
+    output = f"{folder}/finished/" + re.sub(r"-linux_\w+\.whl$", "-*.whl", name)
+    toolkit = toolkit_step(resolution)
+    finishing = Finishing(
+        wheel=wheel,
+        output=output,
+        libraries=packages.libraries,
+        strip=packages.strip,
+        torch="" if compiled.project == "torch" else distribution_version(resolution),
+        pins=f"{toolkit.outputs[0]}/packages.txt" if toolkit else "",
+        known=_known_pins(resolution) if packages.libraries == "wheels" else (),
+    )
+    return Step(
+        id=f"package-wheel-{compiled.project}-{variant}",
+        kind="package",
+        title=f"Finish {name}",
+        why="its libraries come along, none of this machine's folders do, its tag is what is true",
+        project=compiled.project,
+        variant=variant,
+        needs=(compiled.id, *([toolkit.id] if toolkit else [])),
+        env=loader_env(resolution),
+        outputs=(output,),
+        task=Task("finish", finishing),
+        cost=Cost(core_seconds=60, disk_mb=1500, basis="reading every symbol, and compression"),
+        details=(("libraries", packages.libraries),),
+    )
+
+
+def _known_pins(resolution: Resolution) -> tuple[str, ...]:
+    """The versions that the resolution names of the toolkit it is compiled with."""
+    cuda = resolution.cuda
+    if cuda is None:
+        return ()
+    major = cuda.version.partition(".")[0]
+    parts = (("cudnn", cuda.cudnn), ("nccl", cuda.nccl))
+    return (
+        f"cuda-toolkit=={cuda.version}.*",
+        *(f"nvidia-{name}-cu{major}=={version}.*" for name, version in parts if version),
     )

@@ -1,4 +1,4 @@
-"""The steps that ship what was made: index, channel, uploads, registry. Secrets are only named."""
+"""The steps after a build: index, channel, uploads, registry, job files. Secrets are only named."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from torchsmith.plan.models import Step, Task
+from torchsmith.recipe.job import Job, job_file
+from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.outcome import Publish
 from torchsmith.resolve.models import Resolution
 
 
 def wheel_folder(verified: Sequence[Step]) -> str:
-    """Where the wheels lie that were verified, their reports beside them: the finished ones."""
+    """The folder of the verified wheels, which are finished ones, and of their reports."""
     return verified[0].outputs[0].rpartition("/")[0] if verified else ""
 
 
@@ -21,7 +23,7 @@ Service = Literal["pypi", "anaconda", "s3"]
 
 
 class Accounts(Struct, frozen=True, omit_defaults=True):
-    """Where each service is to be reached; `token_env` holds anaconda.org's token."""
+    """The address of each service; the variable `token_env` holds anaconda.org's token."""
 
     repository: str = "https://upload.pypi.org/legacy/"
     anaconda_user: str = ""
@@ -31,9 +33,9 @@ class Accounts(Struct, frozen=True, omit_defaults=True):
 
 
 class Shipment(Struct, frozen=True, omit_defaults=True):
-    """What a publish step does: `files` are patterns of the work folder, folders are the project's.
+    """What a publish step does: add files to folders, then upload them to services.
 
-    Files are published to the folders, then uploaded to the services.
+    `files` are patterns of the work folder; `index` and `channel` are folders of the project.
     """
 
     files: tuple[str, ...] = ()
@@ -44,9 +46,9 @@ class Shipment(Struct, frozen=True, omit_defaults=True):
 
 
 class Delivery(Struct, frozen=True):
-    """Images that go to a registry, each under its own name there.
+    """Images to push to a registry, each under its own name there.
 
-    What the registry calls each is written to `record`, a file of the work folder.
+    The registry's digest of each is written to `record`, a file of the work folder.
     """
 
     images: tuple[str, ...]
@@ -64,9 +66,9 @@ def publish_steps(
     image_ids: tuple[str, ...],
     attested: tuple[str, ...],
 ) -> list[Step]:
-    """Every place a recipe names, for what there is to go there.
+    """A step for each place that a recipe names, if there is something to publish there.
 
-    `attested` is what writes the documents that go along into folders.
+    `attested` are the steps that write the documents to publish with the files.
     """
     variant = resolution.variant
     steps: list[Step] = []
@@ -138,6 +140,55 @@ def publish_steps(
             f"Push {', '.join(images)} to {registry}",
             Task("push", Delivery(tuple(images), registry, f"pushed/{variant}.json")),
             image_ids,
-            why="credentials come from the engine's own login",
+            why="credentials come from the container tool's own login",
+        )
+    return steps
+
+
+def job_image(recipe: Recipe, job: Job, images: list[str]) -> str:
+    """The image a job runs in: its own, or the first this plan makes."""
+    name = job.image or (images[0] if images else "")
+    registry = recipe.publish.registry
+    return f"{registry}/{name}" if registry and not job.image and name else name
+
+
+def job_steps(
+    recipe: Recipe,
+    resolution: Resolution,
+    images: list[str],
+    needs: tuple[str, ...],
+    files: dict[str, bytes],
+) -> list[Step]:
+    """One step for each job: its file, with the image of this variant, ready to submit."""
+    steps: list[Step] = []
+    for job in recipe.job:
+        image = job_image(recipe, job, images)
+        name = f"jobs/{resolution.variant}/{job.name}.toml"
+        boxed = {} if job.environment else {"image": image or None}
+        files[name] = job_file(job.model_copy(update=boxed)).encode()
+        shm = recipe.image.shm_size if recipe.image else "8G"
+        details = [("image", image), ("shared memory", shm)]
+        for role in job.role:
+            shared = f", {role.shm_mb} MB shared memory" if role.shm_mb else ""
+            details.append(
+                (
+                    f"role {role.name}",
+                    f"{role.tasks} x {role.cpus} CPUs, {role.memory_mb} MB, {role.gpus} GPUs"
+                    f"{shared}: {'; '.join(role.script.splitlines())}",
+                )
+            )
+        if job.distributed:
+            details.append(("distributed", f"backend {job.backend or 'chosen by GPUs'}"))
+        steps.append(
+            Step(
+                id=f"job-{job.name}-{resolution.variant}",
+                kind="job",
+                title=f"Job {job.name}",
+                why=f"`torchsmith job submit {name}` submits it",
+                variant=resolution.variant,
+                needs=needs,
+                inputs=(name,),
+                details=tuple(details),
+            )
         )
     return steps

@@ -1,7 +1,8 @@
 """Shell lines: quoting, tests that end a step, pip.
 
 A step's commands run under `set -eu`, one after the other in one shell. A failure inside
-`a && b` does not end such a shell unless it is the last of the chain: each command stands alone.
+`a && b` does not end such a shell unless it is the last of the chain: so each command is a line of
+its own.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ def in_project(path: str) -> str:
 
 
 def one_command(line: str) -> str:
-    """A line of a person's as one command that ends where it ends, whatever it holds.
+    """A line that a person wrote as one command that ends with the line.
 
-    Joined with others as it is, a comment would swallow those behind it, and an open quote or a
-    backslash at the end would take the next one for its own.
+    Joined with other commands, a comment would hide those behind it, and an open quote or a
+    backslash at the end would swallow the next one.
     """
     return f"eval {shlex.quote(line)}" if _OPEN_END.search(line) or _is_open(line) else line
 
 
-# A comment; a backslash at the end; what a definition of Apptainer takes for a new section.
+# A comment; a backslash at the end; a line that Apptainer takes for a new section.
 _OPEN_END = re.compile(r"(?:^|[\s;&|()])#|\\$|^\s*%")
 
 
@@ -59,7 +60,7 @@ def _is_open(line: str) -> bool:
 
 
 def export_unless_set(name: str, value: str) -> str:
-    """Set a variable for programs, unless whoever runs the script has set it."""
+    """Set a variable for programs, unless the person who runs the script has set it."""
     if re.fullmatch(r"[\w./+-]*", value, re.ASCII):
         return f'export {name}="${{{name}:-{value}}}"'
     # In such an expansion shells disagree on what quotes mean.
@@ -72,9 +73,9 @@ def plain_name(text: str) -> str:
 
 
 def fresh_copy(source: str, folder: str) -> str:
-    """Copy a source tree to build in; a build that was stopped keeps the one it was in.
+    """Copy a source tree to build in; a stopped build keeps its tree.
 
-    The copy gets its name when it is whole, so one that was cut short is never gone on from.
+    The copy gets its name when it is complete, so no build goes on in half a copy.
     """
     return (
         f'if [ -z "${{TORCHSMITH_RESUME:-}}" ] || ! [ -d {folder} ]; then '
@@ -84,9 +85,9 @@ def fresh_copy(source: str, folder: str) -> str:
 
 
 def ours(module: str, *words: str) -> str:
-    """A command that is a module of torchsmith's own; `words` are shell words already.
+    """A command that runs a module of torchsmith; `words` are shell words already.
 
-    Renderings for those without torchsmith put a plain command in its place.
+    Renderings for people without torchsmith replace it by a plain command.
     """
     return " ".join([f"{OURS} -m torchsmith.{module}", *words])
 
@@ -95,7 +96,7 @@ OURS = '"$TORCHSMITH_PYTHON" -P'
 
 
 def compressed(wheel: str) -> str:
-    """Compress a wheel, or all a pattern stands for, with every core and to the same bytes."""
+    """Compress the wheels that match a pattern, on every core and always to the same bytes."""
     return ours("package", f'"$WORK"/{wheel}')
 
 
@@ -106,9 +107,9 @@ _PIP_REPORT = re.compile(r"/packages-\d+\.json$")
 def pip_install(
     python: str, folder: str, *words: str, reports: bool = True, number: int = 1, pattern: str = ""
 ) -> str:
-    """A line that installs with this interpreter and, where its pip can, reports into a folder.
+    """A line that installs with this interpreter and, if its pip can, reports into a folder.
 
-    It is the step's `number`-th; `pattern` is a word that the shell is to expand.
+    It is the `number`-th of its step; the shell expands the word `pattern`.
     """
     line = [python, "-m", "pip", "install", "--quiet"]
     if reports:
@@ -117,7 +118,7 @@ def pip_install(
 
 
 def reported(line: str) -> tuple[str, list[str]] | None:
-    """Of a line by `pip_install`: where it reports to, and what it asks pip for."""
+    """The report of a line by `pip_install`, and the words that name what to install."""
     if " -m pip install --quiet --report " not in line:
         return None
     words = shlex.split(line)

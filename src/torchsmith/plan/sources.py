@@ -1,4 +1,4 @@
-"""The steps that bring source trees and patch them."""
+"""The steps that fetch source trees and patch them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fetching(source: SourceChoice, folder: str, version: str = "") -> Task:
 
 
 def folder_commands(folder: str, path: str) -> tuple[str, ...]:
-    """A copy of a folder, so that building leaves the original as it is."""
+    """Commands that copy a folder, so that building does not change the original."""
     return (
         unless(
             f"test -d {in_project(path)}",
@@ -35,7 +35,7 @@ def folder_commands(folder: str, path: str) -> tuple[str, ...]:
     )
 
 
-# What bringing a source is, by its kind; the rest are folders.
+# How a source is fetched, by its kind; the rest are folders.
 _BRINGING = {
     "git": "a shallow clone",
     "debian": "a source package",
@@ -72,7 +72,7 @@ def fetch_torch(resolution: Resolution) -> Step:
         why=where,
         project="torch",
         reads=(source.path,) if source.path else (),
-        # The configuration of one source does not fit another: no falling back from here.
+        # No fallback: the configuration of one source does not fit another.
         task=fetching(
             replace(source, suite="", package="") if source.kind == "git" else source,
             folder,
@@ -92,8 +92,8 @@ def fetch_companion(
 ) -> Step:
     """Bring a companion's source: from git, or from the Debian suite torch came from.
 
-    `instead` is the suite and package that serve where git cannot be reached. Debian takes
-    nothing out of a companion's source: where its own part is missing, it is upstream's.
+    `instead` is the suite and package to use if git cannot be reached. Debian removes nothing from
+    a companion's source: without Debian's own part it is upstream's.
     """
     folder = f"sources/{companion.name}-{companion.version}"
     if debian is None:
@@ -132,12 +132,12 @@ def fetch_companion(
 
 
 def lender_folder(lender: SourceChoice) -> str:
-    """Where the files lie that another source package lends."""
+    """The folder of the files that another source package lends."""
     return f"sources/{plain_name(f'{lender.package}-{lender.ref}')}-lent"
 
 
 def fetch_lender(lender: SourceChoice) -> Step:
-    """Bring a package for the few files of it that torch's own source lacks."""
+    """Fetch a package that has a few files which torch's own source lacks."""
     folder = lender_folder(lender)
     named = f"{lender.package} {lender.ref}"
     files = "" if lender.files == (".",) else ", ".join(lender.files)
@@ -166,14 +166,14 @@ def patch_files(patches: tuple[PatchChoice, ...]) -> dict[str, bytes]:
 
 
 def _apply(patch: PatchChoice, name: str, folder: str, origin: str) -> list[str]:
-    """Try a patch, then apply it; not where the tree is one that does without."""
+    """Commands that try a patch and then apply it, unless the tree does without."""
     apply = sh("patch", "--directory", folder, "--forward", "--batch", f"--strip={patch.strip}")
     option = f"--input={in_work(name)}"
     commands = [
         unless(f"{apply} --dry-run {option}", f"{patch.name} does not apply to {origin}"),
         f"{apply} --quiet {option}",
     ]
-    # Which source it is shows only when it has come: a mirror may lack a part of it.
+    # Only the fetched tree shows which source it is: a mirror may lack a part of it.
     for path, test, has in ((patch.unless, "-e", "has"), (patch.only_with, "! -e", "has no")):
         if path:
             message = f"{patch.name} is left out: the source {has} {path}"
@@ -184,12 +184,12 @@ def _apply(patch: PatchChoice, name: str, folder: str, origin: str) -> list[str]
 
 
 def _vendor(item: VendoredChoice, folder: str) -> list[str]:
-    """Put what is lent where the build looks for it, unless the source has its own there."""
+    """Commands that copy a lent file to its place, unless the source has its own."""
     lent, target = f"{lender_folder(item.lender)}/{item.file}", f"{folder}/{item.path}"
     lender = f"{item.lender.package} {item.lender.ref}"
     copy = f"if ! [ -e {sh(target)} ]; then {sh('cp', '-R', lent, target)}; fi"
     if item.lender.sha256:
-        # The whole it came in was brought by its hash.
+        # The hash of the whole package was checked when it was fetched.
         return [sh("mkdir", "-p", target.rpartition("/")[0]), copy]
     return [
         unless(
@@ -208,7 +208,7 @@ def patch_source(
     vendored: tuple[VendoredChoice, ...] = (),
     lenders: tuple[Step, ...] = (),
 ) -> Step:
-    """Add what is lent to a copy of a tree and patch it.
+    """Copy a tree, add lent files to the copy and patch it.
 
     Each patch is tried before it changes anything.
     """

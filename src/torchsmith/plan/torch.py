@@ -1,4 +1,4 @@
-"""The steps that make torch itself: environment, configure, compile, verify."""
+"""The steps that make torch: environment, CUDA toolkit without root, configure, compile, verify."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import python_release, release
 from torchsmith.plan.costs import compile_cost
 from torchsmith.plan.expects import expected
-from torchsmith.plan.models import Cost, Step, Task
+from torchsmith.plan.models import Cost, Step, Task, digest
 from torchsmith.plan.shell import (
     FIRST_REPORTING,
     compressed,
@@ -22,22 +22,134 @@ from torchsmith.plan.shell import (
     sh,
     unless,
 )
-from torchsmith.plan.toolkit import toolkit_folder, toolkit_step
-from torchsmith.resolve.models import InstalledChoice, Resolution
+from torchsmith.resolve.models import CudaChoice, InstalledChoice, Resolution
+
+# `cuda-toolkit` is NVIDIA's own list of which library belongs to which toolkit release; these
+# are the parts of it that PyTorch's CMake asks for. Static libraries' tools are left out.
+_TOOLKIT_PARTS = (
+    "cccl",
+    "cublas",
+    "cudart",
+    "cufft",
+    "cufile",
+    "cupti",
+    "curand",
+    "cusolver",
+    "cusparse",
+    "nvcc",
+    "nvjitlink",
+    "nvml",
+    "nvrtc",
+    "nvtx",
+    "profiler",
+)
+_RUNTIME_PARTS = tuple(
+    part for part in _TOOLKIT_PARTS if part not in ("cccl", "nvcc", "nvml", "profiler")
+)
+
+
+def _cuda_from_wheels(resolution: Resolution) -> CudaChoice | None:
+    """The CUDA that is to be assembled from wheels; None if it is installed otherwise."""
+    cuda = resolution.cuda
+    return cuda if cuda is not None and cuda.toolkit == "wheels" else None
+
+
+def _toolkit_packages(
+    resolution: Resolution, cuda: CudaChoice, parts: tuple[str, ...] = _TOOLKIT_PARTS
+) -> tuple[str, ...]:
+    """The PyPI packages of a toolkit, all of its release."""
+    major = release(cuda.version)[0]
+    wanted = [f"cuda-toolkit[{','.join(parts)}]=={cuda.version}.*"]
+    for feature, version in (("cudnn", cuda.cudnn), ("nccl", cuda.nccl)):
+        if resolution.feature(feature) not in (None, "off"):
+            wanted.append(f"nvidia-{feature}-cu{major}" + (f"=={version}.*" if version else ""))
+    return tuple(wanted)
+
+
+def runtime_requirements(resolution: Resolution) -> tuple[str, ...]:
+    """The packages that torch loads when it runs, if the toolkit came from wheels."""
+    cuda = _cuda_from_wheels(resolution)
+    return _toolkit_packages(resolution, cuda, _RUNTIME_PARTS) if cuda else ()
+
+
+def toolkit_folder(resolution: Resolution) -> str:
+    """Where a toolkit assembled from wheels lies; empty if it is installed otherwise."""
+    cuda = _cuda_from_wheels(resolution)
+    if cuda is None:
+        return ""
+    # Variants that differ in Python share it; variants that differ in cuDNN or NCCL do not.
+    # The compiler of the place it is used in makes its stubs.
+    place = resolution.system if resolution.container else ""
+    parts = (*_toolkit_packages(resolution, cuda), resolution.compiler.cc, place)
+    mark = digest("\n".join(parts).encode())[:8]
+    return f"toolkit/cuda-{cuda.version}-{mark}"
+
+
+def assemble_toolkit(folder: str, packages: tuple[str, ...]) -> tuple[str, ...]:
+    """Commands that make one tree (bin, include, lib64, nvvm) of the wheels' separate ones."""
+    wheels = f"{folder}/wheels"
+    python = f"{wheels}/bin/python"
+    return (
+        needs_program("python3", "install python3 and its venv module"),
+        sh("rm", "-rf", folder),
+        # The wheels hold no Python code: any Python can fetch them. Its own pip may be too old.
+        sh("python3", "-m", "venv", wheels),
+        sh(python, "-m", "pip", "install", "--quiet", "--upgrade", "pip"),
+        pip_install(python, folder, *packages),
+        f"{wheels}/bin/python -m pip list --format=freeze > {folder}/packages.txt",
+        # Hard links, not symbolic ones: nvcc looks for its parts from where it really lies.
+        f"for part in {wheels}/lib/python3*/site-packages/nvidia/*/; do "
+        f'cp -rlf "$part." {folder}/; done',
+        sh("rm", "-rf", wheels),
+        f"test -e {folder}/lib64 || ln -s lib {folder}/lib64",
+        # Wheels only have libcudart.so.13; a linker asks for libcudart.so.
+        f"for library in {folder}/lib/lib*.so.*; do "
+        'plain="${library%%.so.*}.so"; test -e "$plain" || ln -s "${library##*/}" "$plain"; done',
+        # libcuda comes with the driver, which a building machine need not have: for linking, stubs
+        # of the functions in cuda.h are enough.
+        f"mkdir -p {folder}/lib/stubs",
+        f"grep -Eo '\\bcu[A-Z][A-Za-z0-9]*(_v[0-9]+)?' {folder}/include/cuda.h | sort -u "
+        "| sed 's/.*/void &(void) {}/' "
+        '| "${CC:-cc}" -shared -fPIC -Wl,-soname,libcuda.so.1 -x c '
+        f"-o {folder}/lib/stubs/libcuda.so -",
+        unless(
+            f"{folder}/bin/nvcc --version",
+            "nvcc from the wheels does not start",
+        ),
+    )
+
+
+def toolkit_step(resolution: Resolution) -> Step | None:
+    """Assemble the toolkit, once for every variant that needs the same one."""
+    cuda = _cuda_from_wheels(resolution)
+    if cuda is None:
+        return None
+    folder = toolkit_folder(resolution)
+    return Step(
+        id=folder.replace("/", "-"),
+        kind="environment",
+        title=f"CUDA {cuda.version} from PyPI",
+        why="nothing of it is installed on this machine, and nothing needs root",
+        env=(("CC", resolution.compiler.cc),),
+        commands=assemble_toolkit(folder, _toolkit_packages(resolution, cuda)),
+        outputs=(folder,),
+        pip=("pip", *_toolkit_packages(resolution, cuda)),
+        cost=Cost(core_seconds=90, disk_mb=6000, basis="downloads"),
+    )
 
 
 def env_folder(variant: str) -> str:
     """The isolated Python environment of a variant."""
-    # Beside what is built in it: variants name its headers alike, so a compiler cache knows them.
+    # Beside the build: its headers then have the same relative names in every variant's compiles.
     return f"build/{variant}/env"
 
 
 def site_packages(folder: str, python: str) -> str:
-    """Where an environment keeps its modules."""
+    """The folder of an environment's modules."""
     return f"{folder}/lib/python{python}/site-packages"
 
 
-# The pip inside an old Python does not know today's wheels, and today's pip does not know it.
+# An old Python's own pip does not know today's wheels, and today's pip does not know the Python.
 _LAST_PIP = {
     "3.5": "pip<21",
     "3.6": "pip<22",
@@ -48,19 +160,19 @@ _LAST_PIP = {
 
 
 def last_pip(python: str) -> str:
-    """The newest pip a Python can have, where its own is too old; empty if its own will do."""
+    """The newest pip for a Python whose own is too old; empty if its own will do."""
     return _LAST_PIP.get(python, "")
 
 
 def newer_pip(resolution: Resolution) -> str:
-    """The pip an environment has to get first; empty if the one it is made with will do."""
+    """The pip to install first into an environment; empty if its own will do."""
     last = last_pip(resolution.python)
     if last or resolution.python not in _UNREPORTING or _pip_below(resolution):
         return last
     return f"pip>={FIRST_REPORTING}"
 
 
-# Distributions have it with a pip that cannot report.
+# Distributions ship these with a pip that cannot report.
 _UNREPORTING = ("3.10",)
 
 
@@ -70,7 +182,7 @@ def _pip_below(resolution: Resolution) -> str:
 
 
 def has_reports(resolution: Resolution) -> bool:
-    """Whether the pip of a variant's environment can report what it took."""
+    """Whether the pip of a variant's environment can report what it installed."""
     below = _pip_below(resolution)
     if below and not last_pip(resolution.python):
         return [int(part) for part in re.findall(r"\d+", below)][:2] >= [*release(FIRST_REPORTING)]
@@ -78,7 +190,7 @@ def has_reports(resolution: Resolution) -> bool:
 
 
 def fresh_venv(creator: str, folder: str, python: str) -> list[str]:
-    """An empty environment made with an interpreter, its pip new enough."""
+    """Commands for an empty environment with a pip that is new enough."""
     commands = [sh("rm", "-rf", folder), sh(creator, "-m", "venv", folder)]
     if last := last_pip(python):
         commands.append(
@@ -91,22 +203,22 @@ _BELOW = "import sys; print('import site; site.addsitedir(%r)' % sys.argv[1])"
 
 
 def layered_venv(below: str, folder: str, python: str) -> list[str]:
-    """An environment on top of another, which stays as it is."""
+    """Commands for an environment on top of another, which stays as it is."""
     return [
         sh("rm", "-rf", folder),
-        # Without pip: the one below serves, and no second setuptools hides the pinned one.
+        # Without pip: the one below serves, and no other setuptools hides the pinned one.
         sh(f"{below}/bin/python", "-m", "venv", "--without-pip", folder),
-        # addsitedir reads the .pth files there: the one below may lie on another itself.
-        # Python writes the path as Python reads it, whatever is in it.
+        # addsitedir reads the .pth files there: the one below may itself lie on another. Python
+        # writes the path, so that any character in it is quoted right.
         f"{sh(f'{below}/bin/python', '-c', _BELOW)} {in_work(site_packages(below, python))} > "
         f"{sh(site_packages(folder, python) + '/below.pth')}",
     ]
 
 
 def venv_on(installed: InstalledChoice, folder: str, python: str) -> list[str]:
-    """An environment that also sees what an installed torch's own has, which stays as it is."""
-    # Not --system-site-packages: made from a venv, that shows the packages of the Python below
-    # it. addsitedir reads the .pth files there, through which a torch in development is found.
+    """Commands for an environment that also sees an installed torch's, which stays as it is."""
+    # Not --system-site-packages: in a venv made from a venv, that shows the packages of the Python
+    # below both. addsitedir reads the .pth files there, which lead to a torch in development.
     lines = [f"import site; site.addsitedir({path!r})" for path in installed.packages]
     below = site_packages(folder, python) + "/below.pth"
     version = "import torch; print(torch.__version__)"
@@ -133,7 +245,7 @@ def venv_on(installed: InstalledChoice, folder: str, python: str) -> list[str]:
 
 
 def _programs_below(installed: InstalledChoice, folder: str) -> str:
-    """A command that lends programs pip did not install, as their packages lie below already."""
+    """A command that links cmake and ninja: pip skips them, since their packages lie below."""
     bin_ = installed.python.rpartition("/")[0]
     return (
         "for program in cmake ninja; do "
@@ -170,7 +282,7 @@ def environment(resolution: Resolution) -> Step:
         )
     install = partial(pip_install, f"{folder}/bin/python", folder, reports=reports)
     if resolution.wheel_index:
-        # First, and alone: that index has torch and what it requires, and nothing else.
+        # First, and alone: that index only has torch and what it requires.
         torch = f"torch=={resolution.version}"
         commands.append(install("--index-url", resolution.wheel_index, torch))
     elif resolution.use == "wheel":
@@ -190,7 +302,7 @@ def environment(resolution: Resolution) -> Step:
         outputs=(folder,),
         pip=(*filter(None, [newer]), *requires),
         cost=Cost(core_seconds=60, disk_mb=700, basis="downloads"),
-        # In an image they are installed; elsewhere somebody has to.
+        # An image installs them; elsewhere a person has to.
         details=(("system packages", " ".join(resolution.apt)),)
         if resolution.apt and not resolution.container
         else (),
@@ -228,18 +340,18 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
     env: dict[str, str] = {
         "CC": compiler.cc,
         "CXX": compiler.cxx,
-        # An interpreter has setuptools link as it was linked itself, its own folders included:
-        # those would be looked in wherever the wheel is installed.
+        # By default setuptools links as its interpreter was linked, with that one's folders: they
+        # would be searched wherever the wheel is installed.
         "LDSHARED": f"{compiler.cc} -shared",
         "LDCXXSHARED": f"{compiler.cxx} -shared",
     }
     linking: list[str] = []
     if compiler.kind == "gcc" and compiler.cxx.rpartition("-")[2].isdigit():
         # g++-13 beside the distribution's own gcc 14 links with gcc 13's libstdc++, which lacks
-        # what the distribution's libraries want of theirs. The newer one is there when they run.
+        # symbols that the distribution's libraries use. At run time the newer one is loaded.
         linking.append("-Wl,--allow-shlib-undefined")
     if resolution.feature("mkl") == "static":
-        # Objects of MKL's archives do not say that they need no executable stack, so the linker
+        # Objects in MKL's archives do not state that they need no executable stack, so the linker
         # asks for one, and glibc from 2.41 on loads no such library.
         linking.append("-Wl,-z,noexecstack")
     if linking:
@@ -249,7 +361,7 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
         if toolkit := toolkit_folder(resolution):
             env["CUDA_HOME"] = f"@/{toolkit}"
         elif resolution.cuda.toolkit == "debian":
-            # /usr/bin/nvcc and /usr/include; torch's own build knows that layout by this name.
+            # For /usr/bin/nvcc and /usr/include, torch's own build expects this value.
             env["CUDA_HOME"] = "/usr"
         elif resolution.container or resolution.board:
             env["CUDA_HOME"] = "/usr/local/cuda"
@@ -258,14 +370,14 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
     env.update(resolution.feature_env)
     own = dict(resolution.env)
     if linking and "LDFLAGS" in own:
-        # What a recipe adds does not take away what the libraries need.
+        # The recipe's flags are added to those that the libraries need.
         own["LDFLAGS"] = f"{env['LDFLAGS']} {own['LDFLAGS']}"
     env.update(own)
     return tuple(env.items())
 
 
 def search_path(resolution: Resolution) -> tuple[str, ...]:
-    """Folders before PATH: the environment's programs, then the toolkit's."""
+    """Folders to put before PATH: the environment's programs, then the toolkit's."""
     toolkit = toolkit_folder(resolution)
     return (f"{env_folder(resolution.variant)}/bin", *([f"{toolkit}/bin"] if toolkit else []))
 
@@ -275,7 +387,7 @@ def _cache_checks(resolution: Resolution) -> list[str]:
     checks = [unless(f"test -f {cache}", f"CMake left no {cache}")]
     for wanted in (True, False):
         names = [name for name, state in resolution.expected_cache if state is wanted]
-        # An option this configuration never reached is off too.
+        # An option that this configuration never reached counts as off.
         on = f'grep -Eiq "^$name:[A-Z]+=(ON|1|TRUE|YES)$" {cache}'
         test, state = (f"! {on}", "on") if wanted else (on, "off")
         complaint = f'echo "$name should be {state} and is not: see {cache}" >&2'
@@ -297,11 +409,11 @@ def torch_steps(
     wheel = f"{dist}/{resolution.wheel}"
     env = build_env(resolution)
     if magma is not None:
-        # CMake looks there, and silently goes without where it finds nothing.
+        # CMake looks there; if it finds nothing, it builds without MAGMA and does not say so.
         env = (*env, ("MAGMA_HOME", f"@/{magma.outputs[0]}"))
     if resolution.feature("mkl") == "static" and "CMAKE_PREFIX_PATH" not in dict(env):
-        # pip put it there. As a CMAKE_PREFIX_PATH the environment would also give CMake its own
-        # ninja before the one on the PATH, which compiles in batches.
+        # pip installs it there. In CMAKE_PREFIX_PATH the environment would also provide its own
+        # ninja, instead of the one on the PATH, which compiles in batches.
         mkl = f"@/{env_folder(variant)}"
         env = (*env, ("CMAKE_INCLUDE_PATH", f"{mkl}/include"), ("CMAKE_LIBRARY_PATH", f"{mkl}/lib"))
     path = search_path(resolution)
@@ -357,7 +469,7 @@ def torch_steps(
         path=path,
         commands=(
             *prepare,
-            # An earlier attempt's wheel must not pass for this one's.
+            # An earlier attempt's wheel must not pass for the new one.
             f"rm -f {in_work(wheel)}",
             build,
             *checks,
@@ -373,7 +485,7 @@ def torch_steps(
 
 
 def _reaches_out(resolution: Resolution) -> str:
-    """Why torch's own build uses the network, if it does."""
+    """The reason why torch's own build uses the network; empty if it does not."""
     nccl = dict(resolution.features).get("nccl", "off")
     newer = release(resolution.torch)[:2]
     cloned = nccl == "on" or (newer == (2, 7) and nccl != "system")
@@ -390,9 +502,13 @@ def _summary(resolution: Resolution) -> str:
 
 
 def loader_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
-    """Where torch finds CUDA's libraries when they are not in the system's own folders."""
+    """The search path for CUDA's libraries outside of the system's own folders."""
     toolkit = toolkit_folder(resolution)
     return (("LD_LIBRARY_PATH", f"@/{toolkit}/lib"),) if toolkit else ()
+
+
+# The reason why a proof uses the network.
+INSTALLING = "pip installs what the wheel requires"
 
 
 def verify_step(resolution: Resolution, compiled: Step, environ: Step) -> Step:
@@ -416,10 +532,11 @@ def verify_step(resolution: Resolution, compiled: Step, environ: Step) -> Step:
             ),
         ),
         outputs=reports(wheel),
+        network=INSTALLING,
         cost=Cost(core_seconds=90, disk_mb=2500, basis="an installation"),
     )
 
 
 def reports(wheel: str) -> tuple[str, str]:
-    """Where the reports on a wheel lie: beside it."""
+    """The reports on a wheel, beside it."""
     return f"{wheel}.verify.json", f"{wheel}.verify.txt"

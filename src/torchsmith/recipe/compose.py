@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from torchsmith.errors import RecipeError, UsageError
-from torchsmith.facts.files import Facts, shipped
+from torchsmith.facts.files import shipped
 from torchsmith.facts.torch import find_release, releases
 from torchsmith.recipe.load import LoadedRecipe, meaning_problems, parse_recipe
 from torchsmith.recipe.models import Recipe
@@ -157,9 +157,7 @@ def with_training(
 _OF_ONE_RELEASE = ("ref", "commit", "version")
 
 
-def overridden(
-    loaded: LoadedRecipe, wishes: Mapping[str, object], facts: Facts | None = None
-) -> LoadedRecipe:
+def overridden(loaded: LoadedRecipe, wishes: Mapping[str, object]) -> LoadedRecipe:
     """A recipe with flags laid over it; the flags win."""
     base = loaded.recipe.model_dump(by_alias=True, exclude_unset=True)
     # Only the keys the flags name are taken from the composed recipe.
@@ -181,7 +179,7 @@ def overridden(
         recipe = Recipe.model_validate(base)
     except ValidationError as error:
         raise RecipeError(loaded.path, problems_of(error, base, {})) from None
-    if problems := list(meaning_problems(recipe, facts or shipped(), {})):
+    if problems := list(meaning_problems(recipe, {})):
         raise RecipeError(loaded.path, problems)
     return LoadedRecipe(recipe, loaded.path, loaded.files)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from torchsmith.recipe.shown import shortened
+from torchsmith.recipe.toml import shortened
 
 _ARCH = re.compile(r"(?:(?:sm|compute)_)?(\d{1,2})\.?(\d)([af])?", re.IGNORECASE | re.ASCII)
 _DOTTED = re.compile(r"\d{1,2}\.\d[af]?(?:\+ptx)?", re.IGNORECASE | re.ASCII)

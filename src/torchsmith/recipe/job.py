@@ -14,10 +14,10 @@ from torchsmith.recipe.values import (
     ImageName,
     Line,
     Name,
-    NoSecrets,
     Script,
     Section,
     SourcePath,
+    no_secrets,
     unique_names,
 )
 
@@ -68,7 +68,7 @@ Identifier = Annotated[
 
 Environment = Annotated[
     dict[EnvName, Line],
-    NoSecrets('name where it is kept instead: secrets = {{ {name} = "name/key" }}'),
+    no_secrets('name where it is kept instead: secrets = {{ {name} = "name/key" }}'),
 ]
 Tasks = Annotated[int, Field(ge=1, le=100_000)]
 # OpenPAI's own: -1 means that no number of tasks decides.
@@ -304,6 +304,12 @@ class Job(Section):
             raise ValueError(f"{min(both)} is in env and in secrets")
         unique_names([*self.data, *self.output])
         return self
+
+
+class Jobs(Section):
+    """Several jobs in one file, under the name that a recipe has for them."""
+
+    job: list[Job]
 
 
 def job_file(job: Job) -> str:

@@ -17,16 +17,14 @@ from torchsmith.facts.files import Facts, shipped
 from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
 from torchsmith.facts.platforms import other_platform
 from torchsmith.foreign import LONG_KEY, MAX_KEY_PARTS
+from torchsmith.inputs import read_file, read_inside
 from torchsmith.names import nearest
 from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.matrix import MAX_VARIANTS, count_variants, expand
 from torchsmith.recipe.models import Recipe
-from torchsmith.recipe.positions import Path as KeyPath
-from torchsmith.recipe.positions import key_lines, line_of
 from torchsmith.recipe.presets import folder as shipped_recipes
 from torchsmith.recipe.problems import problems_of, without_problems
-from torchsmith.recipe.reading import read_file, read_inside
-from torchsmith.recipe.shown import Written, dotted, shortened
+from torchsmith.recipe.toml import KeyPath, Written, dotted, key_lines, line_of, shortened
 
 MAX_RECIPE_BYTES = 1 << 20
 MAX_FILE_BYTES = 16 << 20
@@ -49,21 +47,18 @@ class LoadedRecipe:
         return Path() if beside == shipped_recipes() else beside
 
 
-def load_recipe(path: Path, facts: Facts | None = None) -> LoadedRecipe:
+def load_recipe(path: Path) -> LoadedRecipe:
     """Read a recipe file. Raises `RecipeError` and nothing else for bad content."""
     shown = str(path) if str(path).isprintable() else ascii(str(path))
     try:
         text = text_of(read_file(path, MAX_RECIPE_BYTES))
     except ValueError as error:
         raise RecipeError(shown, (), str(error)) from None
-    return parse_recipe(text, shown, path.parent, facts)
+    return parse_recipe(text, shown, path.parent)
 
 
-def parse_recipe(
-    text: str, shown: str, folder: Path | None, facts: Facts | None = None
-) -> LoadedRecipe:
+def parse_recipe(text: str, shown: str, folder: Path | None) -> LoadedRecipe:
     """Read a recipe from text; `folder` is where its own files are (None: it has none)."""
-    facts = facts or shipped()
     table = parse_toml(text, shown)
     lines = key_lines(text)
     problems: list[RecipeProblem] = []
@@ -71,13 +66,13 @@ def parse_recipe(
     try:
         recipe = Recipe.model_validate(table)
     except ValidationError as error:
-        features = [feature.name for feature in facts.features.feature]
+        features = [feature.name for feature in shipped().features.feature]
         problems = problems_of(error, table, lines, features)
         # What is right can still be asked whether it makes sense, so that all is said at once.
         recipe = without_problems(error, table)
     files: dict[str, bytes] = {}
     if recipe is not None:
-        problems += meaning_problems(recipe, facts, lines)
+        problems += meaning_problems(recipe, lines)
         if folder is not None:
             problems += _read_files(recipe, folder, lines, files)
     if problems or recipe is None:
@@ -85,11 +80,9 @@ def parse_recipe(
     return LoadedRecipe(recipe, shown, files)
 
 
-def meaning_problems(
-    recipe: Recipe, facts: Facts, lines: Mapping[KeyPath, int]
-) -> Iterator[RecipeProblem]:
+def meaning_problems(recipe: Recipe, lines: Mapping[KeyPath, int]) -> Iterator[RecipeProblem]:
     """What is written correctly and still cannot be meant: unknown names, an endless matrix."""
-    for path, message, meant in islice(_unknown_names(recipe, facts), MAX_PROBLEMS + 1):
+    for path, message, meant in islice(_unknown_names(recipe, shipped()), MAX_PROBLEMS + 1):
         yield RecipeProblem(message, key=dotted(path), line=line_of(lines, path), meant=meant)
     line = line_of(lines, ("matrix",))
     if (count := count_variants(recipe)) > MAX_VARIANTS:

@@ -21,19 +21,19 @@ from torchsmith.recipe.values import (
     Name,
     PipRequirement,
     ProjectPath,
+    Section,
     Sha256,
     Size,
     SourcePath,
     Url,
     unique_names,
 )
-from torchsmith.recipe.values import Section as _Section
 
 # Where a wheel finds libraries that are not torch's own.
 Libraries = Literal["system", "vendor", "wheels"]
 
 
-class Packages(_Section):
+class Packages(Section):
     """What the build is packed into."""
 
     wheel: bool = Field(True, description="A wheel, for pip.")
@@ -96,7 +96,7 @@ def _is_timezone(text: str) -> str:
 TimeZone = Annotated[str, _TIMEZONE, AfterValidator(_is_timezone)]
 
 
-class Training(_Section):
+class Training(Section):
     """An image a person works in. Several may share one torch build."""
 
     name: Name = Field(description="Its tag: `pytorch_source:train_alice`.")
@@ -125,7 +125,7 @@ class Training(_Section):
     run: list[Line] = Field(default_factory=list, description="Commands run while building it.")
 
 
-class Client(_Section):
+class Client(Section):
     """A vendor's installer, copied into the image and run there."""
 
     files: list[ProjectPath] = Field(
@@ -134,7 +134,7 @@ class Client(_Section):
     run: list[Line] = Field(min_length=1, description="Commands that install them.")
 
 
-class Foundation(_Section):
+class Foundation(Section):
     """A base image of one's own, built first and tagged, then built upon."""
 
     name: ImageName = Field(description="Its name once built.")
@@ -146,7 +146,7 @@ class Foundation(_Section):
     run: list[Line] = Field(default_factory=list, description="Commands run while building it.")
 
 
-class Image(_Section):
+class Image(Section):
     """The container image."""
 
     name: ImageName = Field("torchsmith", description="Its name, with or without a tag.")
@@ -181,7 +181,7 @@ class Image(_Section):
     )
 
 
-class Publish(_Section):
+class Publish(Section):
     """Where results are shipped. Credentials come from the environment, never from here."""
 
     index: ProjectPath | None = Field(None, description="Folder of a static pip index.")

@@ -13,8 +13,7 @@ from pydantic.fields import FieldInfo
 from torchsmith.errors import RecipeProblem
 from torchsmith.names import nearest
 from torchsmith.recipe.models import Matrix, Recipe
-from torchsmith.recipe.positions import Path, line_of
-from torchsmith.recipe.shown import Written, dotted, shortened
+from torchsmith.recipe.toml import KeyPath, Written, dotted, line_of, shortened
 from torchsmith.secret_names import holds_secret, is_secret_name
 
 _MISSING = object()
@@ -29,7 +28,7 @@ _SHORT = ("Torch", "Cuda", "Patch")
 def problems_of(
     error: ValidationError,
     table: Any,
-    lines: Mapping[Path, int],
+    lines: Mapping[KeyPath, int],
     features: Iterable[str] = (),
 ) -> list[RecipeProblem]:
     """One problem for each place in the file, in the order of the file."""
@@ -52,7 +51,7 @@ def without_problems(error: ValidationError, table: dict[str, Any]) -> Recipe | 
         return None
 
 
-def _without(table: dict[str, Any], path: Path) -> dict[str, Any]:
+def _without(table: dict[str, Any], path: KeyPath) -> dict[str, Any]:
     if not path or not isinstance(table, dict) or path[0] not in table:
         return table
     first = str(path[0])
@@ -60,8 +59,8 @@ def _without(table: dict[str, Any], path: Path) -> dict[str, Any]:
     return {**rest, first: _without(table[first], path[1:])} if path[1:] else rest
 
 
-def _grouped(error: ValidationError, table: Any) -> Iterable[tuple[Path, list[dict[str, Any]]]]:
-    grouped: dict[Path, list[dict[str, Any]]] = {}
+def _grouped(error: ValidationError, table: Any) -> Iterable[tuple[KeyPath, list[dict[str, Any]]]]:
+    grouped: dict[KeyPath, list[dict[str, Any]]] = {}
     for item in error.errors(include_url=False, include_context=True):
         path = _written_part(item["loc"], table)
         if item["type"] == "missing":
@@ -70,9 +69,9 @@ def _grouped(error: ValidationError, table: Any) -> Iterable[tuple[Path, list[di
     return itertools.islice(grouped.items(), _MOST)
 
 
-def _written_part(loc: Path, table: Any) -> Path:
+def _written_part(loc: KeyPath, table: Any) -> KeyPath:
     """The part of an error's location that is in the file: unions and shorthands add more."""
-    path: Path = ()
+    path: KeyPath = ()
     for part in loc:
         inside = part < len(table) if isinstance(table, list) and isinstance(part, int) else False
         if not inside and not (isinstance(table, dict) and part in table):
@@ -82,7 +81,7 @@ def _written_part(loc: Path, table: Any) -> Path:
     return path
 
 
-def _value_at(path: Path, table: Any) -> Any:
+def _value_at(path: KeyPath, table: Any) -> Any:
     for part in path:
         try:
             table = table[part]
@@ -92,10 +91,10 @@ def _value_at(path: Path, table: Any) -> Any:
 
 
 def _problem(
-    path: Path,
+    path: KeyPath,
     items: list[dict[str, Any]],
     table: Any,
-    lines: Mapping[Path, int],
+    lines: Mapping[KeyPath, int],
     homes: Mapping[str, list[str]],
 ) -> RecipeProblem:
     key = dotted(path)
@@ -203,7 +202,7 @@ def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def _keys_at(path: Path) -> list[str]:
+def _keys_at(path: KeyPath) -> list[str]:
     model: type[BaseModel] = Recipe
     for part in path:
         if isinstance(part, int):

@@ -1,12 +1,15 @@
-"""The JSON Schema of a recipe, for editors and for people."""
+"""The JSON Schemas of a recipe and of a job file, for editors and for people."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import releases
+from torchsmith.recipe.job import Job, Jobs
 from torchsmith.recipe.models import Recipe
 
 SCHEMA_ID = "https://torchsmith.dev/schema/recipe.schema.json"
@@ -20,14 +23,14 @@ def recipe_schema(facts: Facts) -> dict[str, Any]:
     definitions["Gpus"] = _gpus(facts)
     top, matrix = schema["properties"], definitions["Matrix"]["properties"]
     for properties in (top, definitions["MatrixCell"]["properties"]):
-        _say(properties, "features", {"$ref": "#/$defs/Features"})
-        _say(properties, "gpus", {"$ref": "#/$defs/Gpus"})
-    _say(definitions["Packages"]["properties"], "magma_gpus", {"$ref": "#/$defs/Gpus"})
+        _replace(properties, "features", {"$ref": "#/$defs/Features"})
+        _replace(properties, "gpus", {"$ref": "#/$defs/Gpus"})
+    _replace(definitions["Packages"]["properties"], "magma_gpus", {"$ref": "#/$defs/Gpus"})
     matrix["features"]["items"] = {"$ref": "#/$defs/Features"}
     matrix["gpus"]["items"] = {"$ref": "#/$defs/Gpus"}
     top["torch"]["anyOf"].insert(0, {"enum": [item.version for item in releases(facts)[::-1]]})
-    _say(top, "board", {"enum": [board.name for board in facts.boards.board]})
-    _say(top, "system", {"enum": [system.name for system in facts.systems.system]})
+    _replace(top, "board", {"enum": [board.name for board in facts.boards.board]})
+    _replace(top, "system", {"enum": [system.name for system in facts.systems.system]})
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
@@ -36,7 +39,7 @@ def recipe_schema(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _say(properties: dict[str, Any], name: str, form: dict[str, Any]) -> None:
+def _replace(properties: dict[str, Any], name: str, form: dict[str, Any]) -> None:
     """Replace what a key may hold, and keep what is said about it."""
     kept = {key: properties[name][key] for key in ("description",) if key in properties[name]}
     properties[name] = {**form, **kept}
@@ -88,3 +91,13 @@ def _gpus(facts: Facts) -> dict[str, Any]:
 def schema_text(facts: Facts) -> str:
     """The schema as it is committed."""
     return json.dumps(recipe_schema(facts), indent=2, ensure_ascii=False) + "\n"
+
+
+def job_schema_text() -> str:
+    """The schema of a job file: one job, or several as `[[job]]`."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **_without_null(TypeAdapter[Job | Jobs](Job | Jobs).json_schema()),
+        "title": "torchsmith jobs",
+    }
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

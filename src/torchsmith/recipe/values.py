@@ -331,33 +331,25 @@ Script = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class NoSecrets:
+def no_secrets(cure: str) -> AfterValidator:
     """A table of variables without secrets; `cure` says where a secret belongs instead."""
 
-    cure: str
-
-    def check(self, env: dict[str, str]) -> dict[str, str]:
-        """Return the table, or say in a `ValueError` which name is a secret's."""
+    def check(env: dict[str, str]) -> dict[str, str]:
         for name in env:
             if is_secret_name(name):
-                cure = self.cure.format(name=name)
-                raise ValueError(f"{name} would hold a secret in clear; {cure}")
+                raise ValueError(f"{name} would hold a secret in clear; {cure.format(name=name)}")
         return env
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
+    return AfterValidator(check)
 
 
 BuildVariables = Annotated[
     dict[EnvName, Line],
-    NoSecrets("plans, scripts and signed provenance would show it, and a build needs none"),
+    no_secrets("plans, scripts and signed provenance would show it, and a build needs none"),
 ]
 ImageVariables = Annotated[
     dict[EnvName, Line],
-    NoSecrets("whoever has the image could read it: name it under image.secrets instead"),
+    no_secrets("whoever has the image could read it: name it under image.secrets instead"),
 ]
 
 SIZE = Form(

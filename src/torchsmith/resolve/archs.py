@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import field
+
 from torchsmith.facts.cuda import TEGRA_ARCHS, arch_number, archs_of, renamed_arch
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
@@ -11,7 +13,8 @@ from torchsmith.facts.models import Board
 from torchsmith.facts.torch import entry_for, published_archs
 from torchsmith.host.models import Host, InstalledGpu
 from torchsmith.recipe.gpus import gpu_wish, split_arch_list
-from torchsmith.resolve.models import Arch, Caution, Choice, Conflict, Evidence
+from torchsmith.resolve.models import Arch, Case, Decided, Evidence
+from torchsmith.resolve.target import Target
 
 # With too many kernels in one library torch_cuda's code and data drift more than 2 GiB apart, and
 # the linker stops with "relocation truncated to fit: R_X86_64_GOTPCREL". Where exactly depends on
@@ -23,17 +26,13 @@ MANY_COMPRESSED = 10
 FEWER_WITH_STATIC = 3
 
 
-class ArchDecisions:
+class ArchDecisions(Decided):
     """The arch list with what was decided on the way."""
 
-    def __init__(self) -> None:
-        self.archs: list[Arch] = []
-        self.explicit = False
-        # What each architecture was asked for as.
-        self.names: dict[str, str] = {}
-        self.choices: list[Choice] = []
-        self.cautions: list[Caution] = []
-        self.conflicts: list[Conflict] = []
+    archs: list[Arch] = field(default_factory=list)
+    explicit: bool = False
+    # What each architecture was asked for as.
+    names: dict[str, str] = field(default_factory=dict)
 
     def add(self, arch: str, *, ptx: bool) -> None:
         """Add an architecture once; PTX asked for once is kept."""
@@ -44,62 +43,50 @@ class ArchDecisions:
         self.archs.append(Arch(arch, ptx))
 
 
-def decide_archs(
-    facts: Facts,
-    *,
-    torch: str,
-    cuda: str,
-    platform: str,
-    board: Board | None,
-    gpus: Sequence[str],
-    host: Host,
-    compressed: bool,
-    static: bool = False,
-) -> ArchDecisions:
-    """Translate the wish for GPUs; unknown names were refused when the recipe was read.
-
-    `compressed` and `static` say how kernels and CUDA's own libraries are put into torch's.
-    """
+def decide_archs(case: Case, target: Target, cuda: str) -> ArchDecisions:
+    """Translate the wish for GPUs; unknown names were refused when the recipe was read."""
+    facts, recipe = case.facts, case.recipe
+    platform, board = target.platform, target.board
     made = ArchDecisions()
-    for text in gpus:
+    for text in recipe.gpus:
         wish = gpu_wish(text)
         if wish.word == "native":
             made.explicit = True
-            _native(made, facts, host, ptx=wish.ptx)
+            _native(made, facts, case.host, ptx=wish.ptx)
         elif wish.word == "published":
-            _published(made, facts, torch, cuda, platform, board)
+            _published(made, facts, case.torch, cuda, platform, board)
         elif wish.arch:
             made.explicit = True
             made.add(wish.arch, ptx=wish.ptx)
-            made.choices.append(Choice("GPU", wish.arch, "the recipe names the compute capability"))
+            made.choose("GPU", wish.arch, "the recipe names the compute capability")
         else:
             made.explicit = True
             gpu = find_gpu(facts, wish.name)
             assert gpu is not None, wish.name
             if gpu.platform is not None and gpu.platform != platform and board is None:
-                made.cautions.append(
-                    Caution(
-                        f"the {gpu.name} sits on one board with an Arm CPU, but the platform is "
-                        f"{platform}",
-                        f"platform = '{gpu.platform}'",
-                        source=addresses(facts.gpus.sources, gpu),
-                    )
+                made.caution(
+                    f"the {gpu.name} sits on one board with an Arm CPU, but the platform is "
+                    f"{platform}",
+                    f"platform = '{gpu.platform}'",
+                    source=addresses(facts.gpus.sources, gpu),
                 )
             arch = renamed_arch(cuda, gpu.arch)
             called = f", which CUDA {cuda} calls {arch}" if arch != gpu.arch else ""
             made.add(arch, ptx=wish.ptx)
             made.names.setdefault(arch, gpu.name)
-            made.choices.append(
-                Choice(
-                    "GPU",
-                    arch,
-                    f"the {gpu.name} has compute capability {gpu.arch}{called}",
-                    addresses(facts.gpus.sources, gpu),
-                )
+            made.choose(
+                "GPU",
+                arch,
+                f"the {gpu.name} has compute capability {gpu.arch}{called}",
+                addresses(facts.gpus.sources, gpu),
             )
     made.archs.sort(key=lambda item: arch_number(item.arch))
-    _consider(made, facts, board, platform, host)
-    _consider_size(made, compressed=compressed or not made.explicit, static=static)
+    _consider(made, facts, board, platform, case.host)
+    # How kernels and CUDA's own libraries are put into torch's.
+    compressed = "-compress-all" in " ".join(recipe.cuda.nvcc_flags) or not made.explicit
+    features = recipe.features
+    static = "static" in features.values() or features.get("static_cuda") == "on"
+    _consider_size(made, compressed=compressed, static=static)
     return made
 
 
@@ -118,38 +105,34 @@ def arch_of_installed(facts: Facts, gpu: InstalledGpu) -> str:
 
 
 def _native(made: ArchDecisions, facts: Facts, host: Host, *, ptx: bool) -> None:
-    told = [(gpu.name, arch_of_installed(facts, gpu)) for gpu in host.gpus]
-    silent = ", ".join(dict.fromkeys(name for name, arch in told if not arch))
-    found = sorted({arch for _, arch in told if arch}, key=arch_number)
+    installed = [(gpu.name, arch_of_installed(facts, gpu)) for gpu in host.gpus]
+    silent = ", ".join(dict.fromkeys(name for name, arch in installed if not arch))
+    found = sorted({arch for _, arch in installed if arch}, key=arch_number)
     if not found:
-        made.conflicts.append(
-            Conflict(
-                "native-none",
-                f"the driver does not tell the compute capability of this machine's {silent}"
+        made.refuse(
+            "native-none",
+            f"the driver does not tell the compute capability of this machine's {silent}"
+            if silent
+            else "gpus = 'native' asks for this machine's GPUs, and none can be seen",
+            Evidence("asked for: gpus = 'native'"),
+            Evidence(
+                f"drivers before 510 tell the name only, and {silent} is none we know"
                 if silent
-                else "gpus = 'native' asks for this machine's GPUs, and none can be seen",
-                Evidence("asked for: gpus = 'native'"),
-                Evidence(
-                    f"drivers before 510 tell the name only, and {silent} is none we know"
-                    if silent
-                    else "nvidia-smi reports no GPU on this machine"
-                ),
-                "name the GPU or its compute capability, such as gpus = ['RTX 3090'] or ['8.6']; "
-                "or plan on the machine that has it",
-            )
+                else "nvidia-smi reports no GPU on this machine"
+            ),
+            "name the GPU or its compute capability, such as gpus = ['RTX 3090'] or ['8.6']; "
+            "or plan on the machine that has it",
         )
     elif silent:
-        made.cautions.append(
-            Caution(
-                f"the driver does not tell the compute capability of the {silent}",
-                "add it to gpus by its number, such as '8.6'",
-            )
+        made.caution(
+            f"the driver does not tell the compute capability of the {silent}",
+            "add it to gpus by its number, such as '8.6'",
         )
     for arch in found:
-        names = ", ".join(sorted({name for name, mine in told if mine == arch}))
+        names = ", ".join(sorted({name for name, mine in installed if mine == arch}))
         made.add(arch, ptx=ptx)
         made.names.setdefault(arch, names)
-        made.choices.append(Choice("GPU", arch, f"native: this machine has {names}"))
+        made.choose("GPU", arch, f"native: this machine has {names}")
 
 
 def _published(
@@ -159,13 +142,8 @@ def _published(
         arch = renamed_arch(cuda, board.arch)
         made.add(arch, ptx=False)
         made.names.setdefault(arch, f"GPU of the {board.title}")
-        made.choices.append(
-            Choice(
-                "GPU",
-                arch,
-                f"the GPU of the {board.title}",
-                addresses(facts.boards.sources, board),
-            )
+        made.choose(
+            "GPU", arch, f"the GPU of the {board.title}", addresses(facts.boards.sources, board)
         )
         return
     entry = published_archs(facts, torch, cuda, platform)
@@ -173,13 +151,11 @@ def _published(
         for text in split_arch_list(entry.archs):
             wish = gpu_wish(text)
             made.add(wish.arch, ptx=wish.ptx)
-        made.choices.append(
-            Choice(
-                "GPU",
-                entry.archs,
-                f"the arch list of the wheels PyTorch publishes for {torch} with CUDA {cuda}",
-                addresses(facts.torch.sources, entry),
-            )
+        made.choose(
+            "GPU",
+            entry.archs,
+            f"the arch list of the wheels PyTorch publishes for {torch} with CUDA {cuda}",
+            addresses(facts.torch.sources, entry),
         )
         return
     known = entry_for(facts.torch.archs, torch)
@@ -198,13 +174,11 @@ def _published(
     chosen = list(firsts.values())
     for arch in chosen:
         made.add(arch, ptx=arch == chosen[-1])
-    made.choices.append(
-        Choice(
-            "GPU",
-            ";".join(map(str, made.archs)),
-            f"no arch list of a published torch {torch} with CUDA {cuda} on {platform} is known: "
-            "one architecture for each GPU generation that both know",
-        )
+    made.choose(
+        "GPU",
+        ";".join(map(str, made.archs)),
+        f"no arch list of a published torch {torch} with CUDA {cuda} on {platform} is known: "
+        "one architecture for each GPU generation that both know",
     )
 
 
@@ -219,18 +193,14 @@ def _consider(
     for item in made.archs:
         _consider_specific(made, item, archs)
         if item.arch.rstrip("af") in TEGRA_ARCHS and platform == "linux-x86_64" and board is None:
-            made.cautions.append(
-                Caution(
-                    f"{item.arch} is a Jetson's GPU, but the platform is {platform}",
-                    "platform = 'linux-aarch64', or board = 'jetson-…'",
-                )
+            made.caution(
+                f"{item.arch} is a Jetson's GPU, but the platform is {platform}",
+                "platform = 'linux-aarch64', or board = 'jetson-…'",
             )
     if board is not None and archs and board.arch not in archs:
-        made.cautions.append(
-            Caution(
-                f"the arch list {', '.join(archs)} leaves out the {board.title}'s own {board.arch}",
-                f"add {board.arch}, or leave gpus out",
-            )
+        made.caution(
+            f"the arch list {', '.join(archs)} leaves out the {board.title}'s own {board.arch}",
+            f"add {board.arch}, or leave gpus out",
         )
     if made.explicit and archs:
         here = {arch_of_installed(facts, gpu) for gpu in host.gpus}
@@ -240,8 +210,13 @@ def _consider(
             if absent
             else "in this machine: it can be built and verified here"
         )
-        made.choices.append(Choice("GPU of this machine", ", ".join(absent or archs), reason))
-    _consider_ptx(made)
+        made.choose("GPU of this machine", ", ".join(absent or archs), reason)
+    marked = [item for item in made.archs if item.ptx]
+    if made.explicit and marked and made.archs[-1] not in marked:
+        made.caution(
+            f"+PTX stands on {marked[-1].arch}, which is not the newest of the list",
+            f"put it on {made.archs[-1].arch}: newer GPUs translate the newest PTX best",
+        )
 
 
 def _consider_size(made: ArchDecisions, *, compressed: bool, static: bool) -> None:
@@ -255,13 +230,11 @@ def _consider_size(made: ArchDecisions, *, compressed: bool, static: bool) -> No
     if static:
         cures.append("cuDNN and NCCL not static")
     beside = " with CUDA's own libraries in it" if static else ""
-    made.cautions.append(
-        Caution(
-            f"{count} architectures in one library{beside} may pass the 2 GiB that relative "
-            'addressing reaches: the link then fails with "relocation truncated to fit: '
-            'R_X86_64_GOTPCREL"',
-            "; or ".join(cures),
-        )
+    made.caution(
+        f"{count} architectures in one library{beside} may pass the 2 GiB that relative "
+        'addressing reaches: the link then fails with "relocation truncated to fit: '
+        'R_X86_64_GOTPCREL"',
+        "; or ".join(cures),
     )
 
 
@@ -277,21 +250,8 @@ def _consider_specific(made: ArchDecisions, item: Arch, archs: Sequence[str]) ->
         else f"GPUs of compute capability {plain} and later ones of {major}.x"
     )
     also = "" if plain in archs else f"; add {plain} (or {plain}+PTX) for other GPUs"
-    made.cautions.append(
-        Caution(
-            f"code for {item.arch} runs only on {reach}"
-            + (", and its PTX is for no other either" if item.ptx else ""),
-            f"keep it for kernels that need it{also}",
-        )
+    made.caution(
+        f"code for {item.arch} runs only on {reach}"
+        + (", and its PTX is for no other either" if item.ptx else ""),
+        f"keep it for kernels that need it{also}",
     )
-
-
-def _consider_ptx(made: ArchDecisions) -> None:
-    marked = [item for item in made.archs if item.ptx]
-    if made.explicit and marked and made.archs[-1] not in marked:
-        made.cautions.append(
-            Caution(
-                f"+PTX stands on {marked[-1].arch}, which is not the newest of the list",
-                f"put it on {made.archs[-1].arch}: newer GPUs translate the newest PTX best",
-            )
-        )

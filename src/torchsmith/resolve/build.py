@@ -5,76 +5,68 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from torchsmith.facts.cuda import find_toolkit, image_end, repositories
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, DebianBuild, VendoredFile
 from torchsmith.facts.ranges import python_release, requirement, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.names import did_you_mean
 from torchsmith.recipe.models import Recipe
+from torchsmith.resolve.build_rules import find_system
+from torchsmith.resolve.cuda import toolkit_packages
 from torchsmith.resolve.models import (
-    Caution,
-    Choice,
-    Conflict,
+    Case,
     CudaChoice,
     Evidence,
+    FoundationChoice,
+    RepositoryChoice,
     SourceChoice,
     VendoredChoice,
 )
 from torchsmith.resolve.target import Target
-from torchsmith.resolve.toolchain import Decided
 
 
-def board_notes(facts: Facts, recipe: Recipe, torch: str, board: Board, decided: Decided) -> None:
+def board_notes(case: Case, board: Board) -> None:
     """What the board cannot have, as cautions."""
     needed = max(
         (
             entry.disk_mb // 1000
-            for entry in facts.costs.compile
-            if (entry.project, entry.profile) == ("torch", recipe.profile)
-            and torch in version_range(entry.torch)
+            for entry in case.facts.costs.compile
+            if (entry.project, entry.profile) == ("torch", case.recipe.profile)
+            and case.torch in version_range(entry.torch)
         ),
         default=0,
     )
-    if recipe.torch.use == "source" and board.storage_gb and needed > board.storage_gb:
-        decided.cautions.append(
-            Caution(
-                f"compiling takes about {needed} GB, and the {board.title} has "
-                f"{board.storage_gb} GB of its own",
-                "compile on a disk that is plugged in: WORK of the script",
-            )
+    if case.recipe.torch.use == "source" and board.storage_gb and needed > board.storage_gb:
+        case.caution(
+            f"compiling takes about {needed} GB, and the {board.title} has "
+            f"{board.storage_gb} GB of its own",
+            "compile on a disk that is plugged in: WORK of the script",
         )
     for lack in board.lacks:
-        decided.cautions.append(
-            Caution(
-                f"the {board.title} has no {lack.feature}: {lack.reason.rstrip('.')}",
-                lack.instead.rstrip("."),
-            )
+        case.caution(
+            f"the {board.title} has no {lack.feature}: {lack.reason.rstrip('.')}",
+            lack.instead.rstrip("."),
         )
 
 
-def debian_build(
-    facts: Facts, torch: str, source: SourceChoice, decided: Decided
-) -> DebianBuild | None:
+def debian_build(case: Case, source: SourceChoice) -> DebianBuild | None:
     """What Debian's source needs that upstream's does not, if that is where it comes from."""
     if source.kind != "debian":
         return None
-    found = entry_for(facts.systems.debian_build, torch)
+    found = entry_for(case.facts.systems.debian_build, case.torch)
     if found is None:
-        decided.cautions.append(
-            Caution(
-                f"how to build Debian's source of torch {torch} is not known: it comes without the "
-                "libraries upstream bundles",
-                "source.kind = 'git'; or say in [build.env] and build.apt what it needs",
-            )
+        case.caution(
+            f"how to build Debian's source of torch {case.torch} is not known: it comes without "
+            "the libraries upstream bundles",
+            "source.kind = 'git'; or say in [build.env] and build.apt what it needs",
         )
         return None
-    decided.choices.append(
-        Choice(
-            "libraries",
-            "the system's",
-            "Debian's source comes without the ones upstream bundles",
-            addresses(facts.systems.sources, found),
-        )
+    case.choose(
+        "libraries",
+        "the system's",
+        "Debian's source comes without the ones upstream bundles",
+        addresses(case.facts.systems.sources, found),
     )
     return found
 
@@ -113,9 +105,7 @@ def vendored_files(
 
 
 def build_env(
-    facts: Facts,
-    recipe: Recipe,
-    torch: str,
+    case: Case,
     target: Target,
     cuda: CudaChoice | None,
     version: str,
@@ -124,8 +114,8 @@ def build_env(
 ) -> dict[str, str]:
     """The environment of the build beside that of its features; the recipe's own wins."""
     env: dict[str, str] = {}
-    for switch in facts.torch.switch:
-        if torch in version_range(switch.torch) and switch.platform in (None, target.platform):
+    for switch in case.facts.torch.switch:
+        if case.torch in version_range(switch.torch) and switch.platform in (None, target.platform):
             env.update(switch.env)
     env.update(debian.env if debian else {})
     # The BLAS that a feature names is not the one that Debian's source takes by default.
@@ -136,21 +126,21 @@ def build_env(
         env["TORCH_CUDA_ARCH_LIST"] = cuda.arch_list
         if cuda.nvcc_flags:
             env["TORCH_NVCC_FLAGS"] = " ".join(cuda.nvcc_flags)
-    if recipe.profile == "debug":
+    if case.recipe.profile == "debug":
         env["DEBUG"] = "1"
     env["PYTORCH_BUILD_VERSION"] = version
     env["PYTORCH_BUILD_NUMBER"] = "1"
-    env.update(recipe.build.env)
+    env.update(case.recipe.build.env)
     return env
 
 
-def cpu_flags(facts: Facts, recipe: Recipe, target: Target, decided: Decided) -> str:
+def cpu_flags(case: Case, target: Target) -> str:
     """The compiler flag for the CPU; none for a portable build."""
-    wish = recipe.cpu
+    wish = case.recipe.cpu
     if wish == "portable":
         if target.board is not None:
             flags = f"-mcpu={target.board.cpu}"
-            decided.choices.append(Choice("CPU", flags, f"the {target.board.title}'s cores"))
+            case.choose("CPU", flags, f"the {target.board.title}'s cores")
             return flags
         return ""
     if wish.startswith("-m"):
@@ -159,17 +149,13 @@ def cpu_flags(facts: Facts, recipe: Recipe, target: Target, decided: Decided) ->
         flags = f"-mcpu={wish}"
     else:
         flags = f"-march={wish}"
-    decided.choices.append(
-        Choice("CPU", flags, "the recipe says so; the result may not start on an older CPU")
-    )
+    case.choose("CPU", flags, "the recipe says so; the result may not start on an older CPU")
     name = flags.partition("=")[2].partition("+")[0]
-    known = facts.systems.cpus.get(target.platform, [])
+    known = case.facts.systems.cpus.get(target.platform, [])
     if not flags.startswith("-mtune=") and name not in known:
-        decided.cautions.append(
-            Caution(
-                f"gcc is not known to have a CPU {name!r} on {target.platform}",
-                did_you_mean(name, known),
-            )
+        case.caution(
+            f"gcc is not known to have a CPU {name!r} on {target.platform}",
+            did_you_mean(name, known),
         )
     return flags
 
@@ -240,29 +226,28 @@ def build_requires(
     return tuple(sorted({*needed.values(), *both}))
 
 
-def check_pip(facts: Facts, recipe: Recipe, torch: str, decided: Decided) -> None:
+def check_pip(case: Case) -> None:
     """Refuse what pip could not install beside what this torch takes."""
+    facts, torch = case.facts, case.torch
     tables = {
         "setuptools": facts.torch.setuptools,
         "numpy": facts.torch.numpy,
         "cmake": facts.torch.cmake,
     }
-    for text in recipe.build.pip:
+    for text in case.recipe.build.pip:
         name = _name(text)
         entry = entry_for(tables[name], torch) if name in tables else None
         if entry is None or _together(text, requirement(name, version_range(entry.value))):
             continue
-        decided.conflicts.append(
-            Conflict(
-                "build-pip",
-                f"torch {torch} does not build with {text}",
-                Evidence(f"asked for: {text} in build.pip"),
-                Evidence(
-                    f"torch {torch} takes {name} {version_range(entry.value)}",
-                    addresses(facts.torch.sources, entry),
-                ),
-                f"leave {name} out of build.pip",
-            )
+        case.refuse(
+            "build-pip",
+            f"torch {torch} does not build with {text}",
+            Evidence(f"asked for: {text} in build.pip"),
+            Evidence(
+                f"torch {torch} takes {name} {version_range(entry.value)}",
+                addresses(facts.torch.sources, entry),
+            ),
+            f"leave {name} out of build.pip",
         )
 
 
@@ -284,3 +269,90 @@ def _together(*texts: str) -> bool:
 def _name(text: str) -> str:
     found = re.match(r"[\w.-]+", text)
     return found[0] if found else text
+
+
+_NVIDIAS = re.compile(
+    r"(?:docker\.io/)?nvidia/cuda:(?P<cuda>\d+\.\d+)(?:\.\d+)*(?:-cudnn(?P<cudnn>\d+))?"
+    r"(?:-(?P<flavour>[a-z]+))?-(?P<system>[a-z]+\d[\d.]*)"
+)
+
+
+def check_base(case: Case) -> None:
+    """Refuse a base image of another distribution than the recipe's: its packages are not there."""
+    recipe = case.recipe
+    named = _named(recipe)
+    base = _system_of(case.facts, named)
+    if base is None or recipe.system is None or base == recipe.system:
+        return
+    key = "foundation.from" if recipe.image and recipe.image.foundation else "base"
+    case.refuse(
+        "base-system",
+        f"the image {named} is {base}, not {recipe.system}",
+        Evidence(f"asked for: system = {recipe.system!r}"),
+        Evidence(f"the image stands on {named}, which is {base} by its name"),
+        f"name an image of {recipe.system} in image.{key}",
+    )
+
+
+def _named(recipe: Recipe) -> str:
+    """The image the recipe says to start from."""
+    image = recipe.image
+    if image is None:
+        return ""
+    return image.foundation.start if image.foundation else image.base or ""
+
+
+def _system_of(facts: Facts, named: str) -> str | None:
+    """The distribution that the name of an image tells."""
+    if match := _NVIDIAS.match(named):
+        return re.sub(r"([a-z]+)", r"\1-", match["system"])
+    whole = named if "/" in named else f"docker.io/library/{named}"
+    return next((item.name for item in facts.systems.system if item.image == whole), None)
+
+
+def deleted_base(case: Case, platform: str) -> FoundationChoice | None:
+    """What stands for an image of NVIDIA's that the recipe names and that is gone.
+
+    Of a base image that is built here, it is the packages the image was made of; an image that is
+    used as it is can only be said to be gone.
+    """
+    image = case.recipe.image
+    named = _named(case.recipe)
+    match = _NVIDIAS.match(named)
+    end = image_end(case.facts, match["cuda"]) if match else None
+    if image is None or match is None or end is None or not end.gone:
+        return None
+    gone = f"NVIDIA deleted its CUDA {match['cuda']} images in {end.since}"
+    made = _assembled(case.facts, match, platform) if image.foundation else None
+    if made is None:
+        case.caution(
+            f"{named} is gone from Docker Hub: {gone}",
+            "name a copy of it; or leave it out: its packages are then put on the "
+            "distribution's own image"
+            if image.foundation is None
+            else "name a copy of it in image.foundation.from",
+        )
+        return None
+    why = f"{gone}; the packages of {named} are put on the distribution's own image"
+    case.choose("base image", made.start, why)
+    return made
+
+
+def _assembled(facts: Facts, match: re.Match[str], platform: str) -> FoundationChoice | None:
+    """The distribution and the packages of a deleted image; None where nobody has them."""
+    known = find_toolkit(facts, match["cuda"])
+    name = re.sub(r"([a-z]+)", r"\1-", match["system"])
+    system = find_system(facts, name)
+    if known is None or system is None:
+        return None
+    found = repositories(facts, known.version, system.name, platform)
+    cudnn = match["cudnn"] or ""
+    apt, runtime = toolkit_packages(facts, known, "apt", system.name, cudnn, with_cudnn=bool(cudnn))
+    if not found or not apt:
+        return None
+    packages = apt if match["flavour"] == "devel" else runtime
+    listed = tuple(RepositoryChoice(item.url, item.key, item.fingerprint) for item in found)
+    cuda = CudaChoice(
+        known.version, known.version, "apt", (), cudnn, apt=packages, repositories=listed
+    )
+    return FoundationChoice(system.image, system.name, cuda)

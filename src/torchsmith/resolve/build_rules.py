@@ -23,7 +23,7 @@ from torchsmith.facts.ranges import dotted, python_release, release, version_ran
 from torchsmith.facts.torch import entry_for, wheel_libc
 from torchsmith.resolve.combination import Clash, Combination, Rule
 from torchsmith.resolve.models import Conflict, Evidence
-from torchsmith.resolve.rules import cudnn_torch, python_rule
+from torchsmith.resolve.rules import RULES, cudnn_torch, python_rule
 
 
 def newest_patch(version: str) -> str:
@@ -289,45 +289,30 @@ def _toolkit(facts: Facts, asked: Combination) -> Iterator[Clash]:
     wish = Evidence(f"asked for: cuda.toolkit = {asked.toolkit!r}")
     if asked.toolkit == "wheels" and not toolkit.wheels:
         offered = ", ".join(item.version for item in facts.cuda.toolkit if item.wheels)
-        conflict = Conflict(
-            "toolkit-wheels",
-            f"nvcc {cuda} is not on PyPI",
-            wish,
-            Evidence(f"nvcc can be assembled from wheels for CUDA {offered}", source),
-        )
-        yield Clash(conflict, ("toolkit", "cuda"))
+        kind, message = "toolkit-wheels", f"nvcc {cuda} is not on PyPI"
+        fact = Evidence(f"nvcc can be assembled from wheels for CUDA {offered}", source)
+        dimensions: tuple[str, ...] = ("toolkit", "cuda")
     elif asked.toolkit == "image" and not imaged and not asked.own_base:
         place = asked.system or "this machine: an image needs a distribution"
-        conflict = Conflict(
-            "toolkit-image",
-            f"NVIDIA publishes no CUDA {cuda} development image for {place}",
-            wish,
-            Evidence(f"images exist for {images}", " ".join([source, _end_source(facts, cuda)])),
-        )
-        yield Clash(conflict, ("toolkit", "system", "cuda"))
+        kind = "toolkit-image"
+        message = f"NVIDIA publishes no CUDA {cuda} development image for {place}"
+        fact = Evidence(f"images exist for {images}", f"{source} {_end_source(facts, cuda)}")
+        dimensions = ("toolkit", "system", "cuda")
     elif asked.toolkit == "apt" and not packaged:
         place = asked.system or "this machine: it is put into an image, which needs a distribution"
         systems = _repository_systems(facts, cuda, asked.platform)
-        conflict = Conflict(
-            "toolkit-apt",
-            f"NVIDIA's apt repository has no CUDA {cuda} for {place}",
-            wish,
-            Evidence(f"for {asked.platform} it has CUDA {cuda} for {systems}", source),
-        )
-        yield Clash(conflict, ("toolkit", "system", "cuda"))
+        kind, message = "toolkit-apt", f"NVIDIA's apt repository has no CUDA {cuda} for {place}"
+        fact = Evidence(f"for {asked.platform} it has CUDA {cuda} for {systems}", source)
+        dimensions = ("toolkit", "system", "cuda")
     elif asked.toolkit == "debian" and not debian:
         place = asked.system or asked.here or "this machine"
         offered = ", ".join(f"{item.cuda} in {item.system}" for item in facts.cuda.debian)
-        conflict = Conflict(
-            "toolkit-debian",
-            f"{place} packages no CUDA {cuda} of its own",
-            wish,
-            Evidence(
-                f"Debian packages CUDA {offered}",
-                addresses(facts.cuda.sources, facts.cuda.debian[0]),
-            ),
+        kind, message = "toolkit-debian", f"{place} packages no CUDA {cuda} of its own"
+        fact = Evidence(
+            f"Debian packages CUDA {offered}",
+            addresses(facts.cuda.sources, facts.cuda.debian[0]),
         )
-        yield Clash(conflict, ("cuda", "system", "toolkit"))
+        dimensions = ("cuda", "system", "toolkit")
     elif (
         not asked.toolkit
         and asked.system
@@ -335,18 +320,21 @@ def _toolkit(facts: Facts, asked: Combination) -> Iterator[Clash]:
         and not brings_toolkit(facts, cuda, asked.system, asked.platform)
     ):
         systems = _repository_systems(facts, cuda, asked.platform)
-        conflict = Conflict(
-            "toolkit-none",
-            f"there is no CUDA {cuda} for {asked.system}: neither an image, packages nor wheels",
-            Evidence(f"asked for: system = {asked.system!r}"),
-            Evidence(
-                f"NVIDIA's images of CUDA {cuda} are for {images}; its packages for "
-                f"{asked.platform} are for {systems}; nvcc is not on PyPI; a base image of your "
-                "own (`image.base`) may have it",
-                " ".join([source, _end_source(facts, cuda)]).strip(),
-            ),
+        kind = "toolkit-none"
+        message = (
+            f"there is no CUDA {cuda} for {asked.system}: neither an image, packages nor wheels"
         )
-        yield Clash(conflict, ("system", "cuda", "toolkit"))
+        wish = Evidence(f"asked for: system = {asked.system!r}")
+        fact = Evidence(
+            f"NVIDIA's images of CUDA {cuda} are for {images}; its packages for "
+            f"{asked.platform} are for {systems}; nvcc is not on PyPI; a base image of your "
+            "own (`image.base`) may have it",
+            f"{source} {_end_source(facts, cuda)}".strip(),
+        )
+        dimensions = ("system", "cuda", "toolkit")
+    else:
+        return
+    yield Clash(Conflict(kind, message, wish, fact), dimensions)
 
 
 def _repository_systems(facts: Facts, cuda: str, platform: str) -> str:
@@ -399,49 +387,43 @@ def _board(facts: Facts, asked: Combination) -> Iterator[Clash]:
     own = addresses(facts.boards.sources, board.jetpack[0])
     if not bringing:
         offered = ", ".join(f"{item.cuda} (JetPack {item.version})" for item in board.jetpack)
-        conflict = Conflict(
-            "board-cuda",
-            f"no JetPack brings CUDA {asked.cuda} to the {board.title}",
-            Evidence(f"asked for: CUDA {asked.cuda}"),
-            Evidence(f"CUDA on the {board.title} comes with JetPack: {offered}", own),
-        )
-        yield Clash(conflict, ("cuda", "jetpack"))
+        kind, message = "board-cuda", f"no JetPack brings CUDA {asked.cuda} to the {board.title}"
+        wish = Evidence(f"asked for: CUDA {asked.cuda}")
+        fact = Evidence(f"CUDA on the {board.title} comes with JetPack: {offered}", own)
+        dimensions: tuple[str, ...] = ("cuda", "jetpack")
     elif not placed:
         systems = ", ".join(dict.fromkeys(f"{i.system} (JetPack {i.version})" for i in bringing))
         with_cuda = f" with CUDA {asked.cuda}" if asked.cuda else ""
-        conflict = Conflict(
-            "board-system",
-            f"the {board.title}{with_cuda} does not run {asked.system}",
-            Evidence(f"asked for: system = {asked.system!r}"),
-            Evidence(f"the {board.title}{with_cuda} runs {systems}", own),
-        )
-        yield Clash(conflict, ("system", "cuda", "jetpack"))
+        kind = "board-system"
+        message = f"the {board.title}{with_cuda} does not run {asked.system}"
+        wish = Evidence(f"asked for: system = {asked.system!r}")
+        fact = Evidence(f"the {board.title}{with_cuda} runs {systems}", own)
+        dimensions = ("system", "cuda", "jetpack")
     elif not chosen:
         jetpack = next(item for item in board.jetpack if item.version == asked.jetpack)
-        conflict = Conflict(
-            "jetpack-cuda",
-            f"JetPack {jetpack.version} brings CUDA {jetpack.cuda}, not {asked.cuda}",
-            Evidence(f"asked for: CUDA {asked.cuda}"),
-            Evidence(
-                f"JetPack {jetpack.version} is {jetpack.system} with CUDA {jetpack.cuda}",
-                addresses(facts.boards.sources, jetpack),
-            ),
+        kind = "jetpack-cuda"
+        message = f"JetPack {jetpack.version} brings CUDA {jetpack.cuda}, not {asked.cuda}"
+        wish = Evidence(f"asked for: CUDA {asked.cuda}")
+        fact = Evidence(
+            f"JetPack {jetpack.version} is {jetpack.system} with CUDA {jetpack.cuda}",
+            addresses(facts.boards.sources, jetpack),
         )
-        yield Clash(conflict, ("jetpack", "cuda"))
+        dimensions = ("jetpack", "cuda")
     else:
         newest = chosen[-1]
         (clash,) = _cudnn_of(facts, newest, asked)
-        conflict = Conflict(
-            "jetpack-cudnn",
+        kind = "jetpack-cudnn"
+        message = (
             f"torch {asked.torch} does not build with cuDNN {newest.cudnn} of JetPack "
-            f"{newest.version}",
-            Evidence(
-                f"JetPack {newest.version} brings cuDNN {newest.cudnn}",
-                addresses(facts.boards.sources, newest),
-            ),
-            clash.conflict.second,
+            f"{newest.version}"
         )
-        yield Clash(conflict, ("cuda", "torch", "jetpack"))
+        wish = Evidence(
+            f"JetPack {newest.version} brings cuDNN {newest.cudnn}",
+            addresses(facts.boards.sources, newest),
+        )
+        fact = clash.conflict.second
+        dimensions = ("cuda", "torch", "jetpack")
+    yield Clash(Conflict(kind, message, wish, fact), dimensions)
 
 
 # The oldest and the free-threaded ones uv offers:
@@ -501,3 +483,8 @@ BUILD_RULES: tuple[Rule, ...] = (
     _toolkit,
     _board,
 )
+
+
+def clashes(facts: Facts, asked: Combination) -> tuple[Clash, ...]:
+    """Every rule this combination breaks, always in the same order."""
+    return tuple(clash for rule in (*RULES, *BUILD_RULES) for clash in rule(facts, asked))

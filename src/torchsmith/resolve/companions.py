@@ -1,4 +1,4 @@
-"""Deciding what is built beside torch: companions, extensions, MAGMA."""
+"""Deciding what is built beside torch: companions, stacks, extensions, MAGMA."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import re
 from torchsmith.facts.cuda import archs_of, compiles
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu
-from torchsmith.facts.models import CompanionFormat, CompanionRelease, LibraryRelease, MagmaRelease
+from torchsmith.facts.models import (
+    CompanionFormat,
+    CompanionRelease,
+    LibraryRelease,
+    MagmaRelease,
+    StackPackage,
+)
 from torchsmith.facts.ranges import release, version_range
-from torchsmith.facts.torch import companion_for, companion_releases
+from torchsmith.facts.torch import companion_for, companion_releases, stack_package
 from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.values import BRANCH
 from torchsmith.resolve.models import (
     Arch,
+    Case,
     Caution,
     Change,
-    Choice,
     CompanionChoice,
     Conflict,
     CudaChoice,
@@ -27,15 +33,15 @@ from torchsmith.resolve.models import (
     MagmaChoice,
     SourceChoice,
 )
-from torchsmith.resolve.stack import asked_stack
-from torchsmith.resolve.toolchain import Decided
+from torchsmith.resolve.rules import stack_release
 
 
-def asked_companions(facts: Facts, recipe: Recipe, torch: str) -> tuple[tuple[str, str], ...]:
+def asked_companions(case: Case) -> tuple[tuple[str, str], ...]:
     """The companions with the release asked for; 0.18 is the newest 0.18 that goes with torch."""
+    recipe = case.recipe
     branches = _branches(recipe)
     every = {
-        **asked_stack(facts, recipe),
+        **asked_stack(case.facts, recipe),
         **{
             name: "match" if name in branches else wish
             for name, wish in _wishes(recipe)
@@ -43,7 +49,7 @@ def asked_companions(facts: Facts, recipe: Recipe, torch: str) -> tuple[tuple[st
         },
     }
     return tuple(
-        (name, wish if wish == "match" else _in_full(facts, name, wish, torch))
+        (name, wish if wish == "match" else _in_full(case.facts, name, wish, case.torch))
         for name, wish in every.items()
     )
 
@@ -73,16 +79,12 @@ def _in_full(facts: Facts, name: str, wish: str, torch: str) -> str:
 
 
 def decide_companions(
-    facts: Facts,
-    recipe: Recipe,
-    asked: tuple[tuple[str, str], ...],
-    torch: str,
-    python: str,
-    decided: Decided,
+    case: Case, asked: tuple[tuple[str, str], ...], python: str
 ) -> tuple[CompanionChoice, ...]:
     """The companions in full, once it is known that they go with torch."""
+    facts, torch = case.facts, case.torch
     chosen: list[CompanionChoice] = []
-    branches = _branches(recipe)
+    branches = _branches(case.recipe)
     for name, wish in asked:
         project = next((item for item in facts.companions.project if item.name == name), None)
         if project is None:
@@ -94,37 +96,31 @@ def decide_companions(
         )
         assert entry is not None, name
         if torch not in version_range(entry.torch):
-            decided.cautions.append(_unmatched(facts, project.package, entry, torch))
+            case.cautions.append(_unmatched(facts, project.package, entry, torch))
         newest = entry.newest_python if isinstance(entry, CompanionRelease) else None
         if newest and release(python.rstrip("t")) > release(newest):
-            decided.cautions.append(
-                Caution(
-                    f"{project.package} {entry.version} was published for nothing newer than "
-                    f"Python {newest}: it may not compile, or not work",
-                    f"python = '{newest}'",
-                    "unknown",
-                    addresses(facts.companions.sources, entry),
-                )
-            )
-        decided.choices.append(
-            Choice(
-                project.package,
-                entry.version,
-                f"{'the release' if wish == 'match' else 'asked for; it is'} built against torch "
-                f"{version_range(entry.torch)}",
+            case.caution(
+                f"{project.package} {entry.version} was published for nothing newer than "
+                f"Python {newest}: it may not compile, or not work",
+                f"python = '{newest}'",
+                "unknown",
                 addresses(facts.companions.sources, entry),
             )
+        case.choose(
+            project.package,
+            entry.version,
+            f"{'the release' if wish == 'match' else 'asked for; it is'} built against torch "
+            f"{version_range(entry.torch)}",
+            addresses(facts.companions.sources, entry),
         )
         branch = branches.get(name, "")
         if branch:
-            decided.cautions.append(
-                Caution(
-                    f"{branch} of {project.package} is built as {entry.version}, the release for "
-                    f"torch {torch}: what is on it may need another torch",
-                    f"companions.{name} = 'match'",
-                )
+            case.caution(
+                f"{branch} of {project.package} is built as {entry.version}, the release for "
+                f"torch {torch}: what is on it may need another torch",
+                f"companions.{name} = 'match'",
             )
-        formats, switches = _formats(facts, recipe, name, entry.version, decided)
+        formats, switches = _formats(case, name, entry.version)
         chosen.append(
             CompanionChoice(
                 name,
@@ -152,16 +148,16 @@ def _unmatched(facts: Facts, package: str, entry: LibraryRelease, torch: str) ->
 
 
 def _formats(
-    facts: Facts, recipe: Recipe, name: str, version: str, decided: Decided
+    case: Case, name: str, version: str
 ) -> tuple[tuple[FormatChoice, ...], tuple[tuple[str, str], ...]]:
     """What it must read, and the switches that say so; none where nobody said anything."""
-    asked = recipe.companions.vision_formats if name == "vision" else []
+    asked = case.recipe.companions.vision_formats if name == "vision" else []
     if not asked:
         return (), ()
-    known = [item for item in facts.companions.format if item.project == name]
+    known = [item for item in case.facts.companions.format if item.project == name]
     for item in known:
         if item.name in asked and version not in version_range(item.releases):
-            decided.conflicts.append(_no_such_format(facts, item, version))
+            case.conflicts.append(_no_such_format(case.facts, item, version))
     chosen = tuple(
         FormatChoice(item.name, item.header, item.program, item.symbol, item.apt)
         for item in known
@@ -201,13 +197,10 @@ def extension_choices(recipe: Recipe) -> tuple[ExtensionChoice, ...]:
 
 
 def decide_magma(
-    facts: Facts,
-    recipe: Recipe,
-    cuda: CudaChoice | None,
-    torch_source: SourceChoice,
-    decided: Decided,
+    case: Case, cuda: CudaChoice | None, torch_source: SourceChoice
 ) -> MagmaChoice | None:
     """MAGMA as a package of its own, for the CUDA of this build."""
+    facts, recipe = case.facts, case.recipe
     if not recipe.packages.magma:
         return None
     known = [
@@ -217,28 +210,26 @@ def decide_magma(
         missing = "there is no CUDA in this build"
         if cuda is not None:
             missing = f"no MAGMA is known for CUDA {cuda.version}"
-        decided.cautions.append(
-            Caution(
-                f"packages.magma is asked for, but {missing}",
-                "another cuda version, or packages.magma = false",
-            )
+        case.caution(
+            f"packages.magma is asked for, but {missing}",
+            "another cuda version, or packages.magma = false",
         )
         return None
     entry = known[0]
     archs = list(entry.archs)
     if recipe.packages.magma_gpus:
-        archs = [_magma_arch(facts, text) for text in recipe.packages.magma_gpus]
+        wishes = [gpu_wish(text) for text in recipe.packages.magma_gpus]
+        named = [find_gpu(facts, wish.name) if wish.name else None for wish in wishes]
+        archs = [gpu.arch if gpu else wish.arch for gpu, wish in zip(named, wishes, strict=True)]
         usable = [item.arch for item in archs_of(facts, cuda.version)]
         for arch in archs:
             if not compiles(facts, cuda.version, arch):
-                decided.conflicts.append(_magma_conflict(facts, cuda.version, arch, usable))
-    decided.choices.append(
-        Choice(
-            "MAGMA",
-            entry.version,
-            f"the release for CUDA {cuda.version}",
-            addresses(facts.patches.sources, entry),
-        )
+                case.conflicts.append(_magma_conflict(facts, cuda.version, arch, usable))
+    case.choose(
+        "MAGMA",
+        entry.version,
+        f"the release for CUDA {cuda.version}",
+        addresses(facts.patches.sources, entry),
     )
     return MagmaChoice(
         entry.version,
@@ -246,28 +237,22 @@ def decide_magma(
         entry.sha256,
         f"magma-cuda{cuda.short}",
         tuple(Arch(arch).number for arch in archs),
-        _magma_source(facts, recipe, entry, torch_source, decided),
+        _magma_source(case, entry, torch_source),
     )
 
 
-def _magma_source(
-    facts: Facts,
-    recipe: Recipe,
-    entry: MagmaRelease,
-    torch_source: SourceChoice,
-    decided: Decided,
-) -> SourceChoice:
+def _magma_source(case: Case, entry: MagmaRelease, torch_source: SourceChoice) -> SourceChoice:
     """Upstream's archive; the recipe's own; or Debian's, where torch's source is Debian's too."""
-    if path := recipe.packages.magma_archive:
-        decided.choices.append(Choice("MAGMA's source", path, "the recipe says so"))
-        return SourceChoice("archive", path=path, sha256=recipe.packages.magma_sha256 or "")
+    if path := case.recipe.packages.magma_archive:
+        case.choose("MAGMA's source", path, "the recipe says so")
+        return SourceChoice("archive", path=path, sha256=case.recipe.packages.magma_sha256 or "")
     if torch_source.kind == "debian":
-        for item in facts.systems.debian:
+        for item in case.facts.systems.debian:
             if (item.project, item.suite) != ("magma", torch_source.suite):
                 continue
             if item.version == entry.version:
-                decided.choices.append(
-                    Choice("MAGMA's source", f"Debian {item.suite}", "torch's comes from there too")
+                case.choose(
+                    "MAGMA's source", f"Debian {item.suite}", "torch's comes from there too"
                 )
                 return SourceChoice(
                     "debian",
@@ -279,12 +264,6 @@ def _magma_source(
     return SourceChoice("archive", url=entry.url, sha256=entry.sha256)
 
 
-def _magma_arch(facts: Facts, text: str) -> str:
-    wish = gpu_wish(text)
-    gpu = find_gpu(facts, wish.name) if wish.name else None
-    return gpu.arch if gpu else wish.arch
-
-
 def _magma_conflict(facts: Facts, cuda: str, arch: str, usable: list[str]) -> Conflict:
     return Conflict(
         "magma-arch",
@@ -294,3 +273,90 @@ def _magma_conflict(facts: Facts, cuda: str, arch: str, usable: list[str]) -> Co
         "compute capabilities from that list; or leave packages.magma_gpus out",
         (Change("packages.magma_gpus", ""),),
     )
+
+
+def asked_stack(facts: Facts, recipe: Recipe) -> dict[str, str]:
+    """The packages of a stack with the release asked for, what each imports before it."""
+    own = _own_names(facts)
+    found: dict[str, str] = {}
+
+    def add(name: str, wish: str) -> None:
+        known = stack_package(facts, name)
+        for used in known.uses if known is not None else ():
+            add(used, recipe.stack.get(used, "match"))
+        found.setdefault(own.get(name, name), wish)
+
+    for name, wish in recipe.stack.items():
+        add(name, wish)
+    return found
+
+
+def _own_names(facts: Facts) -> dict[str, str]:
+    """What a companion is called in a plan, by the name of its package."""
+    return {item.package: item.name for item in facts.companions.project}
+
+
+def decide_stack(
+    case: Case, asked: tuple[tuple[str, str], ...], cuda: CudaChoice | None
+) -> tuple[ExtensionChoice, ...]:
+    """The packages of a stack as extensions, each with how its own setup is called."""
+    facts = case.facts
+    own = _own_names(facts)
+    chosen: list[ExtensionChoice] = []
+    for name, wish in asked:
+        package = stack_package(facts, name)
+        if package is None:
+            continue
+        entry = stack_release(facts, name, wish, case.torch)
+        assert entry is not None, name
+        known = ((item, stack_package(facts, item)) for item, _ in asked)
+        needed = next((item for item, other in known if other and name in other.uses), "")
+        reason = f"the newest that takes torch {case.torch}" if wish == "match" else "asked for"
+        if name not in case.recipe.stack:
+            reason = f"{needed} imports it"
+        case.choose(name, entry.version, reason, addresses(facts.stack.sources, entry))
+        git = bool(entry.tag)
+        chosen.append(
+            ExtensionChoice(
+                name,
+                sdist="" if git else f"{name}=={entry.version}",
+                sha256=entry.sha256 or "",
+                git_url=package.repository if git else "",
+                git_ref=entry.commit or entry.tag if git else "",
+                env=tuple(_env(package, cuda).items()),
+                check=_check(package),
+                requires=tuple(package.requires),
+                uses=tuple(own.get(used, used) for used in package.uses),
+                jobs=package.jobs,
+                network=package.network,
+                edit=package.cuda_edit if cuda else "",
+                own_archs=package.own_archs,
+            )
+        )
+    return tuple(chosen)
+
+
+def _env(package: StackPackage, cuda: CudaChoice | None) -> dict[str, str]:
+    if cuda is None:
+        return package.env
+    archs = [arch.arch for arch in cuda.archs]
+    majors = dict.fromkeys(f"{arch.partition('.')[0]}0" for arch in archs)
+    numbers = [arch.number for arch in cuda.archs]
+    values = {"archs": ";".join(archs), "majors": ";".join(majors), "numbers": ";".join(numbers)}
+    return {
+        **package.env,
+        **{name: value.format(**values) for name, value in package.cuda_env.items()},
+    }
+
+
+def _check(package: StackPackage) -> str:
+    if not package.gpu_check:
+        return package.check
+    gpu = f"exec({package.gpu_check!r}) if torch.cuda.is_available() else None"
+    return f"{package.check}; {gpu}"
+
+
+def build_packages(facts: Facts, extensions: tuple[ExtensionChoice, ...]) -> list[str]:
+    """What pip installs before any of them is built."""
+    known = [stack_package(facts, item.name) for item in extensions]
+    return [text for package in known if package is not None for text in package.build]

@@ -4,46 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Board, DebianBuild, Feature, Mode, Switch, Where
 from torchsmith.facts.ranges import version_range
 from torchsmith.facts.torch import entry_for
-from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
+from torchsmith.recipe.models import Profile
+from torchsmith.resolve.models import Case, Change, Conflict, Decided, Evidence
+from torchsmith.resolve.target import Target
 
 
-def bundled_features(facts: Facts, recipe: Recipe, torch: str, platform: str) -> tuple[str, ...]:
+def bundled_features(case: Case, platform: str) -> tuple[str, ...]:
     """The features whose copy under third_party will be compiled, before anything is decided."""
+    recipe = case.recipe
     if recipe.torch.use != "source" or recipe.source.kind == "debian":
         return ()
     on: dict[str, bool] = {}
-    for feature in facts.features.feature:
+    for feature in case.facts.features.feature:
         mode = recipe.features.get(feature.name) or feature.default[recipe.profile]
         usual = not feature.usual_on or platform in feature.usual_on
         on[feature.name] = (
             mode == "on"
             and (usual or feature.name in recipe.features)
-            and torch in version_range(feature.torch)
+            and case.torch in version_range(feature.torch)
         )
-    needs = {item.name: _needs(item, torch) for item in facts.features.feature}
+    needs = {item.name: _needs(item, case.torch) for item in case.facts.features.feature}
     return tuple(
         name for name in on if on[name] and all(on.get(need, True) for need in needs[name])
     )
 
 
-class FeatureDecisions(Struct):
+class FeatureDecisions(Decided):
     """The features of a variant, and what follows from them for the build."""
 
-    modes: dict[str, Mode] = {}
-    env: dict[str, str] = {}
-    cache: dict[str, bool] = {}
-    apt: list[str] = []
-    pip: list[str] = []
-    choices: list[Choice] = []
-    cautions: list[Caution] = []
-    conflicts: list[Conflict] = []
+    modes: dict[str, Mode] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    cache: dict[str, bool] = field(default_factory=dict)
+    apt: list[str] = field(default_factory=list)
+    pip: list[str] = field(default_factory=list)
 
 
 class _Place(Struct, frozen=True):
@@ -58,29 +57,28 @@ class _Place(Struct, frozen=True):
 
 
 def decide_features(
-    facts: Facts,
-    *,
-    torch: str,
-    platform: str,
-    board: Board | None,
-    cuda: str,
-    profile: str,
-    asked: Mapping[str, Mode],
-    lacks: Mapping[str, str],
+    case: Case, target: Target, cuda: str, wishes: Mapping[str, Mode]
 ) -> FeatureDecisions:
-    """Decide every feature this release knows; asking for the impossible is a conflict.
-
-    `lacks` are the features that the source cannot bring, with the reason.
-    """
+    """Decide every feature this release knows; asking for the impossible is a conflict."""
+    facts, torch, profile = case.facts, case.torch, case.recipe.profile
+    platform = target.platform
+    asked: dict[str, Mode] = {**wishes, "cuda": "on" if cuda else "off"}
+    # What Debian's source cannot bring, with the reasons.
+    debian = (
+        entry_for(facts.systems.debian_build, torch)
+        if case.recipe.source.kind == "debian"
+        else None
+    )
+    lacks = debian.lacks if debian is not None else {}
     made = FeatureDecisions()
-    place = _Place(torch, platform, board, cuda, asked, lacks)
+    place = _Place(torch, platform, target.board, cuda, asked, lacks)
     known = {item.name: item for item in facts.features.feature}
     wrong = {conflict.first.statement for conflict in _wrong_wishes(facts, known, place, made)}
     for name, feature in known.items():
         wanted = asked.get(name)
         if torch not in version_range(feature.torch) or f"asked for: {name} = {wanted}" in wrong:
             continue
-        default: Mode = feature.default[profile]  # type: ignore[index]
+        default: Mode = feature.default[profile]
         if feature.usual_on and platform not in feature.usual_on:
             default = "off"
         if torch not in version_range(feature.default_in):
@@ -94,7 +92,7 @@ def decide_features(
             if obstacle is not None:
                 mode = "off"
                 if cuda or "cuda" not in feature.needs:
-                    made.choices.append(Choice(f"feature {name}", "off", obstacle[1]))
+                    made.choose(f"feature {name}", "off", obstacle[1])
         made.modes[name] = mode
         _account(feature, wanted, default, mode, place, profile, made)
         # Without CUDA its satellites are off by themselves.
@@ -109,22 +107,42 @@ def _wrong_wishes(
 ) -> list[Conflict]:
     """Wishes no release, or not this one, can fulfil."""
     for name, mode in place.asked.items():
-        feature = known[name]
-        if feature.elsewhere and mode != "off":
-            made.conflicts.append(_elsewhere(facts, feature, mode))
-        elif place.torch not in version_range(feature.torch) and mode != "off":
-            made.conflicts.append(_too_old_or_new(facts, feature, mode, place.torch))
-        elif mode not in feature.modes and mode != "off":
-            made.conflicts.append(_no_such_mode(facts, feature, mode))
+        feature, span = known[name], version_range(known[name].torch)
+        cure, instead = f"leave features.{name} out", ""
+        if mode == "off":
+            continue
+        if feature.elsewhere:
+            kind, message = "feature-elsewhere", f"torchsmith does not build {feature.title}"
+            fact = feature.elsewhere
+        elif place.torch not in span:
+            kind, message = "feature-torch", f"torch {place.torch} has no {name}"
+            fact = f"{name} ({feature.title}) is in torch {span}"
+            cure = f"torch {span}; or {cure}"
+        elif mode not in feature.modes:
+            kind, message = "feature-mode", f"{name} cannot be {mode!r}"
+            fact = f"{name} can be {', '.join(feature.modes)}"
+            # What someone who wants this feature most likely means.
+            instead = next((usual for usual in feature.modes if usual != "off"), "off")
+            cure = f"features.{name} = '{instead}'"
+        else:
+            continue
+        made.refuse(
+            kind,
+            message,
+            Evidence(f"asked for: {name} = {mode}"),
+            Evidence(fact, addresses(facts.features.sources, feature)),
+            cure,
+            (Change(f"features.{name}", instead),),
+        )
     return list(made.conflicts)
 
 
 def _needed_default(
-    feature: Feature, default: Mode, place: _Place, known: Mapping[str, Feature], profile: str
+    feature: Feature, default: Mode, place: _Place, known: Mapping[str, Feature], profile: Profile
 ) -> Mode:
     """What a profile leaves out is built after all where something asked for cannot do without."""
     for partner in feature.required_by:
-        wanted = place.asked.get(partner.feature, known[partner.feature].default[profile])  # type: ignore[index]
+        wanted = place.asked.get(partner.feature, known[partner.feature].default[profile])
         if place.torch in version_range(partner.torch) and wanted != "off" and default == "off":
             return feature.modes[0]
     return default
@@ -136,26 +154,26 @@ def _account(
     default: Mode,
     mode: Mode,
     place: _Place,
-    profile: str,
+    profile: Profile,
     made: FeatureDecisions,
 ) -> None:
     subject = f"feature {feature.name}"
     if feature.name == "cuda":
         version = f"CUDA {place.cuda} is wanted" if place.cuda else "no CUDA is wanted"
-        made.choices.append(Choice(subject, mode, version))
+        made.choose(subject, mode, version)
     elif wanted is not None:
-        made.choices.append(Choice(subject, mode, "the recipe says so"))
+        made.choose(subject, mode, "the recipe says so")
     elif mode == default == "static":
-        made.choices.append(Choice(subject, mode, feature.title))
+        made.choose(subject, mode, feature.title)
     elif mode not in (default, "off"):
         partners = ", ".join(item.feature for item in feature.required_by)
-        made.choices.append(Choice(subject, mode, f"{partners} does not work without it"))
+        made.choose(subject, mode, f"{partners} does not work without it")
     elif (
         mode == default
         and mode != feature.default["release"]
         and (place.cuda or "cuda" not in feature.needs)
     ):
-        made.choices.append(Choice(subject, mode, f"profile {profile}"))
+        made.choose(subject, mode, f"profile {profile}")
 
 
 def _obstacle(
@@ -274,18 +292,16 @@ def _missing_partners(
                 or made.modes.get(other, "off") == "off"
             ):
                 continue
-            made.conflicts.append(
-                Conflict(
-                    "feature-required",
-                    f"{other} does not work without {name}",
-                    Evidence(f"asked for: {name} = off"),
-                    Evidence(
-                        f"torch {place.torch} with {other} cannot be imported without {name}",
-                        addresses(facts.features.sources, feature),
-                    ),
-                    f"leave features.{name} out; or features.{other} = 'off'",
-                    (Change(f"features.{name}", ""),),
-                )
+            made.refuse(
+                "feature-required",
+                f"{other} does not work without {name}",
+                Evidence(f"asked for: {name} = off"),
+                Evidence(
+                    f"torch {place.torch} with {other} cannot be imported without {name}",
+                    addresses(facts.features.sources, feature),
+                ),
+                f"leave features.{name} out; or features.{other} = 'off'",
+                (Change(f"features.{name}", ""),),
             )
     _give_way(known, made)
 
@@ -298,14 +314,14 @@ def _give_way(known: Mapping[str, Feature], made: FeatureDecisions) -> None:
         for other in feature.excludes:
             if made.modes.get(other, "off") != "off" and other in known:
                 made.modes[other] = "off"
-                made.choices.append(Choice(f"feature {other}", "off", f"{name} excludes it"))
+                made.choose(f"feature {other}", "off", f"{name} excludes it")
                 made.env.update({f"USE_{other.upper()}": "0"})
                 if cache := known[other].cache:
                     made.cache[cache] = False
 
 
 def _upstream(feature: Feature, platform: str) -> Mode:
-    """What PyTorch's own scripts do when they are told nothing."""
+    """What PyTorch's own scripts do without any switch."""
     if feature.usual_on and platform not in feature.usual_on:
         return "off"
     return feature.upstream or feature.default["release"]
@@ -318,58 +334,13 @@ def _switch(
     # What upstream does by itself needs no switch, and a short environment is a readable one. With
     # the system's libraries it silently goes without what it does not find.
     unsure = bool(place.lacks) and "cuda" not in feature.needs
-    told = explicit or mode != _upstream(feature, place.platform) or unsure
-    if switch is not None and told:
+    needs_switch = explicit or mode != _upstream(feature, place.platform) or unsure
+    if switch is not None and needs_switch:
         made.env.update(getattr(switch, mode))
     # What no variable decides is not looked for: CUPTI goes with kineto, whatever its option says.
-    if feature.cache and told and (switch is None or getattr(switch, mode)):
+    if feature.cache and needs_switch and (switch is None or getattr(switch, mode)):
         made.cache[feature.cache] = mode != "off"
     if mode == "system":
         made.apt.extend(feature.apt)
     if mode == "static":
         made.pip.extend(feature.pip)
-
-
-def _too_old_or_new(facts: Facts, feature: Feature, mode: Mode, torch: str) -> Conflict:
-    span = version_range(feature.torch)
-    return Conflict(
-        "feature-torch",
-        f"torch {torch} has no {feature.name}",
-        Evidence(f"asked for: {feature.name} = {mode}"),
-        Evidence(
-            f"{feature.name} ({feature.title}) is in torch {span}",
-            addresses(facts.features.sources, feature),
-        ),
-        f"torch {span}; or leave features.{feature.name} out",
-        (Change(f"features.{feature.name}", ""),),
-    )
-
-
-def _elsewhere(facts: Facts, feature: Feature, mode: Mode) -> Conflict:
-    return Conflict(
-        "feature-elsewhere",
-        f"torchsmith does not build {feature.title}",
-        Evidence(f"asked for: {feature.name} = {mode}"),
-        Evidence(feature.elsewhere, addresses(facts.features.sources, feature)),
-        f"leave features.{feature.name} out",
-        (Change(f"features.{feature.name}", ""),),
-    )
-
-
-def _no_such_mode(facts: Facts, feature: Feature, mode: str) -> Conflict:
-    return Conflict(
-        "feature-mode",
-        f"{feature.name} cannot be {mode!r}",
-        Evidence(f"asked for: {feature.name} = {mode}"),
-        Evidence(
-            f"{feature.name} can be {', '.join(feature.modes)}",
-            addresses(facts.features.sources, feature),
-        ),
-        f"features.{feature.name} = '{_usual(feature)}'",
-        (Change(f"features.{feature.name}", _usual(feature)),),
-    )
-
-
-def _usual(feature: Feature) -> Mode:
-    """The mode someone who wants this feature most likely means."""
-    return next((mode for mode in feature.modes if mode != "off"), "off")

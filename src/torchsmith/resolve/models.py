@@ -6,11 +6,16 @@ msgspec structs rather than dataclasses: thirty of these are made at every start
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from torchsmith.facts.models import Mode
+
+if TYPE_CHECKING:
+    from torchsmith.facts.files import Facts
+    from torchsmith.host.models import Host
+    from torchsmith.recipe.models import Recipe
 
 # How well something is known that stands against a wish, or beside it.
 Standing = Literal["impossible", "unknown", "fails", "unpublished"]
@@ -66,6 +71,52 @@ class Caution(Struct, frozen=True):
     # Where it is a matter of evidence: how good that is, and where it can be checked.
     standing: Standing | None = None
     source: str = ""
+
+
+class Decided(Struct):
+    """The account of decisions: what was chosen and why, what is doubtful, what cannot be."""
+
+    choices: list[Choice] = []
+    cautions: list[Caution] = []
+    conflicts: list[Conflict] = []
+
+    def choose(self, subject: str, value: str, reason: str, source: str = "") -> None:
+        """Note a choice and its reason."""
+        self.choices.append(Choice(subject, value, reason, source))
+
+    def caution(
+        self, message: str, cure: str = "", standing: Standing | None = None, source: str = ""
+    ) -> None:
+        """Note something that may not work, or has a price."""
+        self.cautions.append(Caution(message, cure, standing, source))
+
+    def refuse(
+        self,
+        kind: str,
+        message: str,
+        first: Evidence,
+        second: Evidence,
+        cure: str = "",
+        changes: tuple[Change, ...] = (),
+    ) -> None:
+        """Note two facts that cannot both be satisfied."""
+        self.conflicts.append(Conflict(kind, message, first, second, cure, changes))
+
+    def include(self, other: Decided) -> None:
+        """Take over the account of a part."""
+        self.choices += other.choices
+        self.cautions += other.cautions
+        self.conflicts += other.conflicts
+
+
+class Case(Decided, kw_only=True):
+    """One variant on its way to a resolution: the wish, what is known, and the account so far."""
+
+    facts: Facts
+    recipe: Recipe
+    host: Host
+    # The release that is built.
+    torch: str = ""
 
 
 class Arch(Struct, frozen=True):

@@ -24,20 +24,14 @@ from torchsmith.facts.cuda import (
 )
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import python_release, release, version_range
-from torchsmith.facts.torch import (
-    companion_for,
-    entry_for,
-    find_release,
-    is_published,
-    releases,
-)
+from torchsmith.facts.torch import companion_for, entry_for, find_release, is_published, releases
 from torchsmith.resolve.build_rules import (
     BUILD_RULES,
+    clashes,
     from_uv,
     python_place_rule,
     there_rule,
 )
-from torchsmith.resolve.clashes import clashes
 from torchsmith.resolve.combination import Combination, Rule, with_companion
 from torchsmith.resolve.rules import (
     arch_rule,
@@ -45,10 +39,10 @@ from torchsmith.resolve.rules import (
     cuda_rule,
     cudnn_rule,
     python_rule,
+    stack_rule,
     wheel_python_rule,
     wheel_rule,
 )
-from torchsmith.resolve.stack import stack_rule
 
 Option = tuple[float, Combination]
 
@@ -318,9 +312,9 @@ def _settled(
     facts: Facts, asked: Combination, piece: _Piece, keep: frozenset[str]
 ) -> Option | None:
     """The cheapest option of one piece that its own rules let pass."""
-    held = [name for name in piece.fields if name in keep]
+    unchanged = [name for name in piece.fields if name in keep]
     for cost, option in piece.options(facts, asked):
-        if any(getattr(option, name) != getattr(asked, name) for name in held):
+        if any(getattr(option, name) != getattr(asked, name) for name in unchanged):
             continue
         if not _breaks(facts, option, piece.rules):
             return cost, option

@@ -9,13 +9,7 @@ from torchsmith.facts.cuda import find_toolkit
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import Mode, TorchRelease
 from torchsmith.facts.ranges import python_release, release, version_range
-from torchsmith.facts.torch import (
-    entry_for,
-    find_release,
-    index_pythons,
-    published_archs,
-    releases,
-)
+from torchsmith.facts.torch import entry_for, find_release, index_pythons, published_archs, releases
 from torchsmith.host.models import Host
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
@@ -25,43 +19,41 @@ from torchsmith.resolve.build import (
     board_notes,
     build_env,
     build_requires,
+    check_base,
     check_pip,
     cpu_flags,
     debian_build,
+    deleted_base,
     has_cmake_wheels,
     needs_cmake,
     span_of,
     vendored_files,
 )
 from torchsmith.resolve.build_rules import find_system, place_of, source_of_python
-from torchsmith.resolve.changes import changed
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.companions import (
     asked_companions,
+    build_packages,
     decide_companions,
     decide_magma,
+    decide_stack,
     extension_choices,
 )
 from torchsmith.resolve.cuda import (
     check_cuda_feature,
     check_cuda_wishes,
-    compiled,
     consider_cuda,
     consider_driver,
     cuda_choice,
     decide_cuda,
     decide_cudnn,
     feature_packages,
-    own_base,
     settle_parts,
 )
 from torchsmith.resolve.features import FeatureDecisions, bundled_features, decide_features
-from torchsmith.resolve.foundation import check_base, deleted_base
-from torchsmith.resolve.installed import decide_installed, find_installed, python_of
 from torchsmith.resolve.models import (
-    Caution,
+    Case,
     Change,
-    Choice,
     CompilerChoice,
     Conflict,
     CPythonChoice,
@@ -70,9 +62,14 @@ from torchsmith.resolve.models import (
     Resolution,
 )
 from torchsmith.resolve.naming import conda_build_string, version_label, wheel_name
-from torchsmith.resolve.refusal import broken_rules, refuse
-from torchsmith.resolve.sources import decide_patches, decide_source
-from torchsmith.resolve.stack import build_packages, decide_stack
+from torchsmith.resolve.refusal import broken_rules, changed, refuse
+from torchsmith.resolve.sources import (
+    decide_installed,
+    decide_patches,
+    decide_source,
+    find_installed,
+    python_of,
+)
 from torchsmith.resolve.target import (
     Target,
     decide_python,
@@ -80,7 +77,7 @@ from torchsmith.resolve.target import (
     pythons_here,
     settle_system,
 )
-from torchsmith.resolve.toolchain import Decided, decide_compiler
+from torchsmith.resolve.toolchain import compiled, decide_compiler, own_base
 
 # The published wheels by CUDA: https://download.pytorch.org/whl/cu126
 WHEEL_INDEX = "https://download.pytorch.org/whl"
@@ -91,9 +88,9 @@ def resolve(
 ) -> Outcome:
     """Make every choice for a variant, or say every reason why it cannot exist."""
     attempt = _Attempt(variant, facts, host, files or {})
-    if attempt.decided.conflicts:
+    if attempt.case.conflicts:
         return refuse(
-            variant, facts, attempt.asked, attempt.decided.conflicts, attempt.works_when_changed
+            variant, facts, attempt.asked, attempt.case.conflicts, attempt.works_when_changed
         )
     return attempt.resolution()
 
@@ -106,45 +103,35 @@ class _Attempt:
     ) -> None:
         self.variant, self.facts, self.host, self.files = variant, facts, host, files
         self.recipe: Recipe = variant.recipe
-        self.decided = Decided()
+        self.case = Case(facts=facts, recipe=variant.recipe, host=host)
         self.release = self._decide_release()
-        torch = self.release.version
-        self.target: Target = decide_target(facts, self.recipe, torch, host, self.decided)
-        self.cuda = decide_cuda(facts, self.recipe, torch, self.target, host, self.decided)
+        self.case.torch = torch = self.release.version
+        self.target: Target = decide_target(self.case)
+        self.cuda = decide_cuda(self.case, self.target)
         self.place = self._place()
-        settle_system(
-            facts,
-            self.recipe,
-            torch,
-            self.cuda,
-            variant.python,
-            self.place,
-            self.target,
-            self.decided,
-        )
+        settle_system(self.case, self.cuda, variant.python, self.place, self.target)
         found = find_installed(self.recipe, variant.python, host)
         self.python, self.python_from = (
             (python_of(found), "system")
             if found is not None
-            else self._decide_python(variant.python)
+            else decide_python(
+                self.case, variant.python, self.recipe.build.python_source, self.target
+            )
         )
         self.installed = decide_installed(
-            self.recipe,
-            found,
-            torch=torch,
-            python=variant.python,
-            cuda=self.cuda,
-            container=self.target.container,
-            decided=self.decided,
+            self.case, found, python=variant.python, cuda=self.cuda, container=self.target.container
         )
-        self.archs = self._decide_archs()
+        self.archs = ArchDecisions()
+        if self.cuda and compiled(self.recipe):
+            self.archs = decide_archs(self.case, self.target, self.cuda)
+            self.case.include(self.archs)
         self.compiler = self._decide_compiler()
-        self.cudnn = decide_cudnn(self.recipe, self.cuda, self.target, self.decided)
+        self.cudnn = decide_cudnn(self.case, self.cuda, self.target)
         self.asked = self._combination()
         self._check(torch)
-        check_cuda_wishes(facts, self.recipe, torch, self.cuda, self.decided)
+        check_cuda_wishes(self.case, self.cuda)
         self.features = self._decide_features()
-        self.source = decide_source(facts, self.recipe, self.release, self.decided)
+        self.source = decide_source(self.case, self.release)
 
     def _place(self) -> Place:
         """What is known of this machine, for facts that depend on it."""
@@ -155,64 +142,35 @@ class _Attempt:
             platform,
             glibc or (own.glibc if own else ""),
             own.kernel if own else "",
-            bundled_features(self.facts, self.recipe, self.release.version, platform),
+            bundled_features(self.case, platform),
         )
 
     def works_when_changed(self, changes: tuple[Change, ...]) -> bool:
         """Whether the variant resolves once the recipe is changed like this."""
         recipe = changed(self.recipe, changes)
         again = _Attempt(Variant(self.variant.name, recipe), self.facts, self.host, self.files)
-        return not again.decided.conflicts
+        return not again.case.conflicts
 
     def _decide_release(self) -> TorchRelease:
         asked = self.recipe.torch.release
         found = find_release(self.facts, asked)
         if found is not None:
             if found.version != asked:
-                self.decided.choices.append(
-                    Choice("torch", found.version, f"the newest release of {asked}")
-                )
+                self.case.choose("torch", found.version, f"the newest release of {asked}")
             return found
         stand_in, conflict = _unknown_torch(self.facts, asked)
-        self.decided.conflicts.append(conflict)
+        self.case.conflicts.append(conflict)
         return stand_in
 
     @property
     def _known(self) -> bool:
         return find_release(self.facts, self.recipe.torch.release) is not None
 
-    def _decide_archs(self) -> ArchDecisions:
-        made = ArchDecisions()
-        if self.cuda and compiled(self.recipe):
-            made = decide_archs(
-                self.facts,
-                torch=self.release.version,
-                cuda=self.cuda,
-                platform=self.target.platform,
-                board=self.target.board,
-                gpus=self.recipe.gpus,
-                host=self.host,
-                compressed="-compress-all" in " ".join(self.recipe.cuda.nvcc_flags),
-                static="static" in self.recipe.features.values()
-                or self.recipe.features.get("static_cuda") == "on",
-            )
-        self.decided.choices += made.choices
-        self.decided.cautions += made.cautions
-        self.decided.conflicts += made.conflicts
-        return made
-
     def _decide_compiler(self) -> CompilerChoice:
-        return decide_compiler(
-            self.facts,
-            needed=compiled(self.recipe),
-            torch=self.release.version,
-            cuda=self.cuda if self.cuda and find_toolkit(self.facts, self.cuda) else "",
-            asked=self.recipe.build.compiler,
-            system=find_system(self.facts, self.target.system),
-            place=self.place if self.recipe.torch.use == "source" else Place(),
-            host=self.host,
-            decided=self.decided,
-        )
+        cuda = self.cuda if self.cuda and find_toolkit(self.facts, self.cuda) else ""
+        system = find_system(self.facts, self.target.system)
+        place = self.place if self.recipe.torch.use == "source" else Place()
+        return decide_compiler(self.case, cuda, system, place)
 
     def _combination(self) -> Combination:
         recipe, target = self.recipe, self.target
@@ -224,7 +182,7 @@ class _Attempt:
             archs=tuple(map(str, self.archs.archs)) if self.archs.explicit or board else (),
             cudnn=(recipe.cuda.cudnn or "") if self.cudnn else "",
             compiler=(self.compiler.kind, self.compiler.version) if recipe.build.compiler else None,
-            companions=asked_companions(self.facts, recipe, self.release.version),
+            companions=asked_companions(self.case),
             unmatched=recipe.companions.unmatched,
             board=board.name if board else "",
             jetpack=target.jetpack.version if target.jetpack and recipe.jetpack else "",
@@ -241,10 +199,6 @@ class _Attempt:
             own_base=own_base(recipe),
         )
 
-    def _decide_python(self, asked: str) -> tuple[str, str]:
-        source = self.recipe.build.python_source
-        return decide_python(self.facts, asked, source, self.target, self.host, self.decided)
-
     def _cpython(self) -> CPythonChoice | None:
         if self.python_from != "source":
             return None
@@ -253,65 +207,55 @@ class _Attempt:
         return CPythonChoice(str(known.url), known.sha256)
 
     def _check(self, torch: str) -> None:
-        python = next((item for item in self.decided.choices if item.subject == "Python"), None)
+        python = next((item for item in self.case.choices if item.subject == "Python"), None)
         origin = f"python = 'host' is Python {python.value}: {python.reason}" if python else ""
         for clash, conflict in broken_rules(self.facts, self.asked, self.archs.names, origin):
             # Of a release nobody knows, only what does not depend on it can be said.
             if self._known or "torch" not in clash.dimensions:
-                self.decided.conflicts.append(conflict)
+                self.case.conflicts.append(conflict)
         self._consider_release()
         self._consider_place(torch)
-        consider_cuda(self.facts, torch, self.cuda, self.target, self.host, self.decided)
+        consider_cuda(self.case, self.cuda, self.target)
         if self.cuda and not self.target.board:
-            consider_driver(self.facts, self.recipe.gpus, self.host, self.decided)
-        if self.recipe.torch.use == "wheel" and not self.cuda and compiled(self.recipe):
-            self._check_published_without_cuda(torch)
+            consider_driver(self.case, self.recipe.gpus)
 
     def _consider_release(self) -> None:
         """What upstream calls experimental, and what nobody has looked up."""
         known, sources = self.release, self.facts.releases.sources
         if self.python in known.experimental:
-            self.decided.cautions.append(
-                Caution(
-                    f"Python {self.python} is experimental with torch {known.version}: "
-                    "torch.compile and other libraries may not work",
-                    f"python = '{known.pythons[-1]}'"
-                    if known.pythons[-1] not in known.experimental
-                    else "python = '3.14'",
-                    "unknown",
-                    addresses(sources, known),
-                )
+            self.case.caution(
+                f"Python {self.python} is experimental with torch {known.version}: "
+                "torch.compile and other libraries may not work",
+                f"python = '{known.pythons[-1]}'"
+                if known.pythons[-1] not in known.experimental
+                else "python = '3.14'",
+                "unknown",
+                addresses(sources, known),
             )
         elif (dynamo := entry_for(self.facts.torch.compile, known.version)) and python_release(
             self.python
         ) not in version_range(dynamo.value):
-            self.decided.cautions.append(
-                Caution(
-                    f"torch.compile of torch {known.version} does not run on Python {self.python}, "
-                    f"only on {version_range(dynamo.value)}; the rest of it does",
-                    source=addresses(self.facts.torch.sources, dynamo),
-                )
+            self.case.caution(
+                f"torch.compile of torch {known.version} does not run on Python {self.python}, "
+                f"only on {version_range(dynamo.value)}; the rest of it does",
+                source=addresses(self.facts.torch.sources, dynamo),
             )
         if known.version not in self.facts.torch.looked_at:
-            self.decided.cautions.append(
-                Caution(
-                    f"what torch {known.version} needs has not been looked up: it is taken to be "
-                    "that of the release before",
-                    "see docs/new-release.md",
-                    "unknown",
-                )
+            self.case.caution(
+                f"what torch {known.version} needs has not been looked up: it is taken to be "
+                "that of the release before",
+                "see docs/new-release.md",
+                "unknown",
             )
 
         platform = self.target.platform
         wheel = self.recipe.torch.use == "wheel"
         if wheel and not self._wheel_index() and not self.cuda and platform in known.pypi_cuda_on:
-            self.decided.cautions.append(
-                Caution(
-                    f"PyPI's torch {known.version} for {platform} has CUDA {known.pypi_cuda}, and "
-                    "brings gigabytes of its libraries",
-                    f"with PIP_EXTRA_INDEX_URL={WHEEL_INDEX}/cpu pip takes the one without",
-                    source=addresses(sources, known),
-                )
+            self.case.caution(
+                f"PyPI's torch {known.version} for {platform} has CUDA {known.pypi_cuda}, and "
+                "brings gigabytes of its libraries; what is built against it runs on the CPU too",
+                f"with PIP_EXTRA_INDEX_URL={WHEEL_INDEX}/cpu pip takes the one without",
+                source=addresses(sources, known),
             )
 
     def _consider_place(self, torch: str) -> None:
@@ -322,116 +266,73 @@ class _Attempt:
         compiler = self.compiler
         for item in troubles(self.facts, torch, self.cuda, compiler.kind, compiler.version, place):
             if item.standing == "unknown":
-                self.decided.cautions.append(
-                    Caution(
-                        f"torch {torch} with {compiler.kind} {compiler.version} on "
-                        f"{place.platform}: {item.why}",
-                        "another build.compiler"
-                        + (f", or features.{item.feature} = 'off'" if item.feature else ""),
-                        "unknown",
-                        addresses(self.facts.torch.sources, item),
-                    )
+                self.case.caution(
+                    f"torch {torch} with {compiler.kind} {compiler.version} on "
+                    f"{place.platform}: {item.why}",
+                    "another build.compiler"
+                    + (f", or features.{item.feature} = 'off'" if item.feature else ""),
+                    "unknown",
+                    addresses(self.facts.torch.sources, item),
                 )
-
-    def _check_published_without_cuda(self, torch: str) -> None:
-        """Say that PyPI has no wheel without CUDA for x86-64; what is built against it needs none.
-
-        https://pypi.org/project/torch/2.6.0/#files: its requirements name CUDA for x86_64 alone.
-        """
-        if self.target.platform == "linux-x86_64" and release(torch) >= (1, 0):
-            self.decided.cautions.append(
-                Caution(
-                    f"PyPI's torch {torch} for x86-64 brings CUDA's libraries along, gigabytes of "
-                    "them; what is built against it runs on the CPU all the same",
-                    "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu has PyTorch's own "
-                    "wheels without CUDA",
-                )
-            )
 
     def _decide_features(self) -> FeatureDecisions:
         wishes: dict[str, Mode] = dict(self.recipe.features)
         if self.recipe.torch.use != "source" or "BLAS" in self.recipe.build.env:
             # Nothing is linked with it here; or the recipe has a BLAS of its own.
             wishes.setdefault("mkl", "off")
-        check_cuda_feature(self.facts, wishes, self.cuda, self.decided)
-        settle_parts(
-            self.facts, self.recipe, wishes, self.cuda, self.asked, self.host, self.decided
-        )
-        debian = (
-            entry_for(self.facts.systems.debian_build, self.release.version)
-            if self.recipe.source.kind == "debian"
-            else None
-        )
-        made = decide_features(
-            self.facts,
-            torch=self.release.version,
-            platform=self.target.platform,
-            board=self.target.board,
-            cuda=self.cuda,
-            profile=self.recipe.profile,
-            asked={**wishes, "cuda": "on" if self.cuda else "off"},
-            lacks=debian.lacks if debian is not None else {},
-        )
-        self.decided.choices += made.choices
-        self.decided.cautions += made.cautions
-        if self._known:
-            self.decided.conflicts += made.conflicts
+        check_cuda_feature(self.case, wishes, self.cuda)
+        settle_parts(self.case, wishes, self.cuda, self.asked)
+        made = decide_features(self.case, self.target, self.cuda, wishes)
+        if not self._known:
+            made.conflicts.clear()
+        self.case.include(made)
         return made
 
     def resolution(self) -> Outcome:
         """Every choice that cannot fail any more, and the names that follow from them."""
-        facts, recipe, target, decided = self.facts, self.recipe, self.target, self.decided
+        facts, recipe, target, case = self.facts, self.recipe, self.target, self.case
         torch = self.release.version
         chosen = cuda_choice(
-            facts,
-            recipe,
-            torch,
+            case,
             self.cuda,
             self.archs,
             self.cudnn,
             target,
-            self.host,
-            decided,
             with_cudnn=self.features.modes.get("cudnn") not in (None, "off"),
         )
-        companions = decide_companions(
-            facts, recipe, self.asked.companions, torch, self.python, decided
-        )
-        stack = decide_stack(facts, recipe, self.asked.companions, torch, chosen, decided)
-        magma = decide_magma(facts, recipe, chosen, self.source, decided)
-        check_base(facts, recipe, decided)
-        check_pip(facts, recipe, torch, decided)
-        if decided.conflicts:
-            return refuse(
-                self.variant, facts, self.asked, decided.conflicts, self.works_when_changed
-            )
-        versions = {"torch": torch, **{item.name: item.version for item in companions}}
+        companions = decide_companions(case, self.asked.companions, self.python)
+        stack = decide_stack(case, self.asked.companions, chosen)
+        magma = decide_magma(case, chosen, self.source)
+        check_base(case)
+        check_pip(case)
+        if case.conflicts:
+            return refuse(self.variant, facts, self.asked, case.conflicts, self.works_when_changed)
+        compiled = recipe.torch.use == "source"
+        versions = {item.name: item.version for item in companions}
+        if compiled:
+            versions["torch"] = torch
         if magma is not None:
             versions["magma"] = magma.version
         patches = decide_patches(
-            facts,
-            recipe,
+            case,
             versions,
             self.cuda,
             self.compiler,
             self.source,
             place_of(facts, self.asked),
+            self.features.modes,
             self.files,
-            decided,
         )
-        foundation = deleted_base(facts, recipe, target.platform, decided)
+        foundation = deleted_base(case, target.platform)
         if target.board is not None:
-            board_notes(facts, recipe, torch, target.board, decided)
+            board_notes(case, target.board)
         version = self._version()
         frontend = entry_for(facts.torch.frontend, torch)
         system = find_system(facts, target.system)
-        flags = cpu_flags(facts, recipe, target, decided)
-        compiled = recipe.torch.use == "source"
-        debian = debian_build(facts, torch, self.source, decided) if compiled else None
+        flags = cpu_flags(case, target)
+        debian = debian_build(case, self.source) if compiled else None
         if not has_cmake_wheels(self.python):
-            decided.choices.append(
-                Choice("CMake", "system", f"PyPI has no CMake wheels for Python {self.python}")
-            )
+            case.choose("CMake", "system", f"PyPI has no CMake wheels for Python {self.python}")
         return Resolution(
             variant=self.variant.name,
             torch=torch,
@@ -457,11 +358,7 @@ class _Attempt:
             features=tuple(self.features.modes.items()),
             feature_env=tuple(self.features.env.items()),
             expected_cache=tuple(sorted(self.features.cache.items())),
-            env=tuple(
-                build_env(
-                    facts, recipe, torch, target, chosen, version, debian, self.features.env
-                ).items()
-            ),
+            env=tuple(build_env(case, target, chosen, version, debian, self.features.env).items()),
             cmake=tuple(recipe.build.cmake.items()),
             compiler=self.compiler,
             cmake_range=span_of(facts, "cmake", torch),
@@ -507,8 +404,8 @@ class _Attempt:
                 self.python, chosen.build if chosen else "", self.cudnn, recipe.torch.build_number
             ),
             wheel_index=self._wheel_index(),
-            choices=tuple(decided.choices),
-            cautions=tuple(decided.cautions),
+            choices=tuple(case.choices),
+            cautions=tuple(case.cautions),
             installed=self.installed,
             archive=system.archive if system else "",
         )

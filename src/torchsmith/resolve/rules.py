@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import combinations
 
 from torchsmith.facts.cuda import (
     arch_number,
@@ -14,7 +15,7 @@ from torchsmith.facts.cuda import (
     runs_on,
 )
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import Cudnn, TorchCuda
+from torchsmith.facts.models import Cudnn, LibraryRelease, StackPackage, StackRelease, TorchCuda
 from torchsmith.facts.ranges import python_release, release, version_range
 from torchsmith.facts.torch import (
     companion_for,
@@ -25,6 +26,8 @@ from torchsmith.facts.torch import (
     find_release,
     patched_cuda,
     published_archs,
+    releases,
+    stack_package,
     wheel_cudas,
     wheel_pythons,
 )
@@ -415,6 +418,132 @@ def _companion_release(facts: Facts, torch: str, name: str, version: str) -> Con
     )
 
 
+def stack_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
+    """Whether each package takes this Python, CUDA and GPU, and all of them one torch."""
+    for name, wish in asked.companions:
+        package = stack_package(facts, name)
+        if package is not None and (entry := stack_release(facts, name, wish, asked.torch)):
+            yield from _package_clashes(facts, package, entry, asked)
+    for first, second in combinations(asked.companions, 2):
+        yield from _apart(facts, first, second)
+
+
+def stack_release(facts: Facts, name: str, wish: str, torch: str) -> StackRelease | None:
+    """The release of a package that is meant, if it is known."""
+    found = (
+        companion_for(facts, name, torch)
+        if wish == "match"
+        else next((item for item in companion_releases(facts, name) if item.version == wish), None)
+    )
+    return found if isinstance(found, StackRelease) else None
+
+
+def _package_clashes(
+    facts: Facts, package: StackPackage, entry: StackRelease, asked: Combination
+) -> Iterator[Clash]:
+    title = f"{package.name} {entry.version}"
+    source = addresses(facts.stack.sources, entry)
+
+    def clash(side: str, kind: str, message: str, wish: str, fact: str, cure: str = "") -> Clash:
+        conflict = Conflict(f"stack-{kind}", message, Evidence(wish), Evidence(fact, source), cure)
+        return Clash(conflict, (side, "companions"), package.name)
+
+    python = asked.python
+    if python and python_release(python) not in version_range(entry.python):
+        yield clash(
+            "python",
+            "python",
+            f"{title} does not take Python {python}",
+            f"asked for: Python {python}",
+            f"{title} takes Python {version_range(entry.python)}",
+        )
+    if package.needs_cuda and not asked.cuda:
+        cudas = wheel_cudas(facts, asked.torch, asked.platform)
+        yield clash(
+            "cuda",
+            "cuda",
+            f"{title} is compiled for GPUs only, and there is no CUDA in this build",
+            "asked for: no CUDA",
+            f"{title}'s own setup asks for nvcc",
+            f"cuda = '{cudas[-1]}'" if cudas else "",
+        )
+    elif asked.cuda and asked.cuda not in version_range(entry.cuda):
+        yield clash(
+            "cuda",
+            "cuda",
+            f"{title} does not build with CUDA {asked.cuda}",
+            f"asked for: CUDA {asked.cuda}",
+            f"{title} builds with CUDA {version_range(entry.cuda)}",
+        )
+    cxx = entry_for(facts.torch.cxx, asked.torch)
+    if cxx is not None and cxx.strict and (package.standard or cxx.standard) < cxx.standard:
+        headers = addresses(facts.torch.sources, cxx)
+        yield Clash(
+            Conflict(
+                "stack-standard",
+                f"{title} does not compile with torch {asked.torch}",
+                Evidence(f"{package.name}'s setup asks for C++{package.standard}", source),
+                Evidence(f"torch {asked.torch}'s headers take C++{cxx.standard} alone", headers),
+            ),
+            ("torch", "companions"),
+            package.name,
+        )
+    for arch in (text.removesuffix("+PTX") for text in asked.archs if asked.cuda):
+        oldest = entry.oldest_arch
+        if oldest is not None and arch_number(arch)[:2] < arch_number(oldest)[:2]:
+            covered = f"{oldest} and newer"
+        elif entry.archs and arch.rstrip("af") not in entry.archs:
+            covered = f"{', '.join(entry.archs)} alone"
+        else:
+            continue
+        yield clash(
+            "archs",
+            "gpu",
+            f"{title} has no code for compute capability {arch}",
+            f"asked for: compute capability {arch}",
+            f"{title} is for {covered}",
+        )
+
+
+@cache
+def _apart(facts: Facts, first: tuple[str, str], second: tuple[str, str]) -> tuple[Clash, ...]:
+    """Two packages that no torch takes together: a conflict of each alone would not say why."""
+    if {first[1], second[1]} == {"match"} or not (
+        stack_package(facts, first[0]) or stack_package(facts, second[0])
+    ):
+        return ()
+    meant = [_meant(facts, *item) for item in (first, second)]
+    both = [
+        item.version
+        for item in releases(facts)
+        if all(any(item.version in version_range(one.torch) for one in some) for some in meant)
+    ]
+    if both or not all(meant):
+        return ()
+    sides = [
+        Evidence(
+            f"{_title(facts, *item)} takes torch "
+            + " or ".join(dict.fromkeys(str(version_range(one.torch)) for one in some)),
+            addresses(companion_sources(facts, item[0]), some[-1]),
+        )
+        for item, some in zip((first, second), meant, strict=True)
+    ]
+    message = f"{_title(facts, *first)} and {_title(facts, *second)} take no torch in common"
+    return (
+        Clash(Conflict("stack-apart", message, sides[0], sides[1]), ("companions",), second[0]),
+    )
+
+
+def _meant(facts: Facts, name: str, wish: str) -> tuple[LibraryRelease, ...]:
+    every = companion_releases(facts, name)
+    return tuple(item for item in every if wish in ("match", item.version))
+
+
+def _title(facts: Facts, name: str, wish: str) -> str:
+    package = companion_project(facts, name).package
+    return package if wish == "match" else f"{package} {wish}"
+
+
 RULES: tuple[Rule, ...] = (
     python_rule,
     cuda_rule,
@@ -423,4 +552,5 @@ RULES: tuple[Rule, ...] = (
     arch_rule,
     cudnn_rule,
     companion_rule,
+    stack_rule,
 )

@@ -18,9 +18,9 @@ from torchsmith.resolve.build_rules import (
     source_of_python,
 )
 from torchsmith.resolve.combination import Combination
-from torchsmith.resolve.models import Caution, Change, Choice, Conflict, Evidence
+from torchsmith.resolve.models import Case, Change, Conflict, Evidence
 from torchsmith.resolve.rules import builds_with
-from torchsmith.resolve.toolchain import Decided, default_system
+from torchsmith.resolve.toolchain import default_system
 
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
 
@@ -35,117 +35,99 @@ class Target(Struct):
     container: bool
 
 
-def decide_target(facts: Facts, recipe: Recipe, torch: str, host: Host, decided: Decided) -> Target:
+def decide_target(case: Case) -> Target:
     """Choose the platform and, for a board, the JetPack that torch goes with."""
-    board = next((item for item in facts.boards.board if item.name == recipe.board), None)
-    platform = _platform(facts, recipe, board, host, decided)
-    jetpack = _jetpack(facts, recipe, board, torch, decided)
+    recipe = case.recipe
+    board = next((item for item in case.facts.boards.board if item.name == recipe.board), None)
+    platform = _platform(case, board)
+    jetpack = _jetpack(case, board)
     system = recipe.system or (jetpack.system if jetpack else "")
     on_board = board is not None and recipe.image is None
     container = recipe.system is not None and not on_board
     if not container and board is None:
-        _libc(facts, host, torch, decided)
-    _foreign(platform, board, host, decided)
+        _libc(case)
+    _foreign(case, platform, board)
     return Target(platform, board, jetpack, system, container)
 
 
-def _foreign(platform: str, board: Board | None, host: Host, decided: Decided) -> None:
+def _foreign(case: Case, platform: str, board: Board | None) -> None:
     """Say so where the result is for another machine than the one that builds it."""
+    host = case.host
     if platform == host.platform or platform not in PLATFORMS or host.platform not in PLATFORMS:
         return
     where = f"the {board.title}" if board is not None else platform
-    decided.cautions.append(
-        Caution(
-            f"it is for {where} ({platform}), and this machine is {host.platform}: it can be "
-            "planned here, and built only there, or under emulation, ten times slower or more",
-            "run the plan on such a machine; or leave platform out",
-        )
+    case.caution(
+        f"it is for {where} ({platform}), and this machine is {host.platform}: it can be "
+        "planned here, and built only there, or under emulation, ten times slower or more",
+        "run the plan on such a machine; or leave platform out",
     )
 
 
-def settle_system(
-    facts: Facts,
-    recipe: Recipe,
-    torch: str,
-    cuda: str,
-    python: str,
-    place: Place,
-    target: Target,
-    decided: Decided,
-) -> None:
+def settle_system(case: Case, cuda: str, python: str, place: Place, target: Target) -> None:
     """An image with CUDA needs a distribution: where the recipe names none, one that fits."""
-    if not cuda or target.system or recipe.image is None:
+    if not cuda or target.system or case.recipe.image is None:
         return
     wanted = "" if python == "host" else python
-    compiler = recipe.build.compiler or ""
-    target.system = default_system(facts, cuda, torch, place, wanted, compiler)
+    compiler = case.recipe.build.compiler or ""
+    target.system = default_system(case.facts, cuda, case.torch, place, wanted, compiler)
     target.container = True
-    decided.choices.append(
-        Choice(
-            "system",
-            target.system,
-            f"an image is wanted; torch {torch} and CUDA {cuda} build on it",
-        )
+    case.choose(
+        "system",
+        target.system,
+        f"an image is wanted; torch {case.torch} and CUDA {cuda} build on it",
     )
 
 
-def _platform(
-    facts: Facts, recipe: Recipe, board: Board | None, host: Host, decided: Decided
-) -> str:
-    platform: str = recipe.platform
+def _platform(case: Case, board: Board | None) -> str:
+    platform: str = case.recipe.platform
     if platform == "host":
-        platform = board.platform if board else host.platform
+        platform = board.platform if board else case.host.platform
         reason = f"the {board.title}'s" if board else "this machine's"
-        decided.choices.append(Choice("platform", platform, reason))
+        case.choose("platform", platform, reason)
     elif board is not None and platform != board.platform:
-        decided.conflicts.append(
-            Conflict(
-                "board-platform",
-                f"the {board.title} is not {platform}",
-                Evidence(f"asked for: platform = {platform!r}"),
-                Evidence(
-                    f"the {board.title} is {board.platform}",
-                    addresses(facts.boards.sources, board),
-                ),
-                "leave platform out: the board decides",
-                (Change("platform", ""),),
-            )
+        case.refuse(
+            "board-platform",
+            f"the {board.title} is not {platform}",
+            Evidence(f"asked for: platform = {platform!r}"),
+            Evidence(
+                f"the {board.title} is {board.platform}",
+                addresses(case.facts.boards.sources, board),
+            ),
+            "leave platform out: the board decides",
+            (Change("platform", ""),),
         )
         platform = board.platform
     if platform not in PLATFORMS:
         nearest = PLATFORMS[platform.endswith(("arm64", "aarch64"))]
-        other = other_platform(facts, platform)
-        decided.conflicts.append(
-            Conflict(
-                "platform",
-                f"torchsmith does not build for {platform}",
-                Evidence(f"this machine is {platform}"),
-                Evidence("linux-x86_64 and linux-aarch64 can be built for"),
-                f"platform = '{nearest}' in an image: system = 'debian-12'"
-                + (f". {other.exists}" if other is not None else ""),
-                (Change("platform", nearest), Change("system", "debian-12")),
-            )
+        other = other_platform(case.facts, platform)
+        case.refuse(
+            "platform",
+            f"torchsmith does not build for {platform}",
+            Evidence(f"this machine is {platform}"),
+            Evidence("linux-x86_64 and linux-aarch64 can be built for"),
+            f"platform = '{nearest}' in an image: system = 'debian-12'"
+            + (f". {other.exists}" if other is not None else ""),
+            (Change("platform", nearest), Change("system", "debian-12")),
         )
     return platform
 
 
-def _libc(facts: Facts, host: Host, torch: str, decided: Decided) -> None:
+def _libc(case: Case) -> None:
+    facts, host = case.facts, case.host
     if host.libc is None or host.libc.kind != "musl":
         return
-    system = default_system(facts, "", torch)
-    decided.conflicts.append(
-        Conflict(
-            "libc",
-            "PyTorch does not build against musl",
-            Evidence(f"this machine has musl {host.libc.version}"),
-            Evidence(
-                "PyTorch and CUDA are written for glibc, and published for it alone; Alpine has "
-                "a package of its own without CUDA, py3-torch",
-                addresses(facts.releases.sources, facts.releases.release[-1]),
-            ),
-            f"build in an image: system = '{system}'",
-            (Change("system", system),),
-        )
+    system = default_system(facts, "", case.torch)
+    case.refuse(
+        "libc",
+        "PyTorch does not build against musl",
+        Evidence(f"this machine has musl {host.libc.version}"),
+        Evidence(
+            "PyTorch and CUDA are written for glibc, and published for it alone; Alpine has "
+            "a package of its own without CUDA, py3-torch",
+            addresses(facts.releases.sources, facts.releases.release[-1]),
+        ),
+        f"build in an image: system = '{system}'",
+        (Change("system", system),),
     )
 
 
@@ -156,21 +138,20 @@ def asked_cuda(recipe: Recipe) -> str:
     return recipe.cuda.version
 
 
-def _jetpack(
-    facts: Facts, recipe: Recipe, board: Board | None, torch: str, decided: Decided
-) -> Jetpack | None:
+def _jetpack(case: Case, board: Board | None) -> Jetpack | None:
+    facts, recipe, torch = case.facts, case.recipe, case.torch
     if board is None:
         if recipe.jetpack is not None:
-            decided.conflicts.append(_jetpack_alone(facts, recipe.jetpack))
+            case.conflicts.append(_jetpack_alone(facts, recipe.jetpack))
         return None
     offered = board.jetpack
     if recipe.jetpack is not None:
         offered = [item for item in offered if _is_jetpack(item, recipe.jetpack)]
         if not offered:
-            decided.conflicts.append(_jetpack_unknown(facts, recipe.jetpack, board))
+            case.conflicts.append(_jetpack_unknown(facts, recipe.jetpack, board))
             return None
-    said = asked_cuda(recipe)
-    wanted = "" if said in ("none", "host") else said
+    cuda = asked_cuda(recipe)
+    wanted = "" if cuda in ("none", "host") else cuda
     asked = Combination(
         torch,
         cuda=wanted,
@@ -179,14 +160,14 @@ def _jetpack(
         system=recipe.system or "",
     )
     fitting = [item for item in fitting_jetpacks(facts, board, asked) if item in offered]
-    if said == "host":
+    if cuda == "host":
         fitting = [
             item
             for item in fitting
             if fitting_jetpacks(facts, board, Combination(torch, cuda=item.cuda, board=board.name))
             and _builds(facts, torch, item.cuda)
         ]
-    # Where none fits, the newest is what the conflicts are said about.
+    # Where none fits, the conflicts are about the newest.
     chosen = (fitting or offered)[-1:]
     for item in chosen:
         reason = (
@@ -196,24 +177,18 @@ def _jetpack(
         )
         if wanted and wanted != item.cuda and item in fitting:
             reason = f"CUDA {wanted} can be installed on top of its own {item.cuda}"
-            decided.cautions.append(
-                Caution(
-                    f"JetPack {item.version} brings CUDA {item.cuda}: {wanted} has to be installed "
-                    "on top of it, with its compatibility package",
-                    f"cuda = '{item.cuda}' needs nothing installed",
-                    "unpublished",
-                    facts.boards.sources["upgrades"].url,
-                )
+            case.caution(
+                f"JetPack {item.version} brings CUDA {item.cuda}: {wanted} has to be installed "
+                "on top of it, with its compatibility package",
+                f"cuda = '{item.cuda}' needs nothing installed",
+                "unpublished",
+                facts.boards.sources["upgrades"].url,
             )
-        decided.choices.append(
-            Choice("JetPack", item.version, reason, addresses(facts.boards.sources, item))
-        )
-        if said == "none" and recipe.torch.use == "source":
-            decided.cautions.append(
-                Caution(
-                    f"the recipe asks for no CUDA: this torch does not use the {board.title}'s GPU",
-                    "cuda = 'host' takes the newest JetPack's that this torch builds with",
-                )
+        case.choose("JetPack", item.version, reason, addresses(facts.boards.sources, item))
+        if cuda == "none" and recipe.torch.use == "source":
+            case.caution(
+                f"the recipe asks for no CUDA: this torch does not use the {board.title}'s GPU",
+                "cuda = 'host' takes the newest JetPack's that this torch builds with",
             )
     return chosen[0] if chosen else None
 
@@ -265,27 +240,26 @@ def _jetpack_unknown(facts: Facts, jetpack: str, board: Board) -> Conflict:
 
 
 def decide_python(
-    facts: Facts, asked: str, source: Archive | None, target: Target, host: Host, decided: Decided
+    case: Case, asked: str, source: Archive | None, target: Target
 ) -> tuple[str, str]:
     """Choose the Python, and who brings it: the system, uv, or its source."""
+    facts = case.facts
     system = find_system(facts, target.system) if target.system else None
     if asked == "host":
-        asked, reason = _own_python(target, system.python if system else "", host)
-        decided.choices.append(Choice("Python", asked, reason))
+        asked, reason = _own_python(target, system.python if system else "", case.host)
+        case.choose("Python", asked, reason)
     if source is not None and target.container:
-        decided.choices.append(Choice("Python from", "source", "the recipe names the archive"))
+        case.choose("Python from", "source", "the recipe names the archive")
         return asked, "source"
     if source is not None:
-        decided.conflicts.append(
-            Conflict(
-                "cpython-here",
-                "a Python is built in containers only, and this recipe is built on this machine",
-                Evidence("asked for: build.python_source"),
-                Evidence("asked for: no system"),
-                "name the distribution to build in, such as system = 'debian-12'",
-            )
+        case.refuse(
+            "cpython-here",
+            "a Python is built in containers only, and this recipe is built on this machine",
+            Evidence("asked for: build.python_source"),
+            Evidence("asked for: no system"),
+            "name the distribution to build in, such as system = 'debian-12'",
         )
-    have = asked in (pythons_of(system) if system is not None else pythons_here(host))
+    have = asked in (pythons_of(system) if system is not None else pythons_here(case.host))
     if have:
         return asked, "system"
     reason = (
@@ -297,9 +271,9 @@ def decide_python(
     if built is not None:
         reason += f", and uv has none that old: {built.version} is built once, in the image"
         sources = addresses(facts.systems.sources, built)
-        decided.choices.append(Choice("Python from", "source", reason, sources))
+        case.choose("Python from", "source", reason, sources)
         return asked, "source"
-    decided.choices.append(Choice("Python from", "uv", reason))
+    case.choose("Python from", "uv", reason)
     return asked, "uv"
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from torchsmith.facts.conditions import ANYWHERE, Place
 from torchsmith.facts.cuda import (
@@ -19,7 +18,7 @@ from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import System, Toolkit
 from torchsmith.facts.ranges import release, version_range
 from torchsmith.host.models import Host
-from torchsmith.recipe.models import Cuda
+from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.build_rules import (
     allows_compiler,
     fails_anyway,
@@ -31,15 +30,10 @@ from torchsmith.resolve.build_rules import (
     source_of_python,
     why_compiler,
 )
-from torchsmith.resolve.models import Caution, Choice, CompilerChoice, Conflict
+from torchsmith.resolve.models import Case, CompilerChoice
 
-
-class Decided(Struct):
-    """What one decision adds to the account."""
-
-    choices: list[Choice] = []
-    cautions: list[Caution] = []
-    conflicts: list[Conflict] = []
+if TYPE_CHECKING:
+    from torchsmith.resolve.target import Target
 
 
 def written_compiler(name: str) -> tuple[str, str]:
@@ -50,92 +44,89 @@ def written_compiler(name: str) -> tuple[str, str]:
     return ("gcc" if match[1].startswith("g") else "clang"), match[2] or ""
 
 
-def decide_compiler(
-    facts: Facts,
-    *,
-    needed: bool,
-    torch: str,
-    cuda: str,
-    asked: str | None,
-    system: System | None,
-    place: Place,
-    host: Host,
-    decided: Decided,
-) -> CompilerChoice:
-    """Choose the newest compiler that everything allows; what cannot be had here is said."""
-    if not needed:
+def own_base(recipe: Recipe) -> bool:
+    """Whether the recipe names a base image of its own: what is in it is not ours to decide."""
+    image = recipe.image
+    return image is not None and bool(image.base or image.foundation)
+
+
+def compiled(recipe: Recipe) -> bool:
+    """Whether anything is compiled, torch itself or what is built against it."""
+    beside = recipe.companions
+    wishes = (beside.vision, beside.audio, beside.text, beside.codec)
+    return bool(
+        recipe.torch.use == "source"
+        or any(wish != "none" for wish in wishes)
+        or recipe.companions.extension
+        or recipe.stack
+    )
+
+
+def decide_compiler(case: Case, cuda: str, system: System | None, place: Place) -> CompilerChoice:
+    """Choose the newest compiler that everything allows; note what is not installed here."""
+    facts, torch, asked = case.facts, case.torch, case.recipe.build.compiler
+    if not compiled(case.recipe):
         return CompilerChoice("gcc", "", "gcc", "g++")
     place = on_system(place, system)
     why = why_compiler(facts, torch, cuda, place)
     if asked is not None:
-        return _asked_compiler(asked, system, host, decided)
+        return _asked_compiler(case, asked, system)
     if system is not None:
         for version in gccs_of(system):
             if allows_compiler(facts, torch, cuda, "gcc", version, place):
                 own = version == system.gcc
                 where = f"{system.name}'s own" if own else f"packaged by {system.name}"
-                decided.choices.append(Choice("compiler", f"gcc {version}", f"{where}; {why}"))
+                case.choose("compiler", f"gcc {version}", f"{where}; {why}")
                 return _named("gcc", version, "gcc" if own else f"gcc-{release(version)[0]}")
         # The rules say so with the cure.
         return _named("gcc", system.gcc, "gcc")
     fitting = [
         item
-        for item in host.compilers
+        for item in case.host.compilers
         if allows_compiler(facts, torch, cuda, item.kind, item.version, place)
     ]
     if fitting:
         # gcc first: PyTorch's own builds use it, and nvcc is tested with it most.
         best = max(fitting, key=lambda item: (item.kind == "gcc", release(item.version)))
-        decided.choices.append(
-            Choice("compiler", f"{best.kind} {best.version}", f"the newest here that fits; {why}")
-        )
+        case.choose("compiler", f"{best.kind} {best.version}", f"the newest here that fits; {why}")
         return CompilerChoice(best.kind, best.version, best.path, best.cxx)
-    return _missing_compiler(facts, torch, cuda, why, place, host, decided)
+    return _missing_compiler(case, cuda, why, place)
 
 
-def _missing_compiler(
-    facts: Facts, torch: str, cuda: str, why: str, place: Place, host: Host, decided: Decided
-) -> CompilerChoice:
+def _missing_compiler(case: Case, cuda: str, why: str, place: Place) -> CompilerChoice:
     """The gcc to install: one this distribution packages, if any of them fits."""
-    own = find_system(facts, host.system)
+    facts = case.facts
+    own = find_system(facts, case.host.system)
     packaged = gccs_of(own) if own else ()
     majors = [*packaged, *(str(major) for major in range(16, 3, -1))]
-    fitting = (m for m in majors if allows_compiler(facts, torch, cuda, "gcc", m, place))
+    fitting = (m for m in majors if allows_compiler(facts, case.torch, cuda, "gcc", m, place))
     version = next(fitting, "9")
     major = release(version)[0]
     default = own is not None and version == own.gcc
-    found = ", ".join(f"{item.kind} {item.version}" for item in host.compilers) or "none"
-    decided.cautions.append(
-        Caution(
-            f"this machine has no compiler for it ({why}; here: {found})",
-            f"apt-get install {'g++' if default else f'gcc-{major} g++-{major}'}, or build in an "
-            f"image: system = '{default_system(facts, cuda, torch, place)}'",
-        )
+    found = ", ".join(f"{item.kind} {item.version}" for item in case.host.compilers) or "none"
+    case.caution(
+        f"this machine has no compiler for it ({why}; here: {found})",
+        f"apt-get install {'g++' if default else f'gcc-{major} g++-{major}'}, or build in an "
+        f"image: system = '{default_system(facts, cuda, case.torch, place)}'",
     )
     where = f"packaged by {own.name}" if own and version in packaged else "the newest that fits"
-    decided.choices.append(Choice("compiler", f"gcc {version}", f"{where}; {why}"))
+    case.choose("compiler", f"gcc {version}", f"{where}; {why}")
     return _named("gcc", version, "gcc" if default else f"gcc-{major}")
 
 
-def _asked_compiler(
-    asked: str, system: System | None, host: Host, decided: Decided
-) -> CompilerChoice:
+def _asked_compiler(case: Case, asked: str, system: System | None) -> CompilerChoice:
     kind, version = written_compiler(asked)
-    own = _own_version(kind, version, system, host)
-    decided.choices.append(Choice("compiler", asked, "the recipe says so"))
+    own = _own_version(kind, version, system, case.host)
+    case.choose("compiler", asked, "the recipe says so")
     if kind not in ("gcc", "clang"):
-        decided.cautions.append(
-            Caution(
-                f"{asked} is not a compiler we know: whether torch and CUDA take it is not checked",
-                "build.compiler = 'gcc-…' or 'clang-…'",
-            )
+        case.caution(
+            f"{asked} is not a compiler we know: whether torch and CUDA take it is not checked",
+            "build.compiler = 'gcc-…' or 'clang-…'",
         )
     elif system is None and not own:
         name = "g++" if kind == "gcc" else kind
         package = f"{name}-{version}" if version else name
-        decided.cautions.append(
-            Caution(f"this machine has no {asked}", f"apt-get install {package}")
-        )
+        case.caution(f"this machine has no {asked}", f"apt-get install {package}")
     return _named(kind, own or version, asked)
 
 
@@ -213,112 +204,79 @@ def default_system(
     return default_system(facts, cuda, torch, place) if python else (*names, "ubuntu-20.04")[0]
 
 
-def decide_toolkit(
-    facts: Facts,
-    *,
-    asked: Cuda,
-    cuda: str,
-    torch: str,
-    system: System | None,
-    platform: str,
-    own_base: bool,
-    board: str,
-    host: Host,
-    decided: Decided,
-) -> str:
+def decide_toolkit(case: Case, target: Target, cuda: str, system: System | None) -> str:
     """Decide where nvcc comes from: the system, wheels, an image of NVIDIA's, or packages."""
+    facts, host, asked = case.facts, case.host, case.recipe.cuda
     toolkit = find_toolkit(facts, cuda)
     if toolkit is None:
         return "system"
     if asked.toolkit is not None:
-        decided.choices.append(Choice("CUDA toolkit", asked.toolkit, "the recipe says so"))
+        case.choose("CUDA toolkit", asked.toolkit, "the recipe says so")
         return asked.toolkit
-    if board:
-        decided.choices.append(Choice("CUDA toolkit", "system", "on a Jetson, CUDA is JetPack's"))
+    if target.board:
+        case.choose("CUDA toolkit", "system", "on a Jetson, CUDA is JetPack's")
         return "system"
     if system is not None:
-        found = _in_container(facts, toolkit, system, platform, decided, own_base=own_base)
+        found = _in_container(case, toolkit, system, target.platform)
         if found:
             return found
     here = [item for item in host.cuda if release(item.version)[:2] == release(toolkit.version)]
     if system is None and here:
-        decided.choices.append(Choice("CUDA toolkit", "system", f"installed at {here[0].path}"))
+        case.choose("CUDA toolkit", "system", f"installed at {here[0].path}")
         return "system"
     if toolkit.wheels:
-        decided.choices.append(
-            Choice("CUDA toolkit", "wheels", f"not installed here; NVIDIA ships {cuda} on PyPI")
-        )
+        case.choose("CUDA toolkit", "wheels", f"not installed here; NVIDIA ships {cuda} on PyPI")
         return "wheels"
     if system is None and (own := debian_toolkit(facts, host.system)) and own.cuda == cuda:
-        decided.choices.append(
-            Choice(
-                "CUDA toolkit",
-                "debian",
-                f"not installed here; {host.system} packages CUDA {cuda} itself",
-                addresses(facts.cuda.sources, own),
-            )
+        case.choose(
+            "CUDA toolkit",
+            "debian",
+            f"not installed here; {host.system} packages CUDA {cuda} itself",
+            addresses(facts.cuda.sources, own),
         )
         return "debian"
     why = "it is not on PyPI, and has to be installed"
     if system is None:
-        where = default_system(facts, cuda, torch)
+        where = default_system(facts, cuda, case.torch)
         found = ", ".join(item.version for item in host.cuda) or "none"
-        decided.cautions.append(
-            Caution(
-                f"this machine has no CUDA {cuda} (here: {found})",
-                "install it from https://developer.nvidia.com/cuda-toolkit-archive, or build in an "
-                f"image: system = '{where}'",
-            )
+        case.caution(
+            f"this machine has no CUDA {cuda} (here: {found})",
+            "install it from https://developer.nvidia.com/cuda-toolkit-archive, or build in an "
+            f"image: system = '{where}'",
         )
-    decided.choices.append(Choice("CUDA toolkit", "system", why))
+    case.choose("CUDA toolkit", "system", why)
     return "system"
 
 
-def _in_container(
-    facts: Facts,
-    toolkit: Toolkit,
-    system: System,
-    platform: str,
-    decided: Decided,
-    *,
-    own_base: bool,
-) -> str:
+def _in_container(case: Case, toolkit: Toolkit, system: System, platform: str) -> str:
     """What brings a toolkit to a distribution's image; empty if only wheels are left."""
+    facts = case.facts
     cuda = toolkit.version
     table = facts.cuda.sources
     end = image_end(facts, cuda)
     published = system.name.replace("-", "") in toolkit.images
-    if own_base:
+    if own_base(case.recipe):
         if published:
-            decided.choices.append(
-                Choice("CUDA toolkit", "image", "the recipe's base image has it")
-            )
+            case.choose("CUDA toolkit", "image", "the recipe's base image has it")
         return "image" if published else ""
     if has_image(facts, cuda, system.name):
-        decided.choices.append(
-            Choice("CUDA toolkit", "image", f"NVIDIA publishes CUDA {cuda} for {system.name}")
-        )
+        case.choose("CUDA toolkit", "image", f"NVIDIA publishes CUDA {cuda} for {system.name}")
         if end is not None:
-            decided.cautions.append(
-                Caution(
-                    f"NVIDIA has not maintained its CUDA {cuda} images since {end.since} and "
-                    "announced to delete them",
-                    "if it is gone: cuda.toolkit = 'apt' has the same packages put on "
-                    f"{system.image}"
-                    if repositories(facts, cuda, system.name, platform)
-                    else "keep a copy of it, and name that in image.base",
-                )
+            case.caution(
+                f"NVIDIA has not maintained its CUDA {cuda} images since {end.since} and "
+                "announced to delete them",
+                f"if it is gone: cuda.toolkit = 'apt' has the same packages put on {system.image}"
+                if repositories(facts, cuda, system.name, platform)
+                else "keep a copy of it, and name that in image.base",
             )
         return "image"
     own = debian_toolkit(facts, system.name)
     if own is not None and own.cuda == cuda:
-        decided.choices.append(
-            Choice(
-                "CUDA toolkit",
-                "debian",
-                f"{system.name} packages CUDA {cuda} itself, in non-free",
-                addresses(table, own),
-            )
+        case.choose(
+            "CUDA toolkit",
+            "debian",
+            f"{system.name} packages CUDA {cuda} itself, in non-free",
+            addresses(table, own),
         )
         return "debian"
     found = repositories(facts, cuda, system.name, platform)
@@ -327,19 +285,15 @@ def _in_container(
     reason = "NVIDIA's apt repository has it; there is no image"
     if end is not None and published:
         reason = f"NVIDIA deleted its image in {end.since}; its apt repository still has it"
-        decided.cautions.append(
-            Caution(
-                f"NVIDIA's image of CUDA {cuda} for {system.name} is gone from Docker Hub since "
-                f"{end.since}: its packages are put on {system.image} instead",
-                "image.base names a copy of it, if you have one",
-            )
+        case.caution(
+            f"NVIDIA's image of CUDA {cuda} for {system.name} is gone from Docker Hub since "
+            f"{end.since}: its packages are put on {system.image} instead",
+            "image.base names a copy of it, if you have one",
         )
-    decided.choices.append(
-        Choice(
-            "CUDA toolkit",
-            "apt",
-            reason,
-            " ".join(addresses(table, item) for item in (end, *found[:1])),
-        )
+    case.choose(
+        "CUDA toolkit",
+        "apt",
+        reason,
+        " ".join(addresses(table, item) for item in (end, *found[:1])),
     )
     return "apt"

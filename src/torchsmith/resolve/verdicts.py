@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from torchsmith.checks import Check, Status
 from torchsmith.facts.cuda import driver_standing, find_toolkit, runs_on
 from torchsmith.facts.files import Facts
 from torchsmith.facts.ranges import release, version_range
-from torchsmith.findings import Finding, Rating
 from torchsmith.host.limits import HUGE_PAGES
 from torchsmith.host.models import Host
 from torchsmith.resolve.archs import arch_of_installed
@@ -37,15 +37,15 @@ class Needs(Struct, frozen=True):
     images: bool = False
 
 
-def _line(subject: str, found: str, needed: str, rating: Rating, cure: str = "") -> Finding:
-    return Finding(subject, found, rating, cure=cure, needed=needed)
+def _line(name: str, found: str, needed: str, status: Status, cure: str = "") -> Check:
+    return Check("machine", name, status, found, needed, cure=cure)
 
 
 def _gib(size: int | None) -> str:
     return "unknown" if size is None else f"{size / GIB:.1f} GiB"
 
 
-def examine(host: Host, facts: Facts, wanted: Resolution | None, needs: Needs) -> list[Finding]:
+def examine(host: Host, facts: Facts, wanted: Resolution | None, needs: Needs) -> list[Check]:
     """Every line of the table. Without a resolution: what is here, and what is odd about it."""
     # In a container nothing of the host's toolchain is used.
     inside = wanted is not None and wanted.container
@@ -69,13 +69,13 @@ def _inside(wanted: Resolution | None) -> bool:
     return wanted is not None and wanted.container
 
 
-def _libc(host: Host, wanted: Resolution | None) -> Finding:
+def _libc(host: Host, wanted: Resolution | None) -> Check:
     if host.libc is None:
         return _line("libc", "unknown", "", "info" if _inside(wanted) else "warn")
     found = f"{host.libc.kind} {host.libc.version}"
     if host.libc.kind != "musl" or _inside(wanted):
         return _line("libc", found, "in the image" if _inside(wanted) else "", "info")
-    rating: Rating = "fail" if wanted is not None else "warn"
+    rating: Status = "fail" if wanted is not None else "warn"
     cure = "build in an image: system = 'debian-12' in the recipe"
     return _line("libc", found, "glibc", rating, cure)
 
@@ -92,7 +92,7 @@ def _apt(host: Host, *packages: str) -> str:
     )
 
 
-def _python(host: Host, wanted: Resolution | None) -> Finding:
+def _python(host: Host, wanted: Resolution | None) -> Check:
     found = ", ".join(dict.fromkeys(item.version for item in host.pythons)) or "none"
     if wanted is None or wanted.container:
         return _line("Python", found, "in the image" if _inside(wanted) else "", "info")
@@ -105,12 +105,12 @@ def _python(host: Host, wanted: Resolution | None) -> Finding:
         )
         return _line("Python", found, needed, "fail", cure)
     if fits or "uv" in host.tools:
-        return _line("Python", found, needed, "ok")
+        return _line("Python", found, needed, "pass")
     cure = "pip install uv: the plan takes this Python from uv"
     return _line("Python", found, needed, "warn", cure)
 
 
-def _compiler(host: Host, wanted: Resolution | None) -> Iterator[Finding]:
+def _compiler(host: Host, wanted: Resolution | None) -> Iterator[Check]:
     found = (
         ", ".join(dict.fromkeys(f"{item.kind} {item.version}" for item in host.compilers)) or "none"
     )
@@ -129,7 +129,7 @@ def _compiler(host: Host, wanted: Resolution | None) -> Iterator[Finding]:
         if wanted.cuda is not None:
             needed += f" (one that nvcc {wanted.cuda.version} takes)"
         cure = "" if here else _compiler_cure(host, choice)
-        yield _line("compiler", found, needed, "ok" if here else "fail", cure)
+        yield _line("compiler", found, needed, "pass" if here else "fail", cure)
 
 
 def _compiler_cure(host: Host, choice: CompilerChoice) -> str:
@@ -139,7 +139,7 @@ def _compiler_cure(host: Host, choice: CompilerChoice) -> str:
     return f"{_apt(host, *names)}; or build in an image: `system` in the recipe"
 
 
-def _tools(host: Host, *, inside: bool) -> Iterator[Finding]:
+def _tools(host: Host, *, inside: bool) -> Iterator[Check]:
     for name, package in _ESSENTIAL:
         tool = host.tools.get(name)
         if inside:
@@ -147,7 +147,7 @@ def _tools(host: Host, *, inside: bool) -> Iterator[Finding]:
         elif tool is None:
             yield _line(name, "none", "any", "fail", _apt(host, package))
         else:
-            yield _line(name, tool.version, "", "ok")
+            yield _line(name, tool.version, "", "pass")
     for name, needed in _USEFUL:
         tool = host.tools.get(name)
         if tool is not None:
@@ -157,16 +157,16 @@ def _tools(host: Host, *, inside: bool) -> Iterator[Finding]:
             yield _line(name, "none", needed, "info", cure)
 
 
-def _toolkit(host: Host, wanted: Resolution | None) -> Finding:
+def _toolkit(host: Host, wanted: Resolution | None) -> Check:
     found = ", ".join(item.version for item in host.cuda) or "none"
     cuda = wanted.cuda if wanted is not None else None
     if cuda is None or _inside(wanted):
         return _line("CUDA toolkit", found, "in the image" if cuda else "", "info")
     if cuda.toolkit in ("wheels", "none"):
         needed = f"{cuda.version}, from PyPI"
-        return _line("CUDA toolkit", found, needed, "ok")
+        return _line("CUDA toolkit", found, needed, "pass")
     if any(release(item.version)[:2] == release(cuda.version) for item in host.cuda):
-        return _line("CUDA toolkit", found, cuda.version, "ok")
+        return _line("CUDA toolkit", found, cuda.version, "pass")
     return _line(
         "CUDA toolkit",
         found,
@@ -179,7 +179,7 @@ def _toolkit(host: Host, wanted: Resolution | None) -> Finding:
     )
 
 
-def _libraries(host: Host, wanted: Resolution | None) -> Iterator[Finding]:
+def _libraries(host: Host, wanted: Resolution | None) -> Iterator[Check]:
     cuda = wanted.cuda if wanted is not None else None
     elsewhere = (
         cuda is None
@@ -203,12 +203,12 @@ def _libraries(host: Host, wanted: Resolution | None) -> Iterator[Finding]:
             name,
             library.version if library else "none",
             asked or "any",
-            "ok" if fits else "fail",
+            "pass" if fits else "fail",
             "" if fits else cure,
         )
 
 
-def _gpus(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Finding]:
+def _gpus(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Check]:
     archs = {gpu.name: arch_of_installed(facts, gpu) for gpu in host.gpus}
     found = ", ".join(f"{gpu.name} ({archs[gpu.name] or '?'})" for gpu in host.gpus) or "none"
     cuda = wanted.cuda if wanted is not None else None
@@ -227,11 +227,11 @@ def _gpus(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Findi
             "available for execution on the device\"; add 'native' to gpus"
         )
         yield _line(
-            "GPU", found, cuda.arch_list, "warn" if strange else "ok", cure if strange else ""
+            "GPU", found, cuda.arch_list, "warn" if strange else "pass", cure if strange else ""
         )
 
 
-def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Finding]:
+def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Check]:
     cuda = wanted.cuda if wanted is not None else None
     toolkit = find_toolkit(facts, cuda.version) if cuda is not None else None
     if toolkit is None or host.driver is None:
@@ -241,7 +241,7 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Fin
         return
     standing = driver_standing(toolkit, host.driver)
     if standing == "enough":
-        yield _line("driver", host.driver, f"{toolkit.driver} or newer", "ok")
+        yield _line("driver", host.driver, f"{toolkit.driver} or newer", "pass")
     elif standing == "minor":
         yield _line(
             "driver",
@@ -263,7 +263,7 @@ def _driver(host: Host, facts: Facts, wanted: Resolution | None) -> Iterator[Fin
         )
 
 
-def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Finding]:
+def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Check]:
     yield _line("cores", str(host.cores), "", "info")
     memory = host.memory_bytes
     if wanted is None or not needs.memory_mb:
@@ -276,7 +276,7 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Findi
             "memory",
             _gib(memory),
             f"{_gib(one)} for the hungriest file",
-            "fail" if short else ("warn" if tight else "ok"),
+            "fail" if short else ("warn" if tight else "pass"),
             "add memory or swap, or use a larger machine"
             if short
             else (
@@ -293,7 +293,7 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Findi
             "disk",
             f"{_gib(free)} free",
             f"{_gib(required)}",
-            "ok" if enough else "fail",
+            "pass" if enough else "fail",
             ""
             if enough
             else f"free {_gib(required - (free or 0))} more, or work in another folder",
@@ -309,12 +309,12 @@ def _room(host: Host, wanted: Resolution | None, needs: Needs) -> Iterator[Findi
         "/dev/shm",
         _gib(shm),
         "8 GiB for DataLoader workers",
-        "warn" if small else "ok",
+        "warn" if small else "pass",
         "mount -o remount,size=8G /dev/shm; in a container: --shm-size=8G" if small else "",
     )
 
 
-def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Finding]:
+def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Check]:
     running = [engine for engine in host.engines if engine.running]
     found = (
         ", ".join(
@@ -332,12 +332,12 @@ def _engines(host: Host, needs: Needs, *, inside: bool) -> Iterator[Finding]:
     ]
     cure = _apt(host, "podman")
     if stopped:
-        said = f" ({stopped[0].detail})" if stopped[0].detail else ""
-        cure = f"start {stopped[0].name}{said}; or {cure}"
+        detail = f" ({stopped[0].detail})" if stopped[0].detail else ""
+        cure = f"start {stopped[0].name}{detail}; or {cure}"
     yield _line(
         "container engine",
         found,
         "podman, docker or buildah",
-        "ok" if builders else "fail",
+        "pass" if builders else "fail",
         "" if builders else cure,
     )

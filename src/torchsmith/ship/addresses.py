@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 from msgspec import Struct
 from packaging.utils import canonicalize_name
 
-from torchsmith.ship.index_pages import HTML_TYPE, JSON_TYPE
+from torchsmith.ship.index import HTML_TYPE, JSON_TYPE
 from torchsmith.ship.publish import Places
 
 CHANNEL = "channel"
@@ -37,7 +37,7 @@ _OFFERS = (
 
 
 class Page(Struct, frozen=True):
-    """A file, and as what it is given out."""
+    """A file and the content type it is served with."""
 
     path: Path
     type: str
@@ -53,7 +53,7 @@ class Found(Struct, frozen=True):
 
 
 def accepted(header: str) -> tuple[str, str] | None:
-    """The file and content type of an index page that a client likes best, None if it has none."""
+    """The file and content type a client prefers for an index page; None if it takes neither."""
     best: tuple[float, int] | None = None
     chosen: tuple[str, str] | None = None
     kinds = [_preference(part) for part in (header or "*/*").split(",") if part.strip()]

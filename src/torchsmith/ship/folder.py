@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -85,7 +86,7 @@ class Changes:
         check_room(self._root, needed)
 
     def bring(self, source: Path, target: str, sha256: str) -> None:
-        """Copy a file in, and the documents on it; it must still be what it was when looked at."""
+        """Copy a file in, and the documents on it; refuse one that changed since it was hashed."""
         if self._copy(source, target) != sha256:
             raise OutputError(
                 f"{source} changed while it was read", "Publish it once nobody writes to it."
@@ -167,14 +168,20 @@ def check_folder(root: Path, kind: FolderKind, *, exists: bool = False) -> None:
     if is_published(root, kind):
         return
     what = _ARTICLES[kind]
+    if re.match(r"[a-z][a-z0-9+.-]*:/", str(root)):
+        raise UsageError(
+            f"{root} is an address; {what} is made in a folder",
+            "Name a folder; `torchsmith publish --to` uploads.",
+        )
     if root.exists() and not root.is_dir():
         raise OutputError(f"{root} is not a folder", f"Name the folder of {what}.")
     if exists:
         raise UsageError(
             f"{root} is not {what} of torchsmith", "`torchsmith publish` makes one from files."
         )
-    names = [path.name for path in root.iterdir()] if root.is_dir() else []
-    if set(names) - {_LOCK, _INCOMING}:
+    names = {path.name for path in root.iterdir()} if root.is_dir() else set()
+    # Asked again: another publisher may have made it ours between the first answer and the list.
+    if names - {_LOCK, _INCOMING} and not is_published(root, kind):
         raise OutputError(
             f"{root} is neither empty nor {what} of torchsmith",
             "Name an empty or a new folder: what is there is left alone.",

@@ -1,18 +1,23 @@
 """A pip index as a folder: simple/NAME/ holds a project's wheels, their metadata and its pages.
 
 whl/LABEL/ lists the wheels of one label (cpu, cu130), as PyTorch's own index does.
+
+Pages are HTML (PEP 503, 629) and JSON (PEP 691, 700, 792). A project's JSON page is also the record
+of its files; its HTML page is made from it. Metadata beside a wheel is announced as PEP 658 has it,
+under both names of PEP 714.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.parser import HeaderParser
+from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
@@ -20,7 +25,8 @@ from msgspec.structs import replace
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from torchsmith.errors import OutputError, UsageError, VerificationError
+from torchsmith.errors import OutputError, UsageError
+from torchsmith.foreign import decode
 from torchsmith.ship.folder import (
     Action,
     Change,
@@ -31,25 +37,159 @@ from torchsmith.ship.folder import (
     file_hash,
     refuse_other_bytes,
 )
-from torchsmith.ship.index_pages import (
-    Digest,
-    IndexFile,
-    ProjectStatus,
-    link,
-    project_html,
-    project_json,
-    read_project,
-    read_status,
-    root_html,
-    root_json,
-)
-from torchsmith.verify.wheelfile import read_wheel
+from torchsmith.sources.tree import epoch
+from torchsmith.verify.wheelfile import sound_wheel
+
+API_VERSION = "1.4"
+JSON_TYPE = "application/vnd.pypi.simple.v1+json"
+HTML_TYPE = "application/vnd.pypi.simple.v1+html"
+
+
+class _Meta(Struct, frozen=True, rename={"api_version": "api-version"}):
+    api_version: str = API_VERSION
+
+
+class Digest(Struct, frozen=True):
+    """The hash that every file and every metadata file here has."""
+
+    sha256: str
+
+
+class IndexFile(Struct, frozen=True, rename="kebab", omit_defaults=True):
+    """One file of a project, as PEP 691 writes it."""
+
+    filename: str
+    url: str
+    hashes: Digest
+    size: int
+    upload_time: str
+    core_metadata: Digest
+    requires_python: str | None = None
+    yanked: bool | str = False
+
+    @property
+    def sha256(self) -> str:
+        """Its hash."""
+        return self.hashes.sha256
+
+    @property
+    def version(self) -> Version:
+        """The version its name says."""
+        return parse_wheel_filename(self.filename)[1]
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is no wheel's: msgspec makes it an error of the page."""
+        parse_wheel_filename(self.filename)
+
+
+class ProjectStatus(Struct, frozen=True, omit_defaults=True):
+    """What installers tell of a whole project, as PEP 792 has it."""
+
+    status: str = "active"
+    reason: str = ""
+
+
+class _Project(Struct, frozen=True, rename="kebab", omit_defaults=True):
+    meta: _Meta
+    name: str
+    versions: tuple[str, ...]
+    files: tuple[IndexFile, ...]
+    # None: it is active.
+    project_status: ProjectStatus | None = None
+
+
+class _ProjectName(Struct, frozen=True):
+    name: str
+
+
+class _Root(Struct, frozen=True):
+    meta: _Meta
+    projects: tuple[_ProjectName, ...]
+
+
+def link(filename: str) -> str:
+    """A file's address, relative to its page: a `+` is a space to some servers, so it is quoted."""
+    return quote(filename)
+
+
+class _AnyFile(Struct, frozen=True):
+    filename: str
+    hashes: dict[str, str]
+
+
+class _AnyProject(Struct, frozen=True):
+    files: tuple[_AnyFile, ...]
+
+
+def read_hashes(content: bytes) -> dict[str, str]:
+    """The sha256 of each file, from the JSON page of any index."""
+    files = decode(content, _AnyProject).files
+    return {file.filename: file.hashes.get("sha256", "") for file in files}
+
+
+def _project(name: str, files: Iterable[IndexFile], status: ProjectStatus | None) -> _Project:
+    """A project with its files in the order of their versions."""
+    listed = sorted(files, key=lambda file: (file.version, file.filename))
+    versions = tuple(dict.fromkeys(str(file.version) for file in listed))
+    shown = None if status == ProjectStatus() else status
+    return _Project(_Meta(), name, versions, tuple(listed), shown)
+
+
+def _json(page: Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(page), indent=1) + b"\n"
+
+
+def _html(page: _Project) -> bytes:
+    return page_html(f"Links for {page.name}", map(_anchor, page.files), page.project_status)
+
+
+def root_html(names: Iterable[str]) -> bytes:
+    """The HTML page that lists the projects."""
+    lines = (f'<a href="{name}/">{name}</a>' for name in sorted(names))
+    return page_html("Simple index", lines)
+
+
+def page_html(title: str, lines: Iterable[str], status: ProjectStatus | None = None) -> bytes:
+    """A page of links."""
+    marks = {
+        "project-status": status.status if status else "",
+        "project-status-reason": status.reason if status else "",
+    }
+    head = (
+        "<!DOCTYPE html>\n<html>\n<head>\n"
+        f'<meta charset="utf-8">\n<meta name="pypi:repository-version" content="{API_VERSION}">\n'
+        + "".join(
+            f'<meta name="pypi:{name}" content="{escape(text)}">\n'
+            for name, text in marks.items()
+            if text
+        )
+        + f"<title>{escape(title)}</title>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+    )
+    return (head + "".join(f"{line}<br>\n" for line in lines) + "</body>\n</html>\n").encode()
+
+
+def _anchor(file: IndexFile) -> str:
+    metadata = f"sha256={file.core_metadata.sha256}"
+    attributes = {
+        "href": f"{file.url}#sha256={file.sha256}",
+        "data-core-metadata": metadata,
+        "data-dist-info-metadata": metadata,
+    }
+    if file.requires_python is not None:
+        attributes["data-requires-python"] = file.requires_python
+    if file.yanked is not False:
+        attributes["data-yanked"] = "" if file.yanked is True else file.yanked
+    text = " ".join(f'{name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<a {text}>{escape(file.filename)}</a>"
+
 
 SIMPLE = "simple"
 # As https://download.pytorch.org/whl/cu130
 LABELS = "whl"
 _LABEL = re.compile(r"cpu|xpu|cu\d+|rocm\d+(?:\.\d+)*")
 _PAGE = "index.json"
+# NAME-VERSION-PYTHON-ABI-PLATFORM-LABEL.whl: https://peps.python.org/pep-0825/
+_VARIANT = re.compile(r"[\w.]+(-[\w.+!]+){4}-[0-9a-z_.]{1,16}\.whl", re.ASCII)
 
 Projects = dict[str, tuple[IndexFile, ...]]
 
@@ -68,21 +208,25 @@ class _Wheel(Struct, frozen=True):
 
 def published_files(root: Path) -> Projects:
     """What an index holds, by project."""
-    found: Projects = {}
+    return {name: page.files for name, page in _pages(root).items()}
+
+
+def _statuses(root: Path) -> dict[str, ProjectStatus]:
+    pages = _pages(root).items()
+    return {name: page.project_status or ProjectStatus() for name, page in pages}
+
+
+def _pages(root: Path) -> dict[str, _Project]:
+    found: dict[str, _Project] = {}
     for page in sorted(root.glob(f"{SIMPLE}/*/{_PAGE}")):
         try:
-            found[page.parent.name] = read_project(page.read_bytes())
+            found[page.parent.name] = decode(page.read_bytes(), _Project)
         except (msgspec.DecodeError, KeyError) as error:
             raise OutputError(
                 f"{page} is not a page torchsmith wrote: {error}",
                 "Put back the one that was there, or begin a new index.",
             ) from None
     return found
-
-
-def _statuses(root: Path) -> dict[str, ProjectStatus]:
-    pages = root.glob(f"{SIMPLE}/*/{_PAGE}")
-    return {page.parent.name: read_status(page.read_bytes()) for page in pages}
 
 
 def publish_wheels(
@@ -122,6 +266,11 @@ def _owner(name: str) -> str:
             raise InvalidWheelFilename(name)
         return parse_wheel_filename(name)[0]
     except InvalidWheelFilename:
+        if _VARIANT.fullmatch(name):
+            raise UsageError(
+                f"{name} is a wheel variant, which installers of today do not take",
+                "Publish the wheel beside it, whose name has no label at its end.",
+            ) from None
         raise UsageError(
             f"{name} is not the name of a wheel",
             "A wheel is called NAME-VERSION-PYTHON-ABI-PLATFORM.whl, in plain ASCII letters.",
@@ -155,21 +304,10 @@ def _sorted_out(
                     + (f": {status.reason}" if status.reason else ""),
                     f"`torchsmith yank {wheel.project} --project archived --undo` opens it again.",
                 )
-            check_wheel(wheel.source)
+            sound_wheel(wheel.source)
         action: Action = "same" if same else "added"
         decided.append((Change(action, wheel.target, wheel.sha256), wheel))
     return decided
-
-
-def check_wheel(path: Path) -> None:
-    """Refuse a wheel that is damaged, or says one thing here and another there."""
-    failed = [check for check in read_wheel(path).checks if check.status == "fail"]
-    if failed:
-        problems = "; ".join(f"{check.name}: {check.found}" for check in failed)
-        raise VerificationError(
-            f"{path.name} is not a wheel to publish: {problems}",
-            failed[0].cure or f"`torchsmith verify --no-run {path}` says more.",
-        )
 
 
 def _metadata(path: Path) -> bytes:
@@ -197,9 +335,7 @@ def _entry(wheel: _Wheel, metadata: bytes) -> IndexFile:
 
 def _now() -> str:
     """The time of publication; SOURCE_DATE_EPOCH makes an index that can be made again."""
-    fixed = os.environ.get("SOURCE_DATE_EPOCH", "")
-    seconds = int(fixed) if fixed.isdigit() else time.time()
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch() or time.time()))
 
 
 def _write_pages(
@@ -213,14 +349,15 @@ def _write_pages(
     kept = {name: files for name, files in projects.items() if files}
     for name, files in projects.items():
         folder = f"{SIMPLE}/{name}"
-        json = project_json(name, files, statuses.get(name))
+        page = _project(name, files, statuses.get(name))
         if files:
-            changes.write(f"{folder}/{_PAGE}", json)
-            changes.write(f"{folder}/index.html", project_html(name, json))
+            changes.write(f"{folder}/{_PAGE}", _json(page))
+            changes.write(f"{folder}/index.html", _html(page))
         else:
             changes.drop(f"{folder}/{_PAGE}")
             changes.drop(f"{folder}/index.html")
-    changes.write(f"{SIMPLE}/{_PAGE}", root_json(kept))
+    top = _Root(_Meta(), tuple(map(_ProjectName, sorted(kept))))
+    changes.write(f"{SIMPLE}/{_PAGE}", _json(top))
     changes.write(f"{SIMPLE}/index.html", root_html(kept))
     pages = dict(_label_pages(kept, statuses))
     for name, content in pages.items():
@@ -247,8 +384,8 @@ def _label_pages(
             ]
             if mine:
                 shown.append(name)
-                page = project_html(name, project_json(name, mine, statuses.get(name)))
-                yield f"{LABELS}/{label}/{name}/index.html", page
+                page = _project(name, mine, statuses.get(name))
+                yield f"{LABELS}/{label}/{name}/index.html", _html(page)
         yield f"{LABELS}/{label}/index.html", root_html(shown)
 
 

@@ -23,7 +23,7 @@ from torchsmith.ship.folder import (
     file_hash,
     refuse_other_bytes,
 )
-from torchsmith.ship.index_pages import link, page_html
+from torchsmith.ship.index import link, page_html
 from torchsmith.sources.unfolding import (
     BombError,
     Member,
@@ -103,7 +103,9 @@ def _write_page(changes: Changes, hashes: dict[str, str]) -> None:
 def _check(path: Path) -> None:
     """Read all of an archive: whole, and every name below libtorch/."""
     try:
-        stray = [name for name in _names(path) if not _below(name)]
+        stray = [
+            name for name in _names(path) if name.partition("/")[0] != "libtorch" or escapes(name)
+        ]
     except (
         *(tarfile.TarError, zipfile.BadZipFile, zlib.error),
         *(EOFError, OSError, ValueError, RuntimeError),
@@ -114,10 +116,6 @@ def _check(path: Path) -> None:
             f"{path.name} is not a libtorch archive to publish: {stray[0]}",
             "Build or download it again.",
         )
-
-
-def _below(name: str) -> bool:
-    return name.partition("/")[0] == "libtorch" and not escapes(name)
 
 
 def _names(path: Path) -> Iterator[str]:

@@ -1,21 +1,37 @@
-"""Publishing files: each goes where its kind belongs."""
+"""Publishing files: each goes where its kind belongs, then to the services that are named.
+
+As a program it does so for one step of a plan, in its work folder; $PROJECT is the recipe's
+folder, where the index and the channel are.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 from msgspec import Struct
 
+from torchsmith.engine.store import Store
+from torchsmith.engine.work import plain_name
 from torchsmith.errors import UsageError
 from torchsmith.inputs import check_file
-from torchsmith.ship.channel import publish_packages, remove_package, yank_packages
-from torchsmith.ship.conda_package import ENDINGS
+from torchsmith.plan.publish import Accounts, Service, Shipment
+from torchsmith.recipe.load import LoadedRecipe
+from torchsmith.recipe.outcome import Publish
+from torchsmith.ship.channel import ENDINGS, publish_packages, remove_package, yank_packages
 from torchsmith.ship.folder import Change, FolderKind, Say, check_folder
-from torchsmith.ship.index import mark_project, publish_wheels, remove_wheel, yank_wheels
-from torchsmith.ship.index_pages import ProjectStatus
+from torchsmith.ship.index import (
+    ProjectStatus,
+    mark_project,
+    publish_wheels,
+    remove_wheel,
+    yank_wheels,
+)
 from torchsmith.ship.libtorch import is_libtorch, publish_archives, remove_archive
+from torchsmith.ship.uploads import copy_folder, upload_packages, upload_wheels
+from torchsmith.tasks import run_task
 
 
 class _Publisher(Protocol):
@@ -149,3 +165,151 @@ def remove(name: str, places: Places) -> list[Change]:
     if is_libtorch(name):
         return remove_archive(places.index, name)
     return remove_wheel(places.index, name)
+
+
+def deliver(
+    files: Sequence[Path],
+    *,
+    index: Path | None = None,
+    channel: Path | None = None,
+    to: Sequence[Service] = (),
+    accounts: Accounts | None = None,
+    dry_run: bool = False,
+    say: Say = lambda _: None,
+) -> list[Change]:
+    """Ship files; what is there already, with the same bytes, is left as it is."""
+    kinds = sort_files(files)
+    local = list(files)
+    if to:
+        # What only a service is meant to have needs no folder.
+        local = [
+            *((*kinds.wheels, *kinds.archives) if index is not None else ()),
+            *(kinds.packages if channel is not None else ()),
+        ]
+    made: list[Change] = []
+    if local or not to:
+        made += publish(local, Places(index, channel), dry_run=dry_run, say=say)
+    accounts = accounts or Accounts()
+    for service in to:
+        if service == "pypi":
+            if not kinds.wheels:
+                raise UsageError("there is no wheel to upload", "Name wheels, or build some.")
+            made += upload_wheels(kinds.wheels, accounts.repository, say, dry_run=dry_run)
+        elif service == "anaconda":
+            if not kinds.packages:
+                raise UsageError("there is no conda package to upload", "Name some.")
+            if not accounts.anaconda_user:
+                raise UsageError("no user of anaconda.org was named", "Add --user NAME.")
+            made += upload_packages(
+                kinds.packages,
+                accounts.anaconda_user,
+                accounts.token_env,
+                say,
+                force=accounts.anaconda_force,
+                dry_run=dry_run,
+            )
+        else:
+            made += _to_bucket(index, channel, accounts.bucket.rstrip("/"), say, dry_run=dry_run)
+    return made
+
+
+def _to_bucket(
+    index: Path | None, channel: Path | None, bucket: str, say: Say, *, dry_run: bool
+) -> list[Change]:
+    if not bucket:
+        raise UsageError("no bucket was named", "Add --bucket s3://BUCKET/FOLDER.")
+    if index is None and channel is None:
+        raise UsageError(
+            "a bucket holds a copy of an index or a channel, and neither was named",
+            "Add --index DIR or --channel DIR.",
+        )
+    made: list[Change] = []
+    if index is not None:
+        made += copy_folder(index, "index", bucket, say, dry_run=dry_run)
+    if channel is not None:
+        # As `torchsmith serve` has it.
+        made += copy_folder(channel, "channel", f"{bucket}/channel", say, dry_run=dry_run)
+    return made
+
+
+class Order(Struct, frozen=True):
+    """What is to be shipped where."""
+
+    files: tuple[Path, ...]
+    index: Path | None
+    channel: Path | None
+    to: tuple[Service, ...]
+    accounts: Accounts
+
+
+def services(names: Sequence[str]) -> tuple[Service, ...]:
+    """The services of these names."""
+    known: tuple[Service, ...] = get_args(Service)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"nothing is uploaded to {name}", f"Known are {', '.join(known)}.")
+    return tuple(service for service in known if service in names)
+
+
+def order(
+    loaded: LoadedRecipe | None,
+    *,
+    index: Path | None,
+    channel: Path | None,
+    to: Sequence[str],
+    repository: str | None,
+    user: str | None,
+    bucket: str | None,
+    force: bool,
+    store: Path | None,
+    work: Path | None,
+) -> Order:
+    """Put together what the command line and the recipe say; what the recipe built is found."""
+    publish = loaded.recipe.publish if loaded is not None else Publish()
+    files: list[Path] = []
+    if loaded is not None:
+        project = Path(loaded.path).parent
+        index = index or (project / publish.index if publish.index else None)
+        channel = channel or (project / publish.channel if publish.channel else None)
+        place = work or Store(store).root / "work" / plain_name(loaded.recipe.name)
+        built = sort_files(built_files(place))
+        # What a build made on the way, and nobody asked to have published, stays where it is.
+        if index is not None or "pypi" in to:
+            files += (*built.wheels, *built.archives)
+        if channel is not None or "anaconda" in to:
+            files += built.packages
+    return Order(
+        tuple(files),
+        index,
+        channel,
+        services(to),
+        Accounts(
+            repository=repository or publish.repository or Accounts().repository,
+            anaconda_user=user or publish.anaconda_user or "",
+            anaconda_force=force or publish.anaconda_force,
+            token_env=publish.token_env,
+            bucket=bucket or publish.bucket or "",
+        ),
+    )
+
+
+def ship(shipment: Shipment, project: Path) -> list[Change]:
+    """Ship what the patterns of a shipment find in the current folder."""
+    found = [path for pattern in shipment.files for path in sorted(Path().glob(pattern))]
+    return deliver(
+        found,
+        index=project / shipment.index if shipment.index else None,
+        channel=project / shipment.channel if shipment.channel else None,
+        to=shipment.to,
+        accounts=shipment.accounts,
+        say=lambda text: print(text, flush=True),
+    )
+
+
+def _ship(shipment: Shipment) -> None:
+    for change in ship(shipment, Path(os.environ["PROJECT"])):
+        print(f"{change.action} {change.path}")
+
+
+if __name__ == "__main__":
+    run_task(Shipment, _ship)

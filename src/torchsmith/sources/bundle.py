@@ -17,22 +17,29 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 import torchsmith
 from torchsmith.errors import SourceError
 from torchsmith.files import whole_file
+from torchsmith.foreign import MalformedError, decode
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.download import emptied, locked
 from torchsmith.sources.extract import extract
 from torchsmith.sources.git_tree import GitProof, check_commit, git_proof
-from torchsmith.sources.models import FetchedSource, Progress, quiet
-from torchsmith.sources.tree import check_links, file_hash, tree_hash, walk
+from torchsmith.sources.tree import (
+    FetchedSource,
+    Progress,
+    check_links,
+    file_hash,
+    quiet,
+    tree_hash,
+    walk,
+)
 from torchsmith.sources.unfolding import Member
 
 FORMAT = 1
@@ -40,30 +47,27 @@ _MANIFEST = "bundle.json"
 _MANIFEST_BYTES = 16 << 20
 _TREE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_HINT = "Bring the bundle again from where it was made; nothing of it was kept."
+_HINT = "Copy the bundle again from where it was made; nothing of it was kept."
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class _Format(Struct, frozen=True):
+    format: int
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
     """What a bundle says it holds: names with their hashes."""
 
-    plan: str
-    torchsmith: str
-    trees: Mapping[str, str]
-    files: Mapping[str, str]
+    format: int = FORMAT
+    plan: str = ""
+    torchsmith: str = ""
+    trees: dict[str, str]
+    files: dict[str, str]
     # What proves that a tree is that of a git commit, for those that are.
-    commits: Mapping[str, GitProof] = field(default_factory=dict)
+    commits: dict[str, GitProof] = {}
 
     def as_json(self) -> bytes:
         """As it stands in the bundle."""
-        content = {
-            "format": FORMAT,
-            "plan": self.plan,
-            "torchsmith": self.torchsmith,
-            "trees": dict(self.trees),
-            "files": dict(self.files),
-            "commits": msgspec.to_builtins(dict(self.commits)),
-        }
+        content = msgspec.to_builtins(self)
         return json.dumps(content, indent=1, sort_keys=True).encode() + b"\n"
 
 
@@ -83,24 +87,20 @@ def _member(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
 
 def _add_file(tar: tarfile.TarFile, name: str, content: bytes | Path) -> None:
     with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
-        tar.addfile(_member(f"files/{name}", file.seek(0, io.SEEK_END)), _from_start(file))
-
-
-def _from_start(file: IO[bytes]) -> IO[bytes]:
-    file.seek(0)
-    return file
+        member = _member(f"files/{name}", file.seek(0, io.SEEK_END))
+        file.seek(0)
+        tar.addfile(member, file)
 
 
 def _hash(content: bytes | Path) -> str:
     return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else file_hash(content)
 
 
-def _add_tree(tar: tarfile.TarFile, name: str, tree: Path, progress: Progress) -> None:
+def _add_tree(tar: tarfile.TarFile, name: str, tree: Path) -> None:
     top = f"sources/{name}"
     folder = _member(top, 0, 0o755)
     folder.type = tarfile.DIRTYPE
     tar.addfile(folder)
-    done = 0
     for path in walk(tree):
         status = path.lstat()
         member = _member(f"{top}/{path.relative_to(tree).as_posix()}", 0, 0o755)
@@ -115,8 +115,6 @@ def _add_tree(tar: tarfile.TarFile, name: str, tree: Path, progress: Progress) -
             member.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
             with path.open("rb") as content:
                 tar.addfile(member, content)
-            done += status.st_size
-            progress(f"bundling {name}", done, None)
 
 
 def write_bundle(
@@ -125,7 +123,6 @@ def write_bundle(
     destination: Path,
     *,
     plan: str = "",
-    progress: Progress = quiet,
 ) -> Manifest:
     """Write source trees and files into one file, which appears only when it is whole.
 
@@ -138,11 +135,11 @@ def write_bundle(
             raise SourceError(f"{tree} is not a folder")
         check_links(tree, name)
     manifest = Manifest(
-        plan,
-        torchsmith.__version__,
-        {name: tree_hash(tree) for name, tree in sorted(entries.items())},
-        {_check_name(name): _hash(files[name]) for name in sorted(files)},
-        {
+        plan=plan,
+        torchsmith=torchsmith.__version__,
+        trees={name: tree_hash(tree) for name, tree in sorted(entries.items())},
+        files={_check_name(name): _hash(files[name]) for name in sorted(files)},
+        commits={
             name: proof
             for name, tree in sorted(entries.items())
             if (proof := git_proof(tree)) is not None
@@ -157,15 +154,8 @@ def write_bundle(
             for name in manifest.files:
                 _add_file(tar, name, files[name])
             for name in manifest.trees:
-                _add_tree(tar, name, entries[name], progress)
+                _add_tree(tar, name, entries[name])
     return manifest
-
-
-def _table(content: object, key: str) -> dict[str, str]:
-    table = cast(dict[str, object], content).get(key)
-    if not isinstance(table, dict) or not all(isinstance(item, str) for item in table.values()):
-        raise ValueError(f"{key!r} is not a table of hashes")
-    return cast(dict[str, str], table)
 
 
 def read_manifest(bundle: Path) -> Manifest:
@@ -180,27 +170,23 @@ def read_manifest(bundle: Path) -> Manifest:
                 raise ValueError("it does not begin with a manifest")
             file = tar.extractfile(member)
             assert file is not None
-            content = json.loads(file.read())
-        if not isinstance(content, dict) or not isinstance(content.get("format"), int):
-            raise ValueError("its manifest is not one")
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']}, this torchsmith reads {FORMAT}")
-        trees, files = _table(content, "trees"), _table(content, "files")
-        commits = msgspec.convert(content.get("commits", {}), dict[str, GitProof])
-        plan, version = str(content.get("plan", "")), str(content.get("torchsmith", ""))
+            content = file.read()
+        if (found := decode(content, _Format).format) != FORMAT:
+            raise ValueError(f"its format is {found}, this torchsmith reads {FORMAT}")
+        manifest = decode(content, Manifest)
     except FileNotFoundError:
         raise SourceError(f"{bundle} is not there", "Check source.path in the recipe.") from None
     except (
         *(OSError, EOFError, tarfile.TarError, zlib.error),
-        *(ValueError, RecursionError, msgspec.ValidationError),
+        *(ValueError, MalformedError),
     ) as error:
         raise SourceError(f"{bundle} is not a torchsmith bundle: {error}", _HINT) from None
-    for name in trees:
+    for name in manifest.trees:
         if not _TREE_NAME.fullmatch(name):
             raise SourceError(f"{bundle} names a source {name!r}", _HINT)
-    for name in files:
+    for name in manifest.files:
         _check_name(name)
-    return Manifest(plan, version, trees, files, commits)
+    return manifest
 
 
 def open_bundle(

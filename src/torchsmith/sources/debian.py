@@ -21,17 +21,19 @@ from pathlib import Path
 
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.facts.files import shipped
+from torchsmith.foreign import whole
 from torchsmith.host.probe import run
 from torchsmith.programs import apart
 from torchsmith.resolve.models import PatchChoice, SourceChoice
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.download import PATIENT, Retry, download, read_url
 from torchsmith.sources.extract import extract
-from torchsmith.sources.models import FetchedSource, Progress
 from torchsmith.sources.patches import apply_patches
-from torchsmith.sources.tree import tree_hash
+from torchsmith.sources.tree import FetchedSource, Progress, tree_hash
 from torchsmith.temporary import temporary_folder
 
+# Where a source package keeps its patches.
+PATCHES = "debian/patches"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # OpenPGP's numbers of SHA-256, 384, 512 and 224: a signature over a weaker hash proves nothing.
 _STRONG = frozenset({"8", "9", "10", "11"})
@@ -120,7 +122,10 @@ _TROUBLE = frozenset(
 
 
 def stanzas(text: str) -> Iterator[dict[str, str]]:
-    """The paragraphs of a Debian control file, each field with its lines."""
+    """The paragraphs of a Debian control file, each field with its lines.
+
+    By hand: for these few lines python-debian would be one more package.
+    """
     fields: dict[str, str] = {}
     last = ""
     for line in text.split("\n"):
@@ -194,7 +199,8 @@ def _order(char: str) -> int:
 def version_key(version: str) -> tuple[object, ...]:
     """Debian's order of versions: text and numbers in turn, '~' before the end of the text."""
     epoch, colon, rest = version.partition(":")
-    number, rest = (int(epoch), rest) if colon and epoch.isdigit() else (0, version)
+    found = whole(epoch) if colon else None
+    number, rest = (0, version) if found is None else (found, rest)
     upstream, _, revision = rest.rpartition("-")
     pieces: list[object] = [number]
     for part in (upstream or revision, revision if upstream else ""):
@@ -229,7 +235,7 @@ def mirrors() -> tuple[str, ...]:
 
 @dataclass
 class _Fetch:
-    """One package being brought."""
+    """One package that is being fetched."""
 
     suite: str
     mirrors: tuple[str, ...]
@@ -343,18 +349,20 @@ def _offered(package: str) -> str:
     return f"Known source packages: {have}." if have else "Check source.suite in the recipe."
 
 
+def series(tree: Path) -> Iterator[str]:
+    """The names of a source package's patches, in the order they are applied."""
+    files = (tree / PATCHES / name for name in ("debian.series", "series"))
+    file = next((file for file in files if file.is_file()), None)
+    for line in file.read_text("utf-8", "replace").splitlines() if file else ():
+        if words := re.sub(r"(?:^|\s+)#.*$", "", line.strip()).split():
+            yield words[0]
+
+
 def _patch_series(tree: Path) -> list[PatchChoice]:
     """The package's patches in order, as dpkg-source reads them: options on a line are ignored."""
-    folder = tree / "debian" / "patches"
-    series = next((folder / n for n in ("debian.series", "series") if (folder / n).is_file()), None)
-    if series is None:
-        return []
     chosen = []
-    for line in series.read_text("utf-8", "replace").splitlines():
-        name = re.sub(r"(?:^|\s+)#.*$", "", line.strip()).split(" ")[0].split("\t")[0]
-        if not name:
-            continue
-        file = folder / name
+    for name in series(tree):
+        file = tree / PATCHES / name
         if ".." in Path(name).parts or not file.is_file():
             raise SourceError(f"debian/patches/series names {name!r}, which is not in the package")
         content = file.read_bytes()
@@ -376,7 +384,9 @@ def _unpack(package: SourcePackage, files: dict[str, Path], tree: Path, progress
     if not part:
         return 0
     if part.endswith(".diff.gz"):
-        return _apply_diff(files[part], tree, progress)
+        diff = PatchChoice(files[part].name, "debian", 1, gzip.decompress(files[part].read_bytes()))
+        apply_patches(tree, [diff], fuzz=0, progress=progress)
+        return 1
     # Upstream's own debian folder, if any, is not the package's.
     shutil.rmtree(tree / "debian", ignore_errors=True)
     (tree / "debian").mkdir()
@@ -385,12 +395,6 @@ def _unpack(package: SourcePackage, files: dict[str, Path], tree: Path, progress
     # dpkg-source allows no fuzz, and removes files a patch leaves empty.
     apply_patches(tree, series, fuzz=0, remove_empty=True, progress=progress)
     return len(series)
-
-
-def _apply_diff(diff: Path, tree: Path, progress: Progress) -> int:
-    content = gzip.decompress(diff.read_bytes())
-    apply_patches(tree, [PatchChoice(diff.name, "debian", 1, content)], fuzz=0, progress=progress)
-    return 1
 
 
 def fetch_debian(
@@ -402,7 +406,7 @@ def fetch_debian(
     retry: Retry = PATIENT,
     keyring: Path = KEYRING,
 ) -> FetchedSource:
-    """Bring a source package of a suite, every file of it vouched for by the suite's signature.
+    """Fetch a source package of a suite, every file of it vouched for by the suite's signature.
 
     `choice.ref` is the upstream version, empty for whatever the suite has. Mirrors do not
     always have every file they list: without Debian's part, upstream's is taken alone where
@@ -470,7 +474,7 @@ def pool_file(
 def fetch_pool(
     choice: SourceChoice, destination: Path, *, cache: Path, progress: Progress
 ) -> FetchedSource:
-    """Bring one file of Debian's pool and unpack it."""
+    """Fetch one file of Debian's pool and unpack it."""
     file, location, notes = pool_file(choice, cache, progress)
     extract(file, destination, name=choice.url.rsplit("/", 1)[-1], progress=progress)
     evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}

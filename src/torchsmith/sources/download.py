@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import errno
 import fcntl
 import hashlib
-import http.client
 import re
 import shutil
 import ssl
 import tempfile
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import torchsmith
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
+from torchsmith.foreign import whole
+from torchsmith.http_client import TRY_AGAIN, StatusError, TransferError, request
 from torchsmith.sources.addresses import shown
-from torchsmith.sources.models import Progress, quiet
-from torchsmith.sources.tree import file_hash
+from torchsmith.sources.tree import Progress, file_hash, quiet
 
 # The variable that names the folder where downloads are kept.
 DOWNLOADS = "TORCHSMITH_DOWNLOADS"
@@ -52,14 +48,9 @@ def emptied(folder: Path) -> None:
             entry.unlink()
 
 
-_PIECE = 1 << 18
 # No source of anything we build comes near; a server that never stops sending is stopped.
 MOST_BYTES = 20 << 30
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-# A plain answer is refused for good only where asking again cannot help.
-_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
-
-_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EACCES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,49 +70,25 @@ class Retry:
 PATIENT = Retry()
 
 
-def _opener() -> urllib.request.OpenerDirector:
-    """Speak http and https only: a redirect must not lead to ftp or a file of this machine."""
-    opener = urllib.request.OpenerDirector()
-    for kind in (
-        urllib.request.ProxyHandler,
-        urllib.request.UnknownHandler,
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPErrorProcessor,
-    ):
-        opener.add_handler(kind())
-    return opener
-
-
-def _request(url: str) -> urllib.request.Request:
+def _without_login(url: str) -> tuple[str, str]:
+    """An address as it is requested, and what its server is shown of the login in it."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SourceError(f"{shown(url)!r} is not an http or https address")
     login, _, host = parts.netloc.rpartition("@")
-    request = urllib.request.Request(
-        parts._replace(netloc=host, fragment="").geturl(),
-        # Compressed on the way, neither the size nor the place to resume from would be the file's.
-        headers={
-            "User-Agent": f"torchsmith/{torchsmith.__version__}",
-            "Accept-Encoding": "identity",
-        },
-    )
-    if login:
-        # Unredirected: a password is for the server it was written for.
-        secret = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
-        request.add_unredirected_header("Authorization", f"Basic {secret}")
-    return request
+    secret = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+    bare = parts._replace(netloc=host, fragment="").geturl()
+    return bare, f"Basic {secret}" if login else ""
 
 
-def _refusal(url: str, error: urllib.error.HTTPError) -> SourceError:
-    if error.code in (404, 410):
+def _refusal(url: str, error: StatusError) -> SourceError:
+    if error.status in (404, 410):
         return NotServedError(
-            f"{shown(url)} is not served (HTTP {error.code})", "Check the address, or try a mirror."
+            f"{shown(url)} is not served (HTTP {error.status})",
+            "Check the address, or try a mirror.",
         )
     return UnreachableError(
-        f"{shown(url)} was refused: HTTP {error.code} {error.reason}",
+        f"{shown(url)} was refused: {error}",
         "Check the address and your right to read it, or try a mirror.",
     )
 
@@ -129,31 +96,30 @@ def _refusal(url: str, error: urllib.error.HTTPError) -> SourceError:
 def _append(
     url: str, part: IO[bytes], limit: int, label: str, progress: Progress, timeout: float
 ) -> None:
-    """Bring what the part file lacks. Raises OSError or HTTPException if the transfer breaks."""
+    """Download what the part file lacks; an OSError is one of the disk."""
     have = part.seek(0, 2)
-    request = _request(url)
+    address, authorization = _without_login(url)
+    # Compressed on the way, neither the size nor the place to resume from would be the file's.
+    headers = {"Accept-Encoding": "identity"}
     if have:
-        request.add_header("Range", f"bytes={have}-")
-    with _opener().open(request, timeout=timeout) as answer:
+        headers["Range"] = f"bytes={have}-"
+    with request(address, timeout=timeout, headers=headers, authorization=authorization) as answer:
         span = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
         if not (have and answer.status == 206 and span and int(span[1]) == have):
             # The server sends the whole file: what was there is of no use.
             have = 0
             part.seek(0)
             part.truncate()
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length and length.isdigit() else None
+        length = whole(answer.headers.get("Content-Length", ""))
+        total = None if length is None else have + length
         if total is not None and total > limit:
             raise SourceError(f"{shown(url)} has {total} bytes, more than the {limit} expected")
-        while piece := answer.read(_PIECE):
+        for piece in answer.pieces():
             have += len(piece)
             if have > limit:
                 raise SourceError(f"{shown(url)} sends more than the {limit} bytes expected")
             part.write(piece)
             progress(label, have, total)
-        if total is not None and have < total:
-            # http.client reports a connection closed early only when asked for everything at once.
-            raise ConnectionError(f"the connection closed after {have} of {total} bytes")
 
 
 def _bring(
@@ -164,34 +130,32 @@ def _bring(
         retry.wait(attempt)
         try:
             return _append(url, part, limit, label, progress, retry.timeout_s)
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == 416:
+        except StatusError as error:
+            if error.status == 416:
                 # Asked to go on past the end: the part is whole, or another file's.
                 part.truncate(0)
-            elif error.code not in _TRY_AGAIN:
+            elif error.status not in TRY_AGAIN:
                 raise _refusal(url, error) from None
             problem = error
-        except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and error.errno in _DISK:
-                raise SourceError(
-                    f"{shown(url)} could not be kept: {error.strerror}",
-                    "Make room in the cache folder, or name another.",
-                ) from None
+        except TransferError as error:
             problem = error
-            if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+            if isinstance(error.cause, ssl.SSLCertVerificationError):
                 break
-    reason = getattr(problem, "reason", None) or problem
+        except OSError as error:
+            raise SourceError(
+                f"{shown(url)} could not be kept: {error.strerror}",
+                "Make room in the cache folder, or name another.",
+            ) from None
     raise UnreachableError(
-        f"{shown(url)} cannot be fetched: {reason}",
+        f"{shown(url)} cannot be fetched: {problem}",
         "Check the network, the proxy and SSL_CERT_FILE; what came is kept for the next attempt.",
     )
 
 
-def read_url(url: str, *, limit: int, progress: Progress = quiet, retry: Retry = PATIENT) -> bytes:
+def read_url(url: str, *, limit: int, retry: Retry = PATIENT) -> bytes:
     """A small file, whole, in memory; nothing of it is checked but its size."""
     with tempfile.TemporaryFile() as part:
-        _bring(url, part, limit, _name(url), progress, retry)
+        _bring(url, part, limit, _name(url), quiet, retry)
         part.seek(0)
         return part.read()
 

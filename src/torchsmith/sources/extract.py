@@ -13,7 +13,6 @@ import calendar
 import contextlib
 import errno
 import gzip
-import importlib
 import lzma
 import os
 import posixpath
@@ -29,10 +28,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
+import zstandard
+
 from torchsmith.errors import SourceError
 from torchsmith.sources.download import emptied
-from torchsmith.sources.models import Progress, quiet
-from torchsmith.sources.tree import check_links
+from torchsmith.sources.tree import Progress, check_links, quiet
 from torchsmith.sources.unfolding import Member, Metered
 
 _PIECE = 1 << 20
@@ -185,7 +185,7 @@ class _Destination:
 
 
 @contextlib.contextmanager
-def _opened(file: IO[bytes], archive: str) -> Iterator[IO[bytes]]:
+def _opened(file: IO[bytes]) -> Iterator[IO[bytes]]:
     """The tar inside, whatever it is packed with; told by its first bytes, not its name."""
     head = file.read(6)
     file.seek(0)
@@ -197,10 +197,11 @@ def _opened(file: IO[bytes], archive: str) -> Iterator[IO[bytes]]:
         elif head.startswith((b"\xfd7zXZ\x00", b"\x5d\x00\x00")):
             yield cast(IO[bytes], stack.enter_context(lzma.open(file)))
         elif head.startswith(b"\x28\xb5\x2f\xfd"):
-            yield stack.enter_context(_zstd(file, archive))
+            reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+            yield cast(IO[bytes], stack.enter_context(reader))
         elif head == _AR[:6]:
             data = stack.enter_context(_package_data(file))
-            yield stack.enter_context(_opened(data, archive))
+            yield stack.enter_context(_opened(data))
         else:
             yield file
 
@@ -223,17 +224,6 @@ def _package_data(file: IO[bytes]) -> IO[bytes]:
         # Members begin at even places.
         file.seek(size + size % 2, os.SEEK_CUR)
     raise ValueError("it holds no data.tar")
-
-
-def _zstd(file: IO[bytes], archive: str) -> IO[bytes]:
-    try:
-        module = importlib.import_module("compression.zstd")
-    except ImportError:
-        raise SourceError(
-            f"{archive} is packed with zstd, which Python reads from 3.14 on",
-            "Repack it: zstd -dc FILE | xz > FILE.xz, and give the new file's sha256.",
-        ) from None
-    return cast(IO[bytes], module.ZstdFile(file))
 
 
 def _from_tar(stream: IO[bytes], into: _Destination) -> None:
@@ -317,7 +307,7 @@ def extract(
                 _from_zip(file, into)
             else:
                 file.seek(0)
-                with _opened(file, name) as stream:
+                with _opened(file) as stream:
                     # Headers and padding take room beside the content.
                     metered = Metered(stream, 2 * into.most, into.bomb)
                     _from_tar(cast(IO[bytes], metered), into)
@@ -333,6 +323,7 @@ def extract(
         EOFError,
         lzma.LZMAError,
         zlib.error,
+        zstandard.ZstdError,
         gzip.BadGzipFile,
         # Python's readers let these through for headers that make no sense.
         ValueError,

@@ -1,24 +1,40 @@
-"""Fetching a source of any kind."""
+"""Fetching a source of any kind; as a program, one fetch of a plan, in its work folder.
+
+Paths of the source are then relative to $PROJECT; $TORCHSMITH_DOWNLOADS keeps downloads.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import shutil
+import time
 from pathlib import Path
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from torchsmith.errors import SourceError, UnreachableError
+from torchsmith.plan.models import Fetch
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import is_local, local_path, shown
-from torchsmith.sources.bundle import fetch_bundle
+from torchsmith.sources.bundle import fetch_bundle, from_bundle
 from torchsmith.sources.debian import fetch_debian, fetch_pool, pool_file
-from torchsmith.sources.download import PATIENT, Retry, download, emptied
-from torchsmith.sources.extract import LIMITS, Limits, extract
+from torchsmith.sources.download import DOWNLOADS, PATIENT, Retry, download, emptied
+from torchsmith.sources.extract import extract
 from torchsmith.sources.git import fetch_git
-from torchsmith.sources.models import FetchedSource, Progress, quiet
 from torchsmith.sources.sdist import fetch_sdist, sdist_file
-from torchsmith.sources.tree import check_links, copy_tree, file_hash, tree_hash
+from torchsmith.sources.tree import (
+    FetchedSource,
+    Progress,
+    check_links,
+    copy_tree,
+    file_hash,
+    quiet,
+    tree_hash,
+)
+from torchsmith.tasks import run_task
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -66,13 +82,12 @@ def fetch_archive(
     *,
     cache: Path,
     progress: Progress,
-    limits: Limits = LIMITS,
     retry: Retry = PATIENT,
 ) -> FetchedSource:
-    """Bring an archive, check its hash, and only then unpack it."""
+    """Fetch an archive, check its hash, and only then unpack it."""
     file, location, notes = archive_file(choice, cache, progress, retry)
     name = location.split("?")[0].rsplit("/", 1)[-1]
-    extract(file, destination, name=name, limits=limits, progress=progress)
+    extract(file, destination, name=name, progress=progress)
     evidence = {"sha256": choice.sha256, "tree": tree_hash(destination)}
     return FetchedSource("archive", location, evidence, notes)
 
@@ -110,7 +125,7 @@ _RELEASE = re.compile(r"v?(\d+(?:\.\d+)+)")
 def fetch(
     choice: SourceChoice, destination: Path, *, cache: Path, progress: Progress = quiet
 ) -> FetchedSource:
-    """Bring a source tree into an empty folder, which is empty again if it fails.
+    """Fetch a source tree into an empty folder, which is empty again if it fails.
 
     torch's source and a companion's are the same to it. Raises `SourceError`.
     """
@@ -120,12 +135,12 @@ def fetch(
             raise SourceError(f"{destination} is not empty: a source needs a folder of its own")
         cache.mkdir(parents=True, exist_ok=True)
         try:
-            brought = _dispatch(choice, destination, cache, progress)
+            fetched = _dispatch(choice, destination, cache, progress)
             if choice.files and choice.files != (".",):
                 _keep(destination, choice.files)
-                evidence = {**brought.evidence, "tree": tree_hash(destination)}
-                brought = dataclasses.replace(brought, evidence=evidence)
-            return brought
+                evidence = {**fetched.evidence, "tree": tree_hash(destination)}
+                fetched = dataclasses.replace(fetched, evidence=evidence)
+            return fetched
         except BaseException:
             emptied(destination)
             raise
@@ -205,6 +220,61 @@ def _git_or_debian(
         reason = error.message
     emptied(destination)
     second = structs.replace(choice, kind="debian", ref=release[1], commit="")
-    brought = fetch_debian(second, destination, cache=cache, progress=progress)
+    fetched = fetch_debian(second, destination, cache=cache, progress=progress)
     note = f"{reason}; Debian {choice.suite}'s source package of {release[1]} was taken instead"
-    return dataclasses.replace(brought, notes=(note, *brought.notes))
+    return dataclasses.replace(fetched, notes=(note, *fetched.notes))
+
+
+# A log wants to know that it goes on, not every packet.
+_EVERY_SECONDS = 5.0
+
+
+class _Log:
+    """Progress as a line now and then."""
+
+    def __init__(self) -> None:
+        self._printed = 0.0
+
+    def __call__(self, what: str, done: int | None, total: int | None) -> None:
+        now = time.monotonic()
+        if now - self._printed < _EVERY_SECONDS:
+            return
+        self._printed = now
+        size = "" if done is None else f" {done / 1e6:.0f} MB"
+        whole = "" if total is None else f" of {total / 1e6:.0f} MB"
+        print(f"{what}{size}{whole}", flush=True)
+
+
+def _hold_to_lock(wanted: Fetch, tree: Path) -> None:
+    found = tree_hash(tree)
+    if found != wanted.tree:
+        emptied(tree)
+        raise SourceError(
+            f"{wanted.into} is not what the lock names: expected the tree {wanted.tree}, "
+            f"found {found}",
+            "Find out who changed it. If the change is meant, run `torchsmith lock` again.",
+        )
+
+
+def bring(wanted: Fetch) -> None:
+    """Fetch a source, and print what proves which one it is."""
+    choice, into = wanted.source, Path(wanted.into)
+    cache = Path(os.environ[DOWNLOADS])
+    if choice.path:
+        project = Path(os.environ.get("PROJECT", "."))
+        choice = replace(choice, path=str(project / choice.path))
+    shutil.rmtree(into, ignore_errors=True)
+    if wanted.bundle:
+        choice = from_bundle(Path(wanted.bundle), choice, cache)
+    fetched = fetch(choice, into, cache=cache, progress=_Log())
+    if wanted.tree:
+        _hold_to_lock(wanted, into)
+    print(f"{fetched.kind} from {fetched.location}")
+    for name, value in fetched.evidence.items():
+        print(f"  {name}: {value}")
+    for note in fetched.notes:
+        print(f"warning: {note}")
+
+
+if __name__ == "__main__":
+    run_task(Fetch, bring)

@@ -2,28 +2,34 @@
 
 Every repository has a bare copy in the cache, into which it is fetched; the tree is then
 checked out from there. A broken transfer so costs the one repository it broke in: PyTorch
-has some sixty, and the next attempt brings only those that are missing.
+has some sixty, and the next attempt fetches only those that are missing. Submodules are read
+from a commit, and each is judged before anything is fetched.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
+from torchsmith.facts.files import Facts
+from torchsmith.facts.torch import entry_for, find_release
+from torchsmith.host.probe import run
 from torchsmith.programs import Answer
+from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.sources.addresses import check_git_address, is_local, shown
+from torchsmith.resolve.sources import TORCH_REPOSITORY, debian_source
+from torchsmith.sources.addresses import check_git_address, is_local, joined, shown
 from torchsmith.sources.download import PATIENT, Retry, locked
 from torchsmith.sources.git_program import answer, git, is_final, is_refused, reason, unreachable
-from torchsmith.sources.models import FetchedSource, Progress, Shared
-from torchsmith.sources.submodules import check_place, submodules
-from torchsmith.sources.tree import check_links
+from torchsmith.sources.tree import FetchedSource, Progress, check_links
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REF = re.compile(r"(?!.*(?:\.\.|@\{|//|\.lock$|/$))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}")
@@ -124,7 +130,7 @@ def _fetch_commit(
     retry: Retry,
     progress: Progress,
 ) -> None:
-    """Bring a commit, as little else as the server allows."""
+    """Fetch a commit, and as little else as the server allows."""
     last = Answer(1, "", "")
     # The commit itself, then a name that points to it: servers differ in what may be asked for.
     for want in (commit, *names):
@@ -195,7 +201,7 @@ def _short(url: str) -> str:
 
 
 def mirror(wanted: Repository, cache: Path, progress: Progress, retry: Retry) -> Mirrored:
-    """Bring a commit into the cache from the first address that gives it."""
+    """Fetch a commit into the cache from the first address that gives it."""
     key = hashlib.sha256(shown(wanted.addresses[0]).encode()).hexdigest()[:16]
     bare = cache / "git" / f"{_short(wanted.addresses[0])}-{key}.git"
     with locked(bare):
@@ -245,16 +251,35 @@ def _check_out(mirrored: Mirrored, where: Path, origin: str) -> None:
         raise SourceError(f"the tree is at {found}, not at {mirrored.commit}")
 
 
+class _Shared:
+    """A progress that several threads may report to, and that can tell them to stop."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._lock = progress, threading.Lock()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Let every thread that reports from now on end with an error."""
+        self._stopped.set()
+
+    def __call__(self, what: str, done: int | None, total: int | None) -> None:
+        """Report, one thread at a time."""
+        if self._stopped.is_set():
+            raise SourceError(f"{what}: stopped")
+        with self._lock:
+            self._progress(what, done, total)
+
+
 class _Clone:
     """One recursive clone under way."""
 
     def __init__(self, cache: Path, progress: Progress, retry: Retry) -> None:
-        self.cache, self.progress, self.retry = cache, Shared(progress), retry
+        self.cache, self.progress, self.retry = cache, _Shared(progress), retry
         self.commits: dict[str, str] = {}
         self.notes: list[str] = []
 
     def mirror_all(self, wanted: Sequence[Repository]) -> list[Mirrored]:
-        """Bring several repositories into the cache, a few at once."""
+        """Fetch several repositories into the cache, a few at once."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             jobs = [
                 pool.submit(mirror, one, self.cache, self.progress, self.retry) for one in wanted
@@ -335,3 +360,134 @@ def fetch_git(
     if not choice.commit and not _COMMIT.fullmatch(choice.ref):
         clone.notes.append(f"{choice.ref} was not pinned: it is {top.commit} today")
     return FetchedSource("git", shown(used), evidence, tuple(dict.fromkeys(clone.notes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Submodule:
+    """Another repository at a commit, in a folder of this one."""
+
+    path: PurePosixPath
+    commit: str
+    addresses: tuple[str, ...]
+
+
+def check_path(path: str) -> PurePosixPath:
+    """Refuse a submodule folder that is not plainly inside the tree."""
+    parts = path.split("/")
+    hostile = (
+        not path
+        or path.startswith(("/", "-"))
+        or any(part in ("", ".", "..") or part.lower() == ".git" for part in parts)
+        or any(ord(char) < 32 or ord(char) == 127 for char in path)
+        or "\\" in path
+    )
+    if hostile:
+        raise SourceError(
+            f"submodule path {path!r} is not a plain folder inside the repository",
+            "The repository is broken or hostile; nothing of it was kept.",
+        )
+    return PurePosixPath(path)
+
+
+def check_place(tree: Path, path: PurePosixPath) -> Path:
+    """The folder a submodule goes to, made; refused if a link stands in the way."""
+    where = tree
+    for part in path.parts:
+        where = where / part
+        if where.is_symlink() or (where.exists() and not where.is_dir()):
+            raise SourceError(
+                f"submodule path {str(path)!r} leads through {part!r}, which is not a folder",
+                "The repository is broken or hostile; nothing of it was kept.",
+            )
+    where.mkdir(parents=True, exist_ok=True)
+    if any(where.iterdir()):
+        raise SourceError(f"submodule path {str(path)!r} is not empty")
+    return where
+
+
+def _addresses(url: str, parents: tuple[str, ...], path: str) -> tuple[str, ...]:
+    """Where a submodule can be had: a relative address is beside each of its parent's."""
+    what = f"submodule {path!r}"
+    if not url.startswith(("./", "../")):
+        check_git_address(url, local=all(map(is_local, parents)), what=what)
+        return (url,)
+    beside = tuple(joined(parent, url) for parent in parents)
+    for parent, address in zip(parents, beside, strict=True):
+        check_git_address(address, local=is_local(parent), what=what)
+    return beside
+
+
+def submodules(
+    repository: Path, commit: str, parents: tuple[str, ...]
+) -> tuple[tuple[Submodule, ...], tuple[str, ...]]:
+    """The submodules of a commit, and notes on those it holds but does not explain."""
+    links: dict[str, str] = {}
+    listing = answer("ls-tree", "-r", "-z", "--full-tree", commit, folder=repository)
+    has_file = False
+    for line in listing.split("\0"):
+        kind, _, path = line.partition("\t")
+        has_file |= path == ".gitmodules" and kind.startswith("100")
+        if kind.startswith("160000"):
+            links[path] = kind.split()[2]
+    if not has_file:
+        notes = tuple(
+            f"submodule {path!r} has no entry in .gitmodules: left empty" for path in links
+        )
+        return (), notes
+    reply = git("config", "--blob", f"{commit}:.gitmodules", "-z", "--list", folder=repository)
+    if reply.code:
+        raise SourceError(".gitmodules of the repository cannot be read")
+    entries: dict[str, dict[str, str]] = {}
+    for item in reply.out.split("\0"):
+        key, _, value = item.partition("\n")
+        if key.startswith("submodule.") and key.count(".") >= 2:
+            name, _, field = key[len("submodule.") :].rpartition(".")
+            entries.setdefault(name, {})[field] = value
+    found: dict[str, Submodule] = {}
+    for name, entry in entries.items():
+        path, url = entry.get("path", name), entry.get("url", "")
+        # Judged even where the commit does not use it: a hostile line is reason enough to stop.
+        place = check_path(path)
+        addresses = _addresses(url, parents, path)
+        if path in links:
+            found[path] = Submodule(place, links[path], addresses)
+    notes = tuple(
+        f"submodule {path!r} has no entry in .gitmodules: left empty"
+        for path in links
+        if path not in found
+    )
+    return tuple(found.values()), notes
+
+
+_SECONDS = 10
+
+
+def answers(url: str) -> bool:
+    """Whether the repository at this address can be asked for its branches."""
+    environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    command = ["git", "ls-remote", "--quiet", "--heads", "--", url, "HEAD"]
+    return run(command, environment, _SECONDS) is not None
+
+
+def with_reachable_source(
+    recipe: Recipe, facts: Facts, answers: Callable[[str], bool] = answers
+) -> tuple[Recipe, str]:
+    """The recipe with Debian's source where it leaves the choice open and git does not answer.
+
+    The second value is a sentence that says so; empty where git answers. Only for a release whose
+    Debian source we know how to build: otherwise git stays, and its own error says what is wrong.
+    """
+    source = recipe.source
+    torch = recipe.torch
+    if source.kind != "auto" or torch.use != "source" or torch.ref or torch.commit:
+        return recipe, ""
+    release = find_release(facts, recipe.torch.release)
+    if release is None or entry_for(facts.systems.debian_build, release.version) is None:
+        return recipe, ""
+    entry = debian_source(facts, release.version, source.suite)
+    url = source.url or TORCH_REPOSITORY
+    if entry is None or answers(url):
+        return recipe, ""
+    chosen = source.model_copy(update={"kind": "debian", "suite": entry.suite})
+    message = f"{url} does not answer: Debian {entry.suite}'s source of {release.version} is taken"
+    return recipe.model_copy(update={"source": chosen}), message

@@ -6,11 +6,14 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torchsmith.errors import NotServedError, SourceError, UnreachableError
 from torchsmith.programs import Answer, apart
 from torchsmith.sources.addresses import shown
-from torchsmith.sources.models import Progress
+
+if TYPE_CHECKING:
+    from torchsmith.sources.tree import Progress
 
 # What a person may have set to reach their servers; every other GIT_ variable could point git
 # at another repository, configuration or program.
@@ -118,9 +121,9 @@ def read_progress(line: str) -> tuple[str, int | None] | None:
     return f"{found[1].lower()} {found[2]}%", size
 
 
-def answer(*arguments: str, folder: Path, local: bool = False) -> str:
+def answer(*arguments: str, folder: Path) -> str:
     """What git says, without the last line's end; an error if it fails."""
-    reply = git(*arguments, folder=folder, local=local)
+    reply = git(*arguments, folder=folder)
     if reply.code:
         raise SourceError(f"git {arguments[0]} failed: {reason(reply)}")
     return reply.out.strip()

@@ -102,7 +102,7 @@ class _Checker:
         if tree is None or self.tree_id(at, depth) != tree[1].decode():
             raise SourceError(
                 f"{at or 'the source'!r} does not hold the files of its commit",
-                "Somebody changed it: bring it again from where it was made.",
+                "Somebody changed it: copy it again from where it was made.",
             )
         return object_id("commit", raw, self.like)
 
@@ -113,7 +113,7 @@ def check_commit(tree: Path, proof: GitProof, commit: str) -> None:
     if found != commit:
         raise SourceError(
             f"the source is that of commit {found}, not of {commit}",
-            "It was made for another recipe, or changed: bring the right one.",
+            "It was made for another recipe, or changed: take the right one.",
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from torchsmith.errors import SourceError
 from torchsmith.programs import Answer, apart
 from torchsmith.resolve.models import PatchChoice
-from torchsmith.sources.models import Progress, quiet
+from torchsmith.sources.tree import Progress, quiet
 from torchsmith.temporary import temporary_folder
 
 _HEADER = re.compile(rb"(?:---|\+\+\+|Index:|rename (?:from|to)|copy (?:from|to)) (.+)")
@@ -103,7 +103,7 @@ def _run(tree: Path, patch: PatchChoice, *, fuzz: int, remove_empty: bool) -> An
     argv += ["--remove-empty-files"] if remove_empty else []
     known = ("PATH", "TMPDIR", "HOME")
     env = {name: os.environ[name] for name in known if name in os.environ} | {"LC_ALL": "C"}
-    return apart(argv, env=env, package="patch", cwd=tree, given=patch.content or b"\n")
+    return apart(argv, env=env, package="patch", cwd=tree, stdin=patch.content or b"\n")
 
 
 def _failure(tree: Path, patch: PatchChoice, answer: Answer) -> SourceError:

@@ -1,17 +1,21 @@
 """A project's source archive from a Python package index, its version and hash known beforehand.
 
 Not through pip: `pip download` runs the project's setup.py to ask for its requirements, and a
-fetch runs nothing of what it brings.
+fetch runs nothing of what it gets. What a source requires is read out of its files.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
 import urllib.parse
+from collections.abc import Iterator
 from email.parser import HeaderParser
 from html.parser import HTMLParser
 from pathlib import Path
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
@@ -20,8 +24,7 @@ from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.addresses import shown
 from torchsmith.sources.download import PATIENT, Retry, download, read_url
 from torchsmith.sources.extract import extract
-from torchsmith.sources.models import FetchedSource, Progress
-from torchsmith.sources.tree import tree_hash
+from torchsmith.sources.tree import FetchedSource, Progress, tree_hash
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 # PyPI's longest pages have some ten megabytes.
@@ -96,7 +99,7 @@ def fetch_sdist(
     progress: Progress,
     retry: Retry = PATIENT,
 ) -> FetchedSource:
-    """Bring a project's source archive, check its hash, and only then unpack it."""
+    """Fetch a project's source archive, check its hash, and only then unpack it."""
     label = f"{choice.package} {choice.ref}"
     file, used = sdist_file(choice, cache, progress, retry)
     name = urllib.parse.urlsplit(used).path.rsplit("/", 1)[-1] or f"{choice.package}.tar.gz"
@@ -128,3 +131,49 @@ def _check_version(tree: Path, choice: SourceChoice) -> None:
             f"the archive of this hash is {name} {version}, not {choice.package} {choice.ref}",
             "Correct sdist or sha256 of this extension in the recipe.",
         )
+
+
+def required(tree: Path) -> list[str]:
+    """What is required besides torch: by an sdist's metadata, else by what setup.py spells out."""
+    found: list[str] = []
+    for line in _from_metadata(tree) or _from_setup(tree):
+        with contextlib.suppress(InvalidRequirement):
+            wanted = Requirement(line)
+            if canonicalize_name(wanted.name) != "torch" and "extra" not in str(wanted.marker):
+                found.append(line)
+    return found
+
+
+def _from_metadata(tree: Path) -> list[str]:
+    try:
+        text = (tree / "PKG-INFO").read_text("utf-8", "replace")
+    except OSError:
+        return []
+    lines: list[str] = HeaderParser().parsestr(text).get_all("Requires-Dist", [])
+    return lines
+
+
+def _from_setup(tree: Path) -> list[str]:
+    """The texts in lists called install_requires: PyTorch's own has most of its there."""
+    try:
+        module = ast.parse((tree / "setup.py").read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    return [
+        item.value
+        for value in _values_of(module, "install_requires")
+        if isinstance(value, ast.List | ast.Tuple)
+        for item in value.elts
+        if isinstance(item, ast.Constant) and isinstance(item.value, str)
+    ]
+
+
+def _values_of(module: ast.Module, name: str) -> Iterator[ast.expr]:
+    for node in ast.walk(module):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                yield value
+            case ast.keyword(arg=found, value=value) if found == name:
+                yield value
+            case _:
+                pass

@@ -1,22 +1,51 @@
-"""Source trees on disk: listing, hashing and copying them, and links that lead out."""
+"""Source trees on disk: listing, hashing, dating and copying them, and links that lead out."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from torchsmith.errors import SourceError
-from torchsmith.sources.models import Progress, quiet
+from torchsmith.sources.git_program import git
+
+# What is being done, bytes so far, bytes in all; None where not known.
+Progress = Callable[[str, int | None, int | None], None]
+
+
+def quiet(what: str, done: int | None, total: int | None) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedSource:
+    """A source tree that was fetched whole.
+
+    `location` is where it really came from, `evidence` what proves which source it is
+    (commit, file hashes, signing key, tree hash), `notes` what a person should know.
+    """
+
+    kind: str
+    location: str
+    evidence: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def file_hash(path: Path) -> str:
     """A file's sha256."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def path_hash(path: Path) -> str:
+    """The sha256 of a file, or the hash of a folder's tree."""
+    return tree_hash(path) if path.is_dir() else file_hash(path)
 
 
 def walk(tree: Path, leave_out: frozenset[str] = frozenset({".git"})) -> Iterator[Path]:
@@ -109,3 +138,45 @@ def copy_tree(
                 f"{path} is neither a file, a folder nor a link",
                 "Sockets, pipes and devices are no source: remove it.",
             )
+
+
+# The first day a zip file, and so a wheel, can name.
+EARLIEST = 315_532_800
+# deb-changelog(5): " -- maintainer <address>  date", the newest entry first.
+_TRAILER = re.compile(r"^ -- .+?>  (.+)$", re.MULTILINE)
+
+
+def epoch() -> int:
+    """What SOURCE_DATE_EPOCH says, in seconds since 1970; 0 where it says nothing.
+
+    https://reproducible-builds.org/specs/source-date-epoch/
+    """
+    text = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return int(text) if text.isdecimal() else 0
+
+
+def source_date(tree: Path) -> int:
+    """Seconds since 1970: of its commit, of its Debian package, or of its newest file."""
+    found = _of_commit(tree) or _of_package(tree) or _of_files(tree)
+    return max(found, EARLIEST)
+
+
+def _of_commit(tree: Path) -> int:
+    if not (tree / ".git").exists():
+        return 0
+    answer = git("log", "-1", "--format=%ct", folder=tree)
+    return int(answer.out) if answer.code == 0 and answer.out.strip().isdigit() else 0
+
+
+def _of_package(tree: Path) -> int:
+    try:
+        text = (tree / "debian/changelog").read_text(encoding="utf-8", errors="replace")
+        trailer = _TRAILER.search(text)
+        return int(parsedate_to_datetime(trailer[1]).timestamp()) if trailer else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def _of_files(tree: Path) -> int:
+    times = (path.lstat().st_mtime for path in walk(tree) if path.is_file())
+    return int(max(times, default=0))

@@ -1,4 +1,4 @@
-"""Bringing a tree that was built in to what its source is now, so that little is built again.
+"""Updating a build tree to what its source is now, so that little is built again.
 
     python -m torchsmith.sources.update SOURCE TREE MARK
     python -m torchsmith.sources.update --configured TREE MARK
@@ -52,7 +52,7 @@ def _marks(tree: Path) -> Marks:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The paths that are to be brought, and those that are to go."""
+    """The paths to copy, and those to remove."""
 
     new: tuple[str, ...]
     other: tuple[str, ...]
@@ -89,7 +89,7 @@ def bring(source: Path, tree: Path, mark: str, *, fresh: bool = False) -> str:
         _have_cmake_look(tree, change)
         if change.gone:
             _uninstall(tree, known)
-        # Until all is done nothing is known of these: if this is cut short they are brought again.
+        # Until all is done nothing is known of these: if this is cut short they are copied again.
         unsure = {path: {**known, **now}[path][0] for path in change}
         _write(tree, _FILES, json.dumps({**known, **unsure}))
         _apply(source, tree, now, change)
@@ -119,7 +119,7 @@ def _known(tree: Path, mark: str) -> Marks | None:
 
 
 def _may_stay(tree: Path, known: Marks, now: Marks, change: _Change) -> bool:
-    """Whether bringing what changed gives what a new copy would."""
+    """Whether copying what changed gives what a new copy would."""
     for path in change:
         before, after = known.get(path, ""), now.get(path, "")
         # Nobody knows what is read through a link, and a folder in a file's place is rare enough.
@@ -229,7 +229,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error.message}", error.hint, sep="\n  ", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"error: {argv[1]} could not be brought up to date: {error}", file=sys.stderr)
+        print(f"error: {argv[1]} could not be updated: {error}", file=sys.stderr)
         return 1
     return 0
 

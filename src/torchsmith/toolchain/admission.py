@@ -1,8 +1,8 @@
 """Which waiting compile may start: the policy, without clocks, sockets or processes.
 
-Heavy ones go first, so that the end of a build is not a row of heavy files compiled one at a
-time; light ones fill the cores beside them. A compile passed over often enough is due: from
-then on only what will fit beside it is let past. One that was killed for memory runs alone.
+Heavy ones go first, so that a build does not end with heavy files compiled one at a time; light
+ones fill the cores beside them. A compile that was passed over often enough is due: from then on
+only those that fit beside it start before it. One that was killed for memory runs alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PRESSURE_LIMIT = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Memory and its pressure at this moment; `None` where the machine does not tell."""
+    """Free memory and its pressure now; `None` where the machine reports neither."""
 
     available: int | None = None
     pressure: float | None = None
@@ -86,7 +86,7 @@ class Admission:
         self._waiting[job] = _Waiting(estimate, self._turn, alone)
 
     def measure(self, job: int, resident: int) -> None:
-        """Note what a running compile holds now; what it held once is not given away again."""
+        """Note what a running compile holds now; its reservation never shrinks."""
         if job in self._running:
             each = self._running[job]
             each.resident = resident
@@ -118,7 +118,7 @@ class Admission:
             return ready[0] if ready and not self._running else None
         order = sorted(self._waiting, key=self._rank)
         if not self._running:
-            # One always runs: waiting for memory that nothing of ours will free is no use.
+            # One compile always runs: otherwise nothing of ours would ever free memory.
             return order[0]
         if room.pressure is not None and room.pressure > PRESSURE_LIMIT:
             return None

@@ -1,4 +1,4 @@
-"""Answering the launchers: a socket on one side, the admission policy on the other.
+"""Answering the launchers: requests come in on a socket, the admission policy decides.
 
 A compile waiting for memory sleeps, yet holds a job slot of the build tool. The server lends
 that slot back through the jobserver, so that light files further on use the core, and takes
@@ -8,23 +8,20 @@ it out again when the compile starts. So the jobs that really run stay within th
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import selectors
 import signal
 import socket
 import struct
-import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from torchsmith.host.limits import control_groups, read_memory
 from torchsmith.toolchain.admission import Admission, Room
-from torchsmith.toolchain.compiles import Compile, Language, killed_for_memory, read_compile
+from torchsmith.toolchain.compiles import Compile, killed_for_memory, read_compile
 from torchsmith.toolchain.governor_events import (
     Event,
     FilesDone,
@@ -39,51 +36,29 @@ from torchsmith.toolchain.memory_book import MIB, Estimate, MemoryBook
 from torchsmith.toolchain.processes import Process, end, find_child, own_group, process_tree
 
 
-class Meter(Protocol):
-    """Where the governor reads memory."""
-
-    def available(self) -> int | None:
-        """Bytes free now, within every limit on this process; `None` if nobody can say."""
-
-    def pressure(self) -> float | None:
-        """Percent of the last ten seconds in which something waited for memory."""
-
-    def resident(self, pid: int) -> int:
-        """Bytes that a process and everything under it hold now."""
+def _pressure_file() -> Path | None:
+    groups = [folder / "memory.pressure" for folder in control_groups("memory")]
+    places = [*groups, Path("/proc/pressure/memory")]
+    return next((place for place in places if place.is_file()), None)
 
 
-class HostMeter:
-    """This machine's memory, and this process's control groups."""
-
-    def __init__(self) -> None:
-        groups = [folder / "memory.pressure" for folder in control_groups("memory")]
-        places = [*groups, Path("/proc/pressure/memory")]
-        self._pressure = next((place for place in places if place.is_file()), None)
-
-    def available(self) -> int | None:
-        """Bytes free now, within every limit on this process."""
-        return read_memory()[1]
-
-    def pressure(self) -> float | None:
-        """Percent of the last ten seconds in which something waited for memory."""
-        if self._pressure is None:
-            return None
-        try:
-            text = self._pressure.read_text()
-        except OSError:
-            return None
-        found = re.search(r"^some avg10=([0-9.]+)", text, re.MULTILINE)
-        return float(found[1]) if found else None
-
-    def resident(self, pid: int) -> int:
-        """Bytes that a process and everything under it hold now."""
-        return sum(_resident(each) for each in process_tree(pid))
+def _pressure(file: Path | None) -> float | None:
+    """Percent of the last ten seconds in which something waited for memory."""
+    if file is None:
+        return None
+    try:
+        text = file.read_text()
+    except OSError:
+        return None
+    found = re.search(r"^some avg10=([0-9.]+)", text, re.MULTILINE)
+    return float(found[1]) if found else None
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def _resident(pid: int) -> int:
+    """Bytes that a process holds now."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
@@ -136,11 +111,6 @@ class Jobserver:
         except BlockingIOError:
             return False
 
-    @property
-    def free(self) -> int:
-        """How many tokens lie in the pipe."""
-        return int(struct.unpack("i", fcntl.ioctl(self._pipe, termios.FIONREAD, b"\0" * 4))[0])
-
 
 _ATTEMPTS = 3
 _RAISE = 1.5
@@ -149,13 +119,13 @@ _SPARE = 1.1
 _TICK = 0.25
 _TICK_FOR_TOKEN = 0.05
 _STALE = 0.05
-# A cache that answers takes this at most; a compiler takes more.
+# A hit in the compiler cache takes this much at most; a compiler takes more.
 _CACHE_ANSWER = 64 * MIB
 # Sleeping launchers cost about 5 MB each, so not all of a build may be one.
 _MOST_LENT = 64
 _GRACE = 5.0
-# From being told to run to saying which process that is.
-_SOON = 1.0
+# Seconds from the order to run until the launcher has named its process.
+_NAMING_TIME = 1.0
 _UNASKED = Estimate(0, "not asked yet")
 
 Options = Callable[[Compile], Sequence[str]]
@@ -179,7 +149,7 @@ class _Job:
     seen_peak: int = 0
     announced: bool = False
     compiler: Process | None = None
-    # Told to run, and which process its compiler is, is not known.
+    # Its launcher may run the compiler and has not named the process yet.
     unnamed: bool = False
 
 
@@ -195,21 +165,18 @@ class AdmissionServer:
         admission: Admission,
         jobserver: Jobserver,
         book: MemoryBook,
-        meter: Meter,
         *,
         listener: Listener | None = None,
         roots: Sequence[str] = (),
-        guesses: Mapping[Language, int] | None = None,
         options: Options = no_options,
         spare_options: Options = no_options,
     ) -> None:
         self._admission = admission
         self._jobserver = jobserver
         self._book = book
-        self._meter = meter
+        self._pressure_file = _pressure_file()
         self._listener = listener
         self._roots = roots
-        self._guesses = guesses
         self._options = options
         self._spare_options = spare_options
         self._jobs: dict[int, _Job] = {}
@@ -219,20 +186,19 @@ class AdmissionServer:
         self._read_at = 0.0
         self._room = Room()
         self._began = time.monotonic()
-        self.failures: list[GaveUp] = []
         self.listener_error: Exception | None = None
         self._selector = selectors.DefaultSelector()
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._door.bind(str(place))
-        self._door.listen(1024)
-        self._door.setblocking(False)
-        self._bell, self._rope = socket.socketpair()
-        self._selector.register(self._door, selectors.EVENT_READ, None)
-        self._selector.register(self._bell, selectors.EVENT_READ, None)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(str(place))
+        self._socket.listen(1024)
+        self._socket.setblocking(False)
+        self._wake_end, self._wake_start = socket.socketpair()
+        self._selector.register(self._socket, selectors.EVENT_READ, None)
+        self._selector.register(self._wake_end, selectors.EVENT_READ, None)
 
     def stop(self) -> None:
         """Make `serve` return soon; called from another thread."""
-        self._rope.send(b"x")
+        self._wake_start.send(b"x")
 
     def serve(self) -> None:
         """Answer until stopped, then end what still runs."""
@@ -244,25 +210,25 @@ class AdmissionServer:
             for job in self._jobs.values():
                 job.link.close()
             self._selector.close()
-            for each in (self._door, self._bell, self._rope):
+            for each in (self._socket, self._wake_end, self._wake_start):
                 each.close()
 
     def _turn(self) -> bool:
         wait = _TICK_FOR_TOKEN if self._token_wanted else _TICK
         for key, _ in self._selector.select(wait if self._jobs else None):
-            if key.fileobj is self._bell:
+            if key.fileobj is self._wake_end:
                 return False
-            if key.fileobj is self._door:
+            if key.fileobj is self._socket:
                 self._accept()
             else:
-                self._hear(key.data)
+                self._receive(key.data)
         self._measure()
         self._admit()
         return True
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            link, _ = self._door.accept()
+            link, _ = self._socket.accept()
             link.setblocking(True)
             credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             self._count += 1
@@ -271,7 +237,7 @@ class AdmissionServer:
             self._jobs[job.number] = job
             self._selector.register(link, selectors.EVENT_READ, job)
 
-    def _hear(self, job: _Job) -> None:
+    def _receive(self, job: _Job) -> None:
         try:
             chunk = job.link.recv(1 << 16)
         except ConnectionError:
@@ -287,9 +253,9 @@ class AdmissionServer:
             fields = bytes(job.buffer[4:end]).split(b"\0")
             del job.buffer[:end]
             if fields[0] == b"ask":
-                self._asked(job, [os.fsdecode(each) for each in fields[1:]])
+                self._take_request(job, [os.fsdecode(each) for each in fields[1:]])
             elif fields[0] == b"pid":
-                # Nothing, if its launcher has been killed since.
+                # None if its launcher was killed meanwhile.
                 job.compiler = find_child(job.pid, int(fields[1]))
                 job.unnamed = job.compiler is None
             elif fields[0] == b"done":
@@ -297,14 +263,14 @@ class AdmissionServer:
                 self._ended(job, fields[1:])
             elif fields[0] == b"files":
                 done, total = int(fields[1]), int(fields[2])
-                self._tell(FilesDone(self._now(), os.fsdecode(fields[3]), done, total))
+                self._report(FilesDone(self._now(), os.fsdecode(fields[3]), done, total))
 
     def _forget(self, job: _Job) -> None:
         if job.compiler and job.compiler.alive:
             # Its launcher was killed: nobody waits for the object file any more.
             end(job.compiler.pid)
         elif job.unnamed and job.group:
-            # So it was before that was known: nothing else is in its group.
+            # Killed before its compiler was known: nothing else is in its group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(job.group, signal.SIGTERM)
         self._admission.leave(job.number)
@@ -312,9 +278,9 @@ class AdmissionServer:
         self._selector.unregister(job.link)
         job.link.close()
 
-    def _asked(self, job: _Job, words: list[str]) -> None:
+    def _take_request(self, job: _Job, words: list[str]) -> None:
         job.unit = read_compile(words[0], words[1:], self._roots)
-        job.estimate = self._book.estimate(job.unit, self._guesses)
+        job.estimate = self._book.estimate(job.unit)
         spare = _SPARE if job.estimate.basis == "this file" else 1.0
         self._admission.arrive(job.number, int(job.estimate.bytes * spare))
 
@@ -333,7 +299,7 @@ class AdmissionServer:
         elif not (unit.cached and peak < max(_CACHE_ANSWER, (self._book.known(unit) or 0) // 2)):
             self._book.record(unit, peak, cpu, wall)
         names = (unit.file, unit.output)
-        self._tell(Finished(self._now(), job.number, *names, status, peak, cpu, wall))
+        self._report(Finished(self._now(), job.number, *names, status, peak, cpu, wall))
 
     def _killed(self, job: _Job, unit: Compile, peak: int) -> None:
         self._book.record_killed(unit, peak)
@@ -344,14 +310,13 @@ class AdmissionServer:
         if job.attempt >= _ATTEMPTS:
             allowed = self._admission.budget
             failure = GaveUp(self._now(), job.number, unit.file, peak, job.attempt, allowed)
-            self.failures.append(failure)
             _answer(job, b"fail", f"torchsmith: {failure.cause}\n{failure.cure}\n".encode())
-            self._tell(failure)
+            self._report(failure)
             return
         job.attempt += 1
         raised = int(max(peak, job.estimate.bytes) * _RAISE)
         job.estimate = Estimate(raised, "killed before")
-        self._tell(Retried(self._now(), job.number, unit.file, peak, job.attempt))
+        self._report(Retried(self._now(), job.number, unit.file, peak, job.attempt))
         self._admission.arrive(job.number, raised, alone=True)
 
     def _measure(self) -> None:
@@ -360,10 +325,10 @@ class AdmissionServer:
             return
         for number in self._admission.running:
             job = self._jobs[number]
-            resident = self._meter.resident(job.pid)
+            resident = sum(map(_resident, process_tree(job.pid)))
             job.seen_peak = max(job.seen_peak, resident)
             self._admission.measure(number, resident)
-        self._room = Room(self._meter.available(), self._meter.pressure())
+        self._room = Room(read_memory()[1], _pressure(self._pressure_file))
         self._read_at = time.monotonic()
 
     def _admit(self) -> None:
@@ -400,8 +365,8 @@ class AdmissionServer:
         job.announced = True
         job.seen_peak = 0
         assert job.unit is not None
-        # Told first: the compile may end, and others start, before the listener returns.
-        self._tell(
+        # Reported first: the compile may end, and others start, before the listener returns.
+        self._report(
             Started(
                 self._now(),
                 job.number,
@@ -424,17 +389,17 @@ class AdmissionServer:
         job.announced = True
         if unit is not None:
             estimate = job.estimate
-            self._tell(
+            self._report(
                 WaitingForMemory(self._now(), job.number, unit.file, estimate.bytes, estimate.basis)
             )
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         if self._listener is None:
             return
         try:
             self._listener(event)
         except Exception as error:
-            # A display that breaks must not break the build; it is told at the end.
+            # A broken display must not break the build; the error is raised at the end.
             self.listener_error = self.listener_error or error
 
     def _now(self) -> float:
@@ -445,20 +410,22 @@ class AdmissionServer:
 
         Their launchers reap them and end; those that wait end as the socket closes.
         """
-        # A launcher whose compiler is known is spared, and reports how that ended.
-        self._hear_until(lambda: not any(job.unnamed for job in self._jobs.values()), _SOON)
+        # A launcher whose compiler is known is not signalled: it reports how the compiler ended.
+        self._receive_until(
+            lambda: not any(job.unnamed for job in self._jobs.values()), _NAMING_TIME
+        )
         for kind in (signal.SIGTERM, signal.SIGKILL):
             for number in self._admission.running:
                 job = self._jobs[number]
                 end(job.compiler.pid if job.compiler else job.pid, kind)
-            self._hear_until(lambda: not self._admission.running, _GRACE)
+            self._receive_until(lambda: not self._admission.running, _GRACE)
 
-    def _hear_until(self, reached: Callable[[], bool], seconds: float) -> None:
+    def _receive_until(self, reached: Callable[[], bool], seconds: float) -> None:
         until = time.monotonic() + seconds
         while not reached() and time.monotonic() < until:
             for key, _ in self._selector.select(0.05):
                 if isinstance(key.data, _Job):
-                    self._hear(key.data)
+                    self._receive(key.data)
 
 
 def _answer(job: _Job, *fields: bytes) -> None:

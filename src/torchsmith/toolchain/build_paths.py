@@ -1,10 +1,9 @@
 """Options the governor adds to compilers: no folders of this machine, later garbage collection.
 
 A compiler writes the names of files into what it makes: assertions and warnings quote them,
-debugging information lists them. Here they are told to it as they are seen from the folder it
-runs in, which is also how ccache has them written. Compilers are given that one by one, by the
-governor: among CMake's flags it would be in torch's own account of how it was built, which then
-named the folder it should not.
+debugging information lists them. These options have it write names relative to the folder it runs
+in, as ccache does. The governor adds them to each compile. Among CMake's flags they would appear in
+torch's own account of how it was built, and name the folder that should stay out.
 """
 
 from __future__ import annotations
@@ -31,16 +30,24 @@ IGNORED = (f"{_OPTION}*", f"{_FOR_NVCC}*")
 Knows = Callable[[str, str], bool]
 
 
-def names_from_within(work: Path, knows: Knows | None = None) -> Callable[[Compile], Sequence[str]]:
-    """What says, for each compile, how names below a work folder are written."""
-    known = knows or understands
+@cache
+def understands(compiler: str, option: str) -> bool:
+    """Whether a compiler knows an option: gcc does from 8 on, clang from 10."""
+    if not compiler:
+        return False
+    answer = ask([compiler, f"{option}/a=/b", "-x", "c", "-E", "/dev/null"], timeout=20)
+    return answer is not None and answer.code == 0
+
+
+def names_from_within(work: Path, knows: Knows = understands) -> Callable[[Compile], Sequence[str]]:
+    """A function that gives each compile the options for names below a work folder."""
     root = str(work)
 
     def options(unit: Compile) -> Sequence[str]:
-        if unit.language in ("c", "c++") and known(unit.compiler, _OPTION):
+        if unit.language in ("c", "c++") and knows(unit.compiler, _OPTION):
             return [f"{_OPTION}{name}" for name in _names(root, unit)]
         plain = _PLAIN.fullmatch(root + unit.cwd)
-        if unit.language == "cuda" and plain and known(unit.compiler, _FOR_NVCC):
+        if unit.language == "cuda" and plain and knows(unit.compiler, _FOR_NVCC):
             return [f"{_FOR_NVCC}{name}" for name in _names(root, unit)]
         return ()
 
@@ -48,7 +55,7 @@ def names_from_within(work: Path, knows: Knows | None = None) -> Callable[[Compi
 
 
 def _names(root: str, unit: Compile) -> Iterator[str]:
-    """What is to be written for each folder from the root down to where a compiler runs.
+    """How to write each folder from the root down to where a compiler runs.
 
     Of those that fit a name, gcc takes the last.
     """
@@ -62,9 +69,9 @@ def _names(root: str, unit: Compile) -> Iterator[str]:
 
 
 def _out_of(here: PurePath, folder: PurePath) -> Iterator[str]:
-    """How names are written that lead from a file's folder out of where the compiler runs.
+    """How to write names that lead from a file's folder out of the one the compiler runs in.
 
-    Generated files and batches include others so. A cache hands on the shorter of the two names.
+    Generated files and batches include others by such names; a cache passes the shorter one on.
     """
     inside = (here / folder).relative_to(here) if (here / folder).is_relative_to(here) else None
     if inside is not None and inside.parts:
@@ -73,21 +80,11 @@ def _out_of(here: PurePath, folder: PurePath) -> Iterator[str]:
         yield f"{inside}/{up}=../"
 
 
-def setuptools_flags(work: Path, compiler: str, knows: Knows | None = None) -> str:
-    """The same for files that setuptools compiles, as CPPFLAGS, which CMake does not read."""
+def setuptools_flags(work: Path, compiler: str, knows: Knows = understands) -> str:
+    """The option for files that setuptools compiles, as CPPFLAGS, which CMake does not read."""
     root = str(work)
     plain = not any(character.isspace() or character in "\"'\\" for character in root)
-    known = knows or understands
-    return f"{_OPTION}{root}/=./" if plain and known(compiler, _OPTION) else ""
-
-
-@cache
-def understands(compiler: str, option: str) -> bool:
-    """Whether a compiler knows an option: gcc does from 8 on, clang from 10."""
-    if not compiler:
-        return False
-    answer = ask([compiler, f"{option}/a=/b", "-x", "c", "-E", "/dev/null"], timeout=20)
-    return answer is not None and answer.code == 0
+    return f"{_OPTION}{root}/=./" if plain and knows(compiler, _OPTION) else ""
 
 
 # gcc first looks for garbage at 128 MB at most, and again whenever its heap has grown by a third.

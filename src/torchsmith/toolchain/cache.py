@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchsmith.owners import who_else_writes
 from torchsmith.toolchain.build_paths import COLLECTION, IGNORED
 from torchsmith.toolchain.nvcc_parts import COMPILED, FOUND, LOG, PARTS
 
@@ -34,12 +35,12 @@ class CompilerCache:
     parts_log: Path | None = None
 
     def used(self) -> tuple[int, int]:
-        """How many compiles were there already, and how many were not, since it was asked for."""
+        """The compiles found in the cache and those not found, since this object was made."""
         counts = _counts(self.log)
         return sum(counts[name] for name in _HITS), counts["cache_miss"]
 
     def parts_used(self) -> tuple[int, int]:
-        """The same of nvcc's steps, in compiles that were not there as a whole."""
+        """The same for nvcc's steps, of compiles that were not found as a whole."""
         counts = _counts(self.parts_log)
         return counts[FOUND], counts[COMPILED]
 
@@ -57,11 +58,9 @@ def compiler_cache(
 ) -> CompilerCache:
     """ccache with its files in the store; nothing where there is no ccache.
 
-    `program` is what it is called in a container, where it is known to be. `base` is the folder
-    below which names are taken relative, if it is not the work folder.
-
-    The caller's own settings, of a remote storage for a team say, stay in force. A store is
-    `shared` where several hosts build into it.
+    `program` is its name in a container, which is known to have it. Names are taken relative to
+    `base`, or to the work folder. The caller's own settings, such as a remote storage for a team,
+    stay in force. A store is `shared` if several hosts build into it.
     """
     program = program or shutil.which("ccache") or ""
     if not program:
@@ -81,21 +80,21 @@ def compiler_cache(
         "CCACHE_COMPILERCHECK": "content",
     }
     if base is None:
-        # When gcc looks for garbage depends on the machine, and how a folder is left out of
-        # what it makes on the folder; what it makes depends on neither. These are ours; a build
-        # that is not may mean them.
+        # When gcc collects garbage depends on the machine, and the names of folders depend on
+        # the folder; what gcc makes depends on neither. In a build that is not ours such options
+        # may be meant.
         settings["CCACHE_IGNOREOPTIONS"] = " ".join((f"{COLLECTION}*", *IGNORED))
-    if shared:
+    if shared and (own := _own_temporary()) is not None:
         # What is not yet complete need not cross the network (ccache's manual, on NFS).
-        settings["CCACHE_TEMPDIR"] = str(Path(tempfile.gettempdir()) / f"ccache-{os.getuid()}")
+        settings["CCACHE_TEMPDIR"] = str(own)
     # ccache takes a space for the end of a program's name.
     if without_a_cache() and " " not in str(ON_A_MISS):
         parts = store / "cuda-parts"
         keep_newest(parts, _MOST_PARTS)
         settings |= {
             "CCACHE_PREFIX": str(ON_A_MISS),
-            # Headers that are read once for many files can change which of two functions of the
-            # same worth is inlined: what is compiled so is kept apart.
+            # With precompiled headers gcc may inline another of two equally good functions: such
+            # results are kept apart.
             "CCACHE_NAMESPACE": "torchsmith-headers",
             f"{PARTS}_PYTHON": sys.executable,
             PARTS: str(parts),
@@ -111,9 +110,19 @@ def without_a_cache() -> tuple[str, ...]:
     return (str(ON_A_MISS),) if os.access(ON_A_MISS, os.X_OK) else ()
 
 
+def _own_temporary() -> Path | None:
+    """This user's folder for ccache on this machine; None where others could write to it."""
+    folder = Path(tempfile.gettempdir()) / f"ccache-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return None if who_else_writes(folder) else folder
+    except OSError:
+        return None
+
+
 def _new_log(work: Path, name: str) -> Path:
     log = work / ".torchsmith" / name
-    # Where it cannot be written there is no count, and the build goes on.
+    # If it cannot be written there is no count, and the build goes on.
     with contextlib.suppress(OSError):
         log.parent.mkdir(parents=True, exist_ok=True)
         log.unlink(missing_ok=True)
@@ -121,7 +130,7 @@ def _new_log(work: Path, name: str) -> Path:
 
 
 def keep_newest(folder: Path, most: int) -> None:
-    """Remove the files of a folder that were not used for longest, until it has at most so much."""
+    """Remove the least recently used files of a folder until at most so many bytes remain."""
     found: list[tuple[float, int, Path]] = []
     for file in folder.glob("*/*"):
         with contextlib.suppress(OSError):

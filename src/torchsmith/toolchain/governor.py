@@ -1,14 +1,13 @@
-"""Compiling within a memory budget: what a build is handed, and what it learns.
+"""Compiling within a memory budget: the variables a build gets, and what it learns.
 
     with Governor(book=MemoryBook(path, "torch"), roots=[source, build]) as governor:
         environment = {**os.environ, **governor.environment()}
         subprocess.run(["cmake", "-G", "Ninja", ...], env=environment)
         subprocess.run(["ninja"], env=environment)      # without -j, which ends the sharing
-        governor.check()
 
 Every compile goes through a launcher that waits until there is memory for it. Light files use
-every core, heavy ones start only where their peak fits, and one the kernel killed all the same
-is compiled again alone.
+every core, and heavy ones start only where their peak fits. A compile that the kernel kills all the
+same runs again, alone.
 """
 
 from __future__ import annotations
@@ -19,34 +18,30 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from torchsmith.errors import HostError
 from torchsmith.host.limits import read_cores, read_memory
 from torchsmith.host.probe import ask
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.admission import Admission
 from torchsmith.toolchain.admission_server import (
     AdmissionServer,
-    HostMeter,
     Jobserver,
-    Meter,
     Options,
     no_options,
 )
 from torchsmith.toolchain.build_paths import ROOM_FOR_LATE_COLLECTION, collect_late
-from torchsmith.toolchain.compiles import Language
-from torchsmith.toolchain.governor_events import GaveUp, Listener
+from torchsmith.toolchain.governor_events import Listener
 from torchsmith.toolchain.memory_book import MIB, MemoryBook
 
 _HERE = Path(__file__).parent
-# Programs to be found before those of the same names.
+# Programs found before others of the same names.
 SHIMS = _HERE / "shims"
 # The path of a Unix socket has to fit into 108 bytes with the zero at its end.
 _LONGEST = 107
-_DOOR = "governor"
+_SOCKET = "governor"
 # Where nothing tells how much memory there is.
 _UNKNOWN = 4096 * MIB
 _LANGUAGES = ("C", "CXX", "CUDA")
@@ -66,8 +61,8 @@ class Governor:
 
     Without a budget it is all the memory this process may use, less a margin. Either way, what
     is free at each moment counts as well, so other programs on the machine keep theirs.
-    With `late_collection`, gcc is made quicker where there is memory to spare; `options` says
-    what is added to each compiler's command.
+    With `late_collection`, gcc is made quicker where there is memory to spare; `options` gives
+    the words to add to each compiler's command.
     """
 
     def __init__(
@@ -78,8 +73,6 @@ class Governor:
         book: MemoryBook | None = None,
         roots: Sequence[Path] = (),
         listener: Listener | None = None,
-        guesses: Mapping[Language, int] | None = None,
-        meter: Meter | None = None,
         late_collection: bool = False,
         options: Options = no_options,
     ) -> None:
@@ -90,8 +83,6 @@ class Governor:
         self._book = book or MemoryBook()
         self._roots = [str(root.absolute()) for root in roots]
         self._listener = listener
-        self._guesses = guesses
-        self._meter = meter or HostMeter()
         plenty = self.budget >= ROOM_FOR_LATE_COLLECTION * self.cores
         self._options = options
         self._spare_options = collect_late if late_collection and plenty else no_options
@@ -107,16 +98,14 @@ class Governor:
             stack.callback(remove_temporary, folder)
             jobserver = stack.enter_context(Jobserver(folder / "jobs", self.cores))
             self._makeflags = jobserver.makeflags
-            self._place = folder / _DOOR
+            self._place = folder / _SOCKET
             self._server = AdmissionServer(
                 self._place,
                 Admission(self.budget, self.cores, margin=self.margin),
                 jobserver,
                 self._book,
-                self._meter,
                 listener=self._listener,
                 roots=self._roots,
-                guesses=self._guesses,
                 options=self._options,
                 spare_options=self._spare_options,
             )
@@ -154,23 +143,13 @@ class Governor:
 
     @property
     def folder(self) -> Path:
-        """Where its socket and its jobs' pipe lie: what runs in a container must see it."""
+        """The folder of its socket and the pipe of job slots: containers must see it."""
         return self._place.parent
-
-    @property
-    def failures(self) -> tuple[GaveUp, ...]:
-        """The compiles given up for want of memory."""
-        return tuple(self._server.failures) if self._server else ()
-
-    def check(self) -> None:
-        """Raise the error that explains a build which failed for memory, if it did."""
-        for failure in self.failures:
-            raise HostError(failure.cause, failure.cure)
 
 
 def _private_folder() -> Path:
     folder = make_temporary("jobs")
-    if len(os.fsencode(folder / _DOOR)) <= _LONGEST:
+    if len(os.fsencode(folder / _SOCKET)) <= _LONGEST:
         return folder
     remove_temporary(folder)
     return make_temporary("jobs", Path("/tmp"))

@@ -22,7 +22,7 @@ class WaitingForMemory:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A compile runs; with it, `running` do, expected to take `reserved` together."""
+    """A compile starts; all `running` together are expected to take `reserved`."""
 
     at: float
     job: int
@@ -51,7 +51,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class FilesDone:
-    """setuptools compiled so many files of the ones it has now; `file` is the last."""
+    """setuptools has compiled `done` of its `total` files; `file` is the last."""
 
     at: float
     file: str

@@ -1,8 +1,7 @@
-"""What compiling each file took the last times: the book the governor learns from.
+"""The memory that compiling each file took before: the governor learns from this book.
 
-One SQLite file, written by every build of this machine at once. It is only ever a hint: a
-book that cannot be read is put aside and begun anew, and one that cannot be written does not
-stop a build.
+One SQLite file, written by every build of this machine at once. It is only a hint: a book that
+cannot be read is put aside and a new one begun, and one that cannot be written stops no build.
 """
 
 from __future__ import annotations
@@ -63,19 +62,10 @@ ON CONFLICT DO UPDATE SET peak = max(peak, excluded.peak), seen = excluded.seen
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The memory a compile is expected to take at its highest, and what that rests on."""
+    """The peak of memory that a compile is expected to reach, and what that rests on."""
 
     bytes: int
     basis: str
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What is known of a whole project."""
-
-    files: int
-    cpu_seconds: float
-    peak: int
 
 
 class MemoryBook:
@@ -121,7 +111,7 @@ class MemoryBook:
         self._write(_RECORD, unit, peak, cpu_seconds, wall_seconds)
 
     def record_killed(self, unit: Compile, peak: int) -> None:
-        """Write down that a compile wanted more than this when it was killed."""
+        """Write down the memory that a compile had when it was killed for wanting more."""
         self._write(_RECORD_KILLED, unit, peak, 0.0, 0.0)
 
     def _write(self, sql: str, unit: Compile, peak: int, cpu: float, wall: float) -> None:
@@ -149,8 +139,8 @@ class MemoryBook:
             unit.flags,
         )
 
-    def estimate(self, unit: Compile, guesses: Mapping[Language, int] | None = None) -> Estimate:
-        """Return the best estimate there is: of the file, else of its like, else a guess."""
+    def estimate(self, unit: Compile) -> Estimate:
+        """Return the best estimate: from this file, else from similar ones, else a guess."""
         exact = self.known(unit)
         if exact is not None:
             return Estimate(exact, "this file")
@@ -170,7 +160,7 @@ class MemoryBook:
         like = self.percentile(_PERCENTILE, unit.language, least=_LEAST_OF_PROJECT)
         if like is not None:
             return Estimate(like, f"{unit.language} files of this project")
-        return Estimate({**GUESSES, **(guesses or {})}[unit.language], "a guess")
+        return Estimate(GUESSES[unit.language], "a guess")
 
     def percentile(
         self, share: float, language: Language, *, folder: str | None = None, least: int = 1
@@ -188,13 +178,6 @@ class MemoryBook:
         return self._number(
             f"SELECT peak FROM compile {where} ORDER BY peak LIMIT 1 OFFSET ?", *values, place
         )
-
-    def totals(self) -> Totals:
-        """Return what all the files of the project took when they were last compiled."""
-        sql = "SELECT count(*), total(cpu_seconds), max(peak) FROM compile WHERE project = ?"
-        with self._lock:
-            files, cpu, peak = self._link.execute(sql, (self.project,)).fetchone()
-        return Totals(files, cpu, peak or 0)
 
     def _number(self, sql: str, *values: str | int) -> int | None:
         with self._lock:

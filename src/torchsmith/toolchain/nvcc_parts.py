@@ -86,7 +86,7 @@ class DryRun:
     steps: list[list[str]] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     dependencies: str = ""
-    said: str = ""
+    warnings: str = ""
 
 
 def read_dry_run(text: str) -> DryRun:
@@ -94,7 +94,7 @@ def read_dry_run(text: str) -> DryRun:
     run = DryRun()
     for line in text.splitlines():
         if not line.startswith("#$ "):
-            run.said += f"{line}\n"
+            run.warnings += f"{line}\n"
         elif (words := line[3:].strip()).startswith(_DEPENDENCIES):
             run.dependencies = words.removeprefix(_DEPENDENCIES)
         elif assignment := _ASSIGNMENT.fullmatch(words):
@@ -381,7 +381,7 @@ class Compile:
                 *files, out, err = unpack(kept, names, part.spelling)
                 for name, content in zip(part.outputs(), files, strict=True):
                     Path(name).write_bytes(content)
-                _say(out, err)
+                _print(out, err)
                 self.counted.append(FOUND)
                 return 0
         return self._made(part, key, variables)
@@ -389,7 +389,7 @@ class Compile:
     def _made(self, part: Part, key: str, variables: dict[str, str]) -> int:
         messages: list[bytes] = []
         status = _start(part.command, variables, messages)
-        _say(*messages)
+        _print(*messages)
         if status == 0:
             self.counted.append(COMPILED)
             with contextlib.suppress(OSError):
@@ -433,18 +433,15 @@ def from_within(step: list[str], root: str) -> list[str]:
     What no other file sees is called after that name: by the whole one it would be called
     otherwise in each folder.
     """
+    below = f"{root}/"
     return [
-        os.path.relpath(word) if option in _SOURCES and _is_below(word, root) else word
+        os.path.relpath(word) if root and option in _SOURCES and word.startswith(below) else word
         for option, word in pairwise(["", *step])
     ]
 
 
-def _is_below(name: str, root: str) -> bool:
-    return bool(root) and name.startswith(f"{root}/")
-
-
 def _start(step: list[str], variables: dict[str, str], messages: list[bytes] | None = None) -> int:
-    """Run a step; what it says goes on, or into `said`."""
+    """Run a step; what it says goes on, or into `messages`."""
     pipe = None if messages is None else subprocess.PIPE
     program = shutil.which(step[0], path=variables.get("PATH")) or step[0]
     with subprocess.Popen([program, *step[1:]], env=variables, stdout=pipe, stderr=pipe) as child:
@@ -462,7 +459,7 @@ def _start(step: list[str], variables: dict[str, str], messages: list[bytes] | N
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 
-def _say(out: bytes, err: bytes) -> None:
+def _print(out: bytes, err: bytes) -> None:
     for stream, words in ((sys.stdout, out), (sys.stderr, err)):
         stream.buffer.write(words)
         stream.flush()
@@ -504,7 +501,7 @@ def _compile(command: list[str], output: str, temporary: str, shelf: Shelf) -> i
     if _start(asked, dict(os.environ), messages) != 0:
         raise _NotUnderstoodError
     run = read_dry_run(messages[1].decode(errors="surrogateescape"))
-    _say(messages[0], run.said.encode(errors="surrogateescape"))
+    _print(messages[0], run.warnings.encode(errors="surrogateescape"))
     compiled = Compile(run, shelf, temporary, os.environ.get(ROOT, ""))
     status = compiled.do()
     if status == 0:

@@ -60,7 +60,7 @@ def _number_inside(pid: int) -> int:
 
 
 def own_group(pid: int) -> int:
-    """The group of processes that one leads, as ninja's and make's commands do; 0 if none."""
+    """The process group that a process leads, as ninja's and make's commands do; 0 if none."""
     try:
         return pid if pid > 0 and os.getpgid(pid) == pid else 0
     except OSError:
@@ -83,7 +83,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that one started and that are still its own."""
+    """The children of a process that still run."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         # Read for every thread: a child belongs to the one that started it.
@@ -94,7 +94,7 @@ def children(pid: int) -> list[int]:
 
 
 def session_members(leader: int) -> list[int]:
-    """The processes of a session, in whatever group: what a command left when it ended, too."""
+    """The processes of a session, in any group; also those a command left behind."""
     found: list[int] = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         with contextlib.suppress(OSError, ValueError, IndexError):

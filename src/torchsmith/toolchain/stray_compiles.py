@@ -1,8 +1,8 @@
 """Compiles that bypass the launcher, found among the processes of a build.
 
-A compiler that is linked statically loads no library of ours, and a build may hand its compilers
-an environment of its own making. Those run without asking the governor. They are looked for now
-and then, so one that is over within a moment may go unseen.
+A compiler that is linked statically loads no library of ours, and a build may give its compilers
+another environment. Those run without asking the governor. They are looked for ten times a second,
+so a very short one may go unseen.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path, PurePath
 from torchsmith.toolchain.governor import launcher
 from torchsmith.toolchain.processes import children, find_process
 
-_EVERY = 0.1
+_EVERY = 0.2
 _DRIVER = re.compile(
     r"(.*-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|nvcc|gfortran|icx|icpx|amdclang|amdclang\+\+)"
     r"[-.0-9]*"
 )
-# What drivers start: one of these at work says that a driver is past its own beginning.
+# What drivers start: if one of these runs, its driver has really begun to compile.
 _PROPER = frozenset(["cc1", "cc1plus", "cc1obj", "lto1", "f951", "cicc", "ptxas", "cudafe++"])
 _MAKES = frozenset(["-c", "-S", "-o", "-dc", "-dw", "-dlink", "--compile", "--device-c"])
 _ASKS = frozenset(["-E", "-M", "-MM", "-###", "--preprocess", "--dryrun", "-dryrun"])

@@ -1,21 +1,24 @@
-"""Reading shared libraries: what they need, where they look, what they were linked against."""
+"""Reading shared libraries: what they need, where they look, what they define and take."""
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-# pyelftools rather than lief: pure Python (nothing to build on an odd platform), typed, a
-# seventh of the size, and as quick where only headers are read.
 from elftools.elf.dynamic import DynamicSegment
 from elftools.elf.elffile import ELFFile
-from elftools.elf.gnuversions import GNUVerNeedSection
+from elftools.elf.gnuversions import GNUVerNeedSection, GNUVerSymSection
+from elftools.elf.sections import Section, SymbolTableSection
 from msgspec import Struct
 
+from torchsmith.foreign import whole
 from torchsmith.verify.fatbin import gpu_code
 
 MAGIC = b"\x7fELF"
@@ -30,7 +33,8 @@ class Library(Struct, frozen=True):
     """One shared library; `path` is relative to what holds it, with forward slashes.
 
     `versions` has the newest symbol version it needs of each family, `required` all of them.
-    `dynamic` says that it is loaded by a loader, which object files and GPU code are not;
+    `dynamic` says that it is loaded by a loader, which object files and GPU code are not, and
+    `program` that it is started, never loaded by another;
     `strippable` counts the bytes of symbols and debug information that no loader reads. `gpu`
     names the GPUs it has code for; `gpu_unread` says why that cannot be told.
     """
@@ -43,6 +47,7 @@ class Library(Struct, frozen=True):
     versions: Mapping[str, str] = {}
     required: tuple[str, ...] = ()
     dynamic: bool = False
+    program: bool = False
     strippable: int = 0
     executable_stack: bool = False
     debug_bytes: int = 0
@@ -65,7 +70,7 @@ def looks_shared(name: str) -> bool:
 
 def version_key(text: str) -> tuple[int, ...]:
     """2.17 -> (2, 17), for comparing."""
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
+    return tuple(part for part in map(whole, text.split(".")) if part is not None)
 
 
 def read_library(path: str, stream: IO[bytes], size: int) -> Library | None:
@@ -85,7 +90,7 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
     needed: list[str] = []
     search: list[str] = []
     soname = ""
-    dynamic = False
+    dynamic = interpreted = False
     stack: int | None = None
     ends = 0
     if elf.num_segments() > _MANY or elf.num_sections() > _MANY:
@@ -94,6 +99,8 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
         header = segment.header
         if header["p_type"] == "PT_LOAD":
             ends = max(ends, header["p_offset"] + header["p_filesz"])
+        elif header["p_type"] == "PT_INTERP":
+            interpreted = True
         elif header["p_type"] == "PT_GNU_STACK":
             stack = header["p_flags"]
         elif isinstance(segment, DynamicSegment):
@@ -129,6 +136,8 @@ def _read(path: str, elf: ELFFile, size: int) -> Library:
         versions=newest_versions(versions),
         required=versions,
         dynamic=dynamic,
+        # Some libraries can be started, too: libc.so.6 tells its version then.
+        program=interpreted and not looks_shared(path),
         strippable=debug + unread,
         executable_stack=executable,
         debug_bytes=debug,
@@ -196,3 +205,89 @@ def below(root: Path, folder: str) -> Iterator[str]:
         for name in names:
             if looks_shared(name):
                 yield Path(base, name).relative_to(root).as_posix()
+
+
+_ENTRY = {64: "IBBHQQ", 32: "IIIBBH"}
+_LOCAL, _WEAK = 0, 2
+_HIDDEN = (1, 2)
+_UNDEFINED = 0
+
+
+class Symbols(Struct, frozen=True):
+    """Names as the loader compares them, C++ ones mangled.
+
+    `needed` are those without which the library is not loaded and that no versioned library
+    promises: a weak reference may stay open, and a versioned one (memcpy@GLIBC_2.17) names
+    the library it is looked up in.
+    """
+
+    defined: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
+
+
+def read_symbols(stream: IO[bytes]) -> Symbols:
+    """Read the dynamic symbol table; a damaged file ends in an exception of any kind."""
+    elf = ELFFile(stream)
+    table = elf.get_section_by_name(".dynsym")
+    if not isinstance(table, SymbolTableSection):
+        return Symbols()
+    # Not by pyelftools' objects: a library of torch has 200,000 symbols, which takes it a minute.
+    names = table.stringtable.data()
+    entries = table.data()
+    layout = struct.Struct((">", "<")[elf.little_endian] + _ENTRY[elf.elfclass])
+    versioned = _versioned(elf)
+    defined: set[str] = set()
+    needed: set[str] = set()
+    for index, entry in enumerate(
+        layout.iter_unpack(entries[: len(entries) // layout.size * layout.size])
+    ):
+        name, info, other, section = entry[:4] if elf.elfclass == 64 else (entry[0], *entry[3:6])
+        bind = info >> 4
+        if bind == _LOCAL or not name:
+            continue
+        text = names[name : names.index(b"\0", name)].decode("utf-8", "replace")
+        if section != _UNDEFINED:
+            if other & 3 not in _HIDDEN:
+                defined.add(text)
+        elif bind != _WEAK and index not in versioned:
+            needed.add(text)
+    return Symbols(frozenset(defined), frozenset(needed))
+
+
+def _versioned(elf: ELFFile) -> frozenset[int]:
+    """Which entries of the symbol table name the version, and so the library, they need."""
+    versions: Section | None = elf.get_section_by_name(".gnu.version")
+    needs = elf.get_section_by_name(".gnu.version_r")
+    if not isinstance(versions, GNUVerSymSection) or not isinstance(needs, GNUVerNeedSection):
+        return frozenset()
+    numbers = {entry["vna_other"] for _, parts in needs.iter_versions() for entry in parts}
+    content = versions.data()
+    order = (">", "<")[elf.little_endian]
+    found = struct.unpack(f"{order}{len(content) // 2}H", content[: len(content) // 2 * 2])
+    return frozenset(index for index, number in enumerate(found) if number in numbers)
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+        # The result has to be freed, so it must not become bytes on the way.
+        library.__cxa_demangle.restype = ctypes.c_void_p
+        library.free.argtypes = [ctypes.c_void_p]
+    except (OSError, AttributeError):
+        return None
+    return library
+
+
+def demangled(symbol: str) -> str:
+    """`_ZN3c105Error…` -> `c10::Error…`; empty for a C name, or where there is no C++ library."""
+    library = _library() if symbol.startswith("_Z") else None
+    if library is None:
+        return ""
+    status = ctypes.c_int()
+    found = library.__cxa_demangle(symbol.encode(), None, None, ctypes.byref(status))
+    if not found:
+        return ""
+    text = ctypes.string_at(found).decode("utf-8", "replace")
+    library.free(found)
+    return text

@@ -6,14 +6,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from packaging.version import InvalidVersion, Version
 
+from torchsmith.checks import Check, Status, few, holds, rated
 from torchsmith.plan.expects import LIBRARIES, Expects
 from torchsmith.verify.binary import Library
-from torchsmith.verify.checks import Check, Status, few, holds, rated
 from torchsmith.verify.fatbin import order
 from torchsmith.verify.probing import TorchFacts
 
 GROUP = "asked for"
-# The start of the library's name, for features that can be linked either way.
 
 
 def matching(variants: Sequence[Expects], version: str, python: str) -> Expects | None:

@@ -16,6 +16,8 @@ from typing import IO
 
 from elftools.elf.elffile import ELFFile
 
+from torchsmith.foreign import whole
+
 MAGIC = 0xBA55ED50
 SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 # What an entry's kind is called on nvcc's command line: -gencode arch=compute_90,code=sm_90.
@@ -48,8 +50,7 @@ def gpu_code(elf: ELFFile) -> tuple[str, ...]:
 
 def order(name: str) -> tuple[int, str]:
     """By number, not by letter: sm_90 before sm_100."""
-    digits = "".join(letter for letter in name if letter.isdigit())
-    return int(digits or 0), name
+    return whole("".join(filter(str.isdigit, name))) or 0, name
 
 
 def _entries(stream: IO[bytes], at: int, end: int, name: str) -> Iterator[str]:

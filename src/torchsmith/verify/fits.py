@@ -20,9 +20,15 @@ from torchsmith.facts.ranges import VersionRange
 from torchsmith.facts.torch import find_release, wheel_cudas
 from torchsmith.host.models import InstalledTorch
 from torchsmith.inputs import check_file
-from torchsmith.verify.binary import Library, read_library, version_key
+from torchsmith.verify.binary import (
+    Library,
+    Symbols,
+    demangled,
+    read_library,
+    read_symbols,
+    version_key,
+)
 from torchsmith.verify.linkage import baseline, newest
-from torchsmith.verify.symbols import Symbols, demangled, read_symbols
 from torchsmith.verify.target import fits as takes_python
 from torchsmith.verify.wheelfile import Wheel, read_wheel, required
 
@@ -45,11 +51,6 @@ class Part(Struct, frozen=True):
     path: str
     symbols: frozenset[str]
     libraries: frozenset[str]
-
-    @property
-    def takes_cuda(self) -> bool:
-        """Whether it takes anything from torch's CUDA libraries."""
-        return any("_cuda" in name for name in self.libraries)
 
 
 class Subject(Struct, frozen=True):
@@ -77,7 +78,10 @@ class Subject(Struct, frozen=True):
     @property
     def needs_cuda(self) -> bool:
         """Whether it cannot do without torch's CUDA libraries."""
-        return any(all(part.takes_cuda for part in group) for group in alternatives(self.parts))
+        return any(
+            all(any("_cuda" in name for name in part.libraries) for part in group)
+            for group in alternatives(self.parts)
+        )
 
     @property
     def torch(self) -> str:
@@ -124,7 +128,7 @@ def _read_all(wheel: Wheel) -> dict[str, Symbols]:
                     f"{library.path} in {wheel.path.name} is damaged: {library.broken}",
                     "Build or download the wheel again.",
                 )
-            if library.dynamic:
+            if library.dynamic and not library.program:
                 found[library.path] = _read_one(library.path, archive.read(library.path))
     return found
 

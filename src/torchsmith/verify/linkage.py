@@ -10,9 +10,9 @@ from pathlib import Path
 
 from msgspec import Struct, convert
 
+from torchsmith.checks import Check, Status, few, holds, rated
 from torchsmith.host.probe import run
 from torchsmith.verify.binary import Library, looks_shared, version_key
-from torchsmith.verify.checks import Check, Status, few, holds, rated
 
 
 def library_places() -> list[tuple[str, str]]:
@@ -161,6 +161,8 @@ def _needed(libraries: Sequence[Library], around: Surroundings) -> Iterator[Chec
     wanted = "in the package, in a distribution it requires, or on every Linux"
     if lost:
         cure = "auditwheel repair puts libraries into a wheel; or link it statically"
+        if any(base.bringer(name) == "torch" for name in nowhere):
+            cure = "verify it with its torch: `verify TORCH.whl THIS.whl`, or their environment"
         yield Check(GROUP, "needed libraries", "fail", few(lost), wanted, cure=cure)
     elif lent and around.glibc:
         cure = "auditwheel repair; a manylinux tag promises that nothing else is needed"

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
+from torchsmith.checks import Check, Rating, check_lines, worst
 from torchsmith.files import write_result
 from torchsmith.foreign import decode
-from torchsmith.verify.checks import Check, Status
-
-Rating = Literal["pass", "warn", "fail"]
-_MARKS: dict[Status, str] = {"pass": "ok", "fail": "x", "warn": "!", "absent": "-", "info": " "}
 
 
 class Report(Struct, frozen=True):
@@ -38,8 +34,7 @@ class Report(Struct, frozen=True):
     @property
     def rating(self) -> Rating:
         """The worst of all checks."""
-        statuses = {check.status for check in self.checks}
-        return "fail" if "fail" in statuses else "warn" if "warn" in statuses else "pass"
+        return worst(self.checks)
 
     @property
     def failed(self) -> tuple[Check, ...]:
@@ -68,7 +63,14 @@ def from_json(content: bytes) -> Report:
 
 
 def lines(report: Report, *, everything: bool = False) -> Iterator[str]:
-    """The report as text: groups, one line a check, and each cure once."""
+    """The report as text."""
+    yield from head(report)
+    yield from check_lines(report.checks, everything=everything)
+    yield from ("", summary(report))
+
+
+def head(report: Report) -> Iterator[str]:
+    """What the report is about."""
     yield from report.subjects
     if report.torch:
         yield f"  torch {report.torch}, Python {report.python}"
@@ -78,21 +80,6 @@ def lines(report: Report, *, everything: bool = False) -> Iterator[str]:
         has = [name for name, there in report.features.items() if there]
         yield f"  has    {' '.join(has)}"
         yield f"  lacks  {' '.join(report.lacks)}"
-    for group in dict.fromkeys(check.group for check in report.checks):
-        yield ""
-        yield group
-        inside = [check for check in report.checks if check.group == group]
-        if not everything and len({(check.status, check.detail) for check in inside}) == 1:
-            only = inside[0]
-            if only.status == "absent" and len(inside) > 1:
-                yield f"  -  {only.detail or only.found}"
-                continue
-        shown: set[str] = set()
-        for check in inside:
-            yield from _line(check, check.cure not in shown)
-            shown.add(check.cure)
-    yield ""
-    yield summary(report)
 
 
 def summary(report: Report) -> str:
@@ -105,28 +92,9 @@ def summary(report: Report) -> str:
     return ", ".join(f"{count} {words[name]}" for name, count in counts.items() if count)
 
 
-def _line(check: Check, with_cure: bool) -> Iterator[str]:
-    text = check.found
-    if check.status in ("fail", "warn", "absent"):
-        text = text or check.detail.strip().rpartition("\n")[2]
-    yield f"  {_MARKS[check.status]:<2} {check.name}" + (f": {text}" if text else "")
-    if check.wanted and check.status in ("fail", "warn"):
-        yield f"       wanted: {check.wanted}"
-    if check.status == "fail" and check.detail and check.found:
-        for line in check.detail.strip().splitlines()[-6:]:
-            yield f"       | {line}"
-    if check.cure and with_cure:
-        yield f"       cure: {check.cure}"
-
-
 def beside(artifact: Path) -> Path:
     """Where the report on a wheel is kept."""
     return artifact.with_name(f"{artifact.name}.verify.json")
-
-
-def as_text(report: Report) -> bytes:
-    """The report to be read by people, with nothing left out."""
-    return ("\n".join(lines(report, everything=True)) + "\n").encode()
 
 
 def keep(report: Report, path: Path) -> None:
@@ -134,8 +102,8 @@ def keep(report: Report, path: Path) -> None:
 
     A name that ends in .txt gets the text, any other the JSON document.
     """
-    content = as_text(report) if path.suffix == ".txt" else as_json(report)
-    write_result(path, content)
+    text = "\n".join([*lines(report, everything=True), ""])
+    write_result(path, text.encode() if path.suffix == ".txt" else as_json(report))
 
 
 def keep_beside(report: Report, artifact: Path) -> tuple[Path, Path]:

@@ -19,6 +19,7 @@ from packaging.version import Version
 
 from torchsmith.errors import HostError, TookTooLongError, UsageError
 from torchsmith.facts.ranges import release
+from torchsmith.foreign import whole
 from torchsmith.host.models import Python
 from torchsmith.host.probe import Programs, ask
 from torchsmith.host.system import read_platform, read_pythons
@@ -132,7 +133,7 @@ def read_environment(path: Path, *, alone: bool = True) -> Environment:
 def fits(tag: Tag, version: str) -> bool:
     """Whether a wheel of this tag can be installed into this CPython."""
     name = tag.interpreter
-    if not name[2:].isdigit():
+    if whole(name[2:]) is None:
         return False
     wanted = (int(name[2]), int(name[3:] or 0))
     have = release(version)[:2]
@@ -177,6 +178,16 @@ def choose_python(wheels: Sequence[Wheel], asked: str, pythons: Sequence[Python]
 def release_like(text: str) -> bool:
     """Whether this is a version (3.11, 3.14t) rather than a path."""
     return all(part.isdigit() for part in text.removesuffix("t").split("."))
+
+
+def torch_given(wheels: Sequence[Wheel], options: Options) -> str:
+    """The torch that wheels are to be used with; empty where pip chooses it."""
+    known = {wheel.name: wheel.version for wheel in wheels}
+    known |= {str(name): str(version) for name, version in map(_named, options.beside)}
+    if options.layered and "torch" not in known:
+        below = read_environment(Path(options.python)).installed()
+        known |= {str(name): item.version for name, item in below.items()}
+    return known.get("torch", "")
 
 
 @contextlib.contextmanager
@@ -241,8 +252,14 @@ def _install(
     if options.find_links:
         install += ["--no-index", "--find-links", options.find_links]
     names = [str(path.absolute()) for path in (*options.beside, *(item.path for item in wheels))]
+    torch = torch_given(wheels, options)
+    if torch:
+        # Whatever they require: another torch would be brought, and tried in its place.
+        constraints = temporary / "constraints.txt"
+        constraints.write_text(f"torch=={torch}\n", encoding="utf-8")
+        install += ["--constraint", str(constraints)]
     if options.deps:
-        names += options.numpy or (_numpy(wheels, options.beside),)
+        names += options.numpy or (_numpy(torch),)
     else:
         install.append("--no-deps")
     try:
@@ -253,11 +270,8 @@ def _install(
     return read_environment(folder), failure
 
 
-def _numpy(wheels: Sequence[Wheel], beside: Sequence[Path]) -> str:
+def _numpy(torch: str) -> str:
     """Torch does not require NumPy; its bridge cannot be tried without."""
-    known = {wheel.name: wheel.version for wheel in wheels}
-    known |= {str(name): str(version) for name, version in map(_named, beside)}
-    torch = known.get("torch", "")
     # Compiled against NumPy 1 until 2.2, it does not understand arrays of NumPy 2.
     # https://github.com/pytorch/pytorch/issues/107302
     return "numpy<2" if torch and Version(torch).release[:2] < (2, 3) else "numpy"

@@ -1,26 +1,38 @@
-"""Verifying from one end to the other: look at the files, install, use, compare."""
+"""Verifying from one end to the other: look at the files, install, use, compare.
+
+As a program it proves what one step of a plan made, in the work folder; the reports are left
+beside the wheel.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
+from typing import IO
 
 import msgspec
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from torchsmith import __version__
+from torchsmith.checks import Check, Status, few, holds, rated
+from torchsmith.errors import VerificationError
+from torchsmith.inputs import one_file
 from torchsmith.plan.expects import Expects
 from torchsmith.sources.tree import file_hash
-from torchsmith.verify.binary import Library, below, looks_shared, read_files
-from torchsmith.verify.buildconfig import foreign_paths
-from torchsmith.verify.checks import Check, Status, few, rated
+from torchsmith.tasks import run_task
+from torchsmith.verify.binary import MAGIC, Library, below, looks_shared, read_files
 from torchsmith.verify.compare import compare, compare_companion, judge_gpu_code, matching
+from torchsmith.verify.fatbin import gpu_code, order
 from torchsmith.verify.linkage import Surroundings, judge, system_libraries
-from torchsmith.verify.probing import Probed, probe
-from torchsmith.verify.report import Report
+from torchsmith.verify.probing import Probed, foreign_paths, probe
+from torchsmith.verify.report import Report, from_json, keep_beside, lines
+from torchsmith.verify.report import as_json as report_json
 from torchsmith.verify.target import (
     Environment,
     Options,
@@ -28,6 +40,7 @@ from torchsmith.verify.target import (
     fresh_environment,
     read_environment,
     sort_targets,
+    torch_given,
 )
 from torchsmith.verify.wheelfile import (
     COMPANIONS,
@@ -36,6 +49,7 @@ from torchsmith.verify.wheelfile import (
     required,
     torch_pin,
     uses_torch,
+    wants_another_torch,
 )
 
 _DEFAULTS = Options()
@@ -62,6 +76,11 @@ def verify(
     say(f"reading {', '.join(path.name for path in wheel_paths)}")
     wheels = [read_wheel(path) for path in wheel_paths]
     unusable = [wheel for wheel in wheels if not wheel.installable]
+    torch = torch_given(wheels, options) if options.run else ""
+    if any(wants_another_torch(wheel, torch) for wheel in wheels):
+        # Installed, it would bring that one, and be tried with it.
+        checks = [*_wheel_checks(wheels, None, asked, torch)]
+        return Report(subjects, __version__, tuple(checks), torch=torch)
     if not options.run or unusable:
         checks = [*_wheel_checks(wheels, None, asked)]
         torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
@@ -155,7 +174,10 @@ def _own_account(config: str, expects: Expects | None) -> Check:
 
 
 def _wheel_checks(
-    wheels: Sequence[Wheel], environment: Environment | None, asked: Sequence[Expects]
+    wheels: Sequence[Wheel],
+    environment: Environment | None,
+    asked: Sequence[Expects],
+    torch: str = "",
 ) -> Iterator[Check]:
     present = {name for wheel in wheels for item in wheel.libraries for name in _names(item)}
     installed = environment.installed() if environment is not None else {}
@@ -163,7 +185,7 @@ def _wheel_checks(
         present |= _present(environment, installed)
     system = system_libraries()
     toolkit = _lent()
-    torch = next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
+    torch = torch or next((wheel.version for wheel in wheels if wheel.name == "torch"), "")
     if not torch and _TORCH in installed:
         torch = installed[_TORCH].version
     together = frozenset({*installed, *(wheel.name for wheel in wheels)})
@@ -293,3 +315,112 @@ def _lent() -> frozenset[str]:
         for path in folder.iterdir()
         if looks_shared(path.name)
     )
+
+
+def without(report: Report, place: str) -> Report:
+    """The report with no path of the work folder in it: it is true of the wheel anywhere."""
+    text = report_json(report).decode()
+    return from_json(text.replace(msgspec.json.encode(place).decode()[1:-1], "$WORK").encode())
+
+
+def prove(expects: Expects) -> Report:
+    """Prove one wheel of a plan, or a static library, in the current folder."""
+    wheel = one_file(expects.wheel)
+    if expects.symbols:
+        report = verify_archive(wheel, expects)
+        folder = Path(expects.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_beside(report, folder / wheel.name)
+        return report
+    options = Options(
+        python=f"{expects.environment}/bin/python",
+        folder=Path(expects.folder),
+        layered=expects.layered,
+        beside=tuple(map(one_file, expects.beside)),
+        numpy=expects.numpy,
+    )
+    made = verify(
+        [wheel], options=options, asked=[expects], say=lambda text: print(text, flush=True)
+    )
+    made = without(msgspec.structs.replace(made, subjects=(wheel.name,)), str(Path.cwd()))
+    keep_beside(made, wheel)
+    return made
+
+
+def _prove(expects: Expects) -> int:
+    made = prove(expects)
+    print("\n".join(lines(made, everything=True)), flush=True)
+    return VerificationError.exit_code if made.rating == "fail" else 0
+
+
+_ARCHIVE = b"!<arch>\n"
+_HEADER_BYTES = 60
+
+
+def members(stream: IO[bytes]) -> Iterator[bytes]:
+    """The object files of an archive, one after the other, as ar(5) has them."""
+    if stream.read(len(_ARCHIVE)) != _ARCHIVE:
+        raise ValueError("it is not an archive of object files")
+    while header := stream.read(_HEADER_BYTES):
+        if len(header) < _HEADER_BYTES or header[58:60] != b"`\n":
+            raise ValueError("it is cut short")
+        size = int(header[48:58])
+        content = stream.read(size)
+        if len(content) < size:
+            raise ValueError("it is cut short")
+        if size % 2:
+            stream.read(1)
+        # The others are the archive's own tables.
+        if content.startswith(MAGIC):
+            yield content
+
+
+def _defined(elf: ELFFile) -> Iterator[str]:
+    table = elf.get_section_by_name(".symtab")
+    if isinstance(table, SymbolTableSection):
+        for symbol in table.iter_symbols():
+            info = symbol.entry
+            if info.st_shndx != "SHN_UNDEF" and info.st_info.bind != "STB_LOCAL":
+                yield symbol.name
+
+
+def verify_archive(library: Path, expects: Expects) -> Report:
+    """Hold a static library against what is expected of it."""
+    names: set[str] = set()
+    code: set[str] = set()
+    objects = 0
+    try:
+        with library.open("rb") as stream:
+            for content in members(stream):
+                elf = ELFFile(io.BytesIO(content))
+                names.update(_defined(elf))
+                code.update(gpu_code(elf))
+                objects += 1
+    except (OSError, ValueError) as error:
+        raise VerificationError(
+            f"{library} cannot be read: {error}", "Build it again: torchsmith build --fresh."
+        ) from error
+    missing = [name for name in expects.symbols if name not in names]
+    found = sorted(code, key=order)
+    checks = (
+        holds("library", "objects", objects > 0, found=str(objects), wanted="some"),
+        holds(
+            "library",
+            "functions",
+            not missing,
+            found=f"without {few(missing)}" if missing else f"{len(expects.symbols)} looked for",
+            wanted="every function that PyTorch calls",
+        ),
+        holds(
+            "GPU code",
+            expects.package,
+            set(expects.archs) <= code,
+            found=" ".join(found) or "none",
+            wanted=" ".join(expects.archs),
+        ),
+    )
+    return Report((library.name,), __version__, checks, archs=tuple(found))
+
+
+if __name__ == "__main__":
+    run_task(Expects, _prove)

@@ -11,7 +11,7 @@ import re
 import stat
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from email.parser import HeaderParser
 from pathlib import Path
@@ -27,9 +27,11 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
+from torchsmith.checks import Check, Status, few, holds, rated
+from torchsmith.errors import VerificationError
+from torchsmith.inputs import check_file
 from torchsmith.sources.unfolding import LONGEST_TEXT, check_zip
 from torchsmith.verify.binary import MAGIC, Library, read_bytes
-from torchsmith.verify.checks import Check, Status, few, holds, rated
 
 GROUP = "wheel"
 COMPANIONS = ("torchvision", "torchaudio", "torchtext")
@@ -70,6 +72,12 @@ class Wheel(Struct, frozen=True):
             elif match := re.match(r"manylinux_(\d+)_(\d+)_", tag.platform):
                 found = f"{match[1]}.{match[2]}"
         return found
+
+    @property
+    def info(self) -> str:
+        """Its own .dist-info folder; some packages bring those of others further down."""
+        folders = (name.partition("/")[0] for name in self.files)
+        return next(folder for folder in folders if folder.endswith(".dist-info"))
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -135,6 +143,22 @@ def read_wheel(path: Path) -> Wheel:
     if escaping:
         return _with(plain, checks)
     return _described(plain, seen, texts, checks)
+
+
+def sound_wheel(path: Path) -> Wheel:
+    """Read a wheel that is to be used; refuse one that is damaged or says two things of itself."""
+    check_file(path, "Name a wheel.")
+    wheel = read_wheel(path)
+    if failed := [check for check in wheel.checks if check.status == "fail"]:
+        problems = "; ".join(
+            f"{check.name}: {check.found}" + (f", wanted: {check.wanted}" if check.wanted else "")
+            for check in failed
+        )
+        raise VerificationError(
+            f"{path.name} is not a sound wheel: {problems}",
+            failed[0].cure or "Build it again; `torchsmith verify --no-run` says more.",
+        )
+    return wheel
 
 
 def _with(wheel: Wheel, checks: list[Check]) -> Wheel:
@@ -332,22 +356,34 @@ def _extensions(wheel: Wheel, libraries: tuple[Library, ...]) -> Iterator[Check]
     )
 
 
-def required(wheel: Wheel) -> dict[str, Requirement]:
-    """What it requires, by name; extras and broken lines are left out."""
-    found: dict[str, Requirement] = {}
-    for line in wheel.requires:
+def requirements(lines: Iterable[str]) -> Iterator[Requirement]:
+    """What has to be installed with something; extras and broken lines are left out."""
+    for line in lines:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            found[canonicalize_name(requirement.name)] = requirement
-    return found
+            yield requirement
+
+
+def required(wheel: Wheel) -> dict[str, Requirement]:
+    """What it requires, by name."""
+    return {canonicalize_name(item.name): item for item in requirements(wheel.requires)}
+
+
+def wants_another_torch(wheel: Wheel, torch: str) -> bool:
+    """Whether pip would bring another torch for it than this one."""
+    requirement = required(wheel).get(canonicalize_name("torch"))
+    return bool(requirement and torch and not requirement.specifier.contains(torch, True))
 
 
 def torch_pin(wheel: Wheel, torch: str) -> Check | None:
-    """Whether a wheel compiled against torch asks for that one; None if it was not."""
-    if not wheel.uses_torch or wheel.name == "torch":
+    """Whether a wheel asks for this torch; None if it says nothing and does not use one."""
+    if wheel.name == "torch":
+        return None
+    another = wants_another_torch(wheel, torch)
+    if not wheel.uses_torch and not another:
         return None
     name = f"{wheel.name}'s torch"
     requirement = required(wheel).get(canonicalize_name("torch"))
@@ -356,8 +392,9 @@ def torch_pin(wheel: Wheel, torch: str) -> Check | None:
         spec.operator in ("==", "===") and "*" not in spec.version for spec in requirement.specifier
     )
     wanted = f"torch=={torch}" if torch else "torch at exactly one version"
-    if requirement is not None and torch and not requirement.specifier.contains(torch, True):
-        return Check(GROUP, name, "fail", found, wanted, cure="it was built against another torch")
+    if another:
+        cure = "its metadata asks for another torch: mend it, or build against that torch"
+        return Check(GROUP, name, "fail", found, wanted, cure=cure)
     # Other libraries rarely pin: a person has to know which torch they were built against.
     status: Status = "pass" if exact else "fail" if wheel.name in COMPANIONS else "warn"
     cure = "build it with PYTORCH_VERSION set to the torch it is compiled against"

@@ -22,6 +22,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from torchsmith.errors import OutputError, UsageError
+from torchsmith.foreign import whole
 from torchsmith.owners import make_folder, read_plain, who_else_writes
 from torchsmith.printable import printable
 from torchsmith.redact import redacted
@@ -49,8 +50,8 @@ class Access:
 
     def knows_host(self, request: HTTPConnection) -> bool:
         """Whether a request names this server."""
-        given = request.headers.getlist("host")
-        name = _host_name(given[0]) if len(given) == 1 else ""
+        hosts = request.headers.getlist("host")
+        name = _host_name(hosts[0]) if len(hosts) == 1 else ""
         if not name:
             return False
         bound = str((request.scope.get("server") or ("",))[0])
@@ -115,9 +116,9 @@ class Access:
         """What the forms of a page send along."""
         return hmac.new(self._secret, self._session(request).encode(), "sha256").hexdigest()
 
-    def is_page_token(self, request: HTTPConnection, given: str) -> bool:
+    def is_page_token(self, request: HTTPConnection, hosts: str) -> bool:
         """Whether a form was on a page of ours."""
-        return hmac.compare_digest(given.encode(), self.page_token(request).encode())
+        return hmac.compare_digest(hosts.encode(), self.page_token(request).encode())
 
 
 def _host_name(host: str) -> str:
@@ -205,7 +206,7 @@ class Gate:
             refusal = self._refusal(request)
             await (refusal or self._app)(scope, receive, answered)
         except Exception as error:
-            # What cannot be read just now must not take the page with it.
+            # A file that cannot be read just now must not end in a traceback.
             why = printable(redacted(f"{type(error).__name__}: {error}"))
             self._say(f"{_path(request)} could not be shown: {why}")
             if status:
@@ -221,8 +222,12 @@ class Gate:
         """The answer to a request that gets no further."""
         if not self._access.knows_host(request):
             return PlainTextResponse("This server has another name.\n", 421)
-        length = request.headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MOST_BYTES:
+        if {"content-length", "transfer-encoding"} <= set(request.headers):
+            # A proxy may end it elsewhere than we do: https://www.rfc-editor.org/rfc/rfc9112#6.1
+            refused = {"Connection": "close"}
+            return PlainTextResponse("This has two lengths.\n", 400, headers=refused)
+        length = whole(request.headers.get("content-length", "0"))
+        if length is None or length > MOST_BYTES:
             return PlainTextResponse("This is too long.\n", 413)
         changes = request.method not in ("GET", "HEAD")
         if changes and self._access.is_cross_site(request):

@@ -1,4 +1,4 @@
-"""The portal's addresses, and the files of an index and a channel.
+"""The portal's addresses, the files of an index and a channel, and the server of both.
 
 Files come in ranges, so that pip can read a wheel's end.
 """
@@ -6,11 +6,16 @@ Files come in ranges, so that pip can read a wheel's end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import socket
+import threading
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any, Self
 from urllib.parse import urlsplit
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -19,15 +24,17 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from torchsmith.errors import TorchsmithError, UsageError
+from torchsmith.errors import HostError, TorchsmithError, UsageError
 from torchsmith.ship.addresses import look_up
 from torchsmith.web.access import Gate
 from torchsmith.web.pages import page, problem_page
 from torchsmith.web.portal import Portal, portal_of, posted
 
 _ONE_RANGE = re.compile(rb"bytes=(\d+-\d*|-\d+)")
-# Whatever somebody published, it is no page of ours.
+# A published file is never treated as a page of ours.
 _ALONE = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 _files = StaticFiles()
 
@@ -60,8 +67,8 @@ def published(request: Request) -> Response:
         if name != b"range" or _ONE_RANGE.fullmatch(value.strip())
     ]
     response = FileResponse(path, headers=headers, stat_result=status)
-    asked = Headers(scope=request.scope)
-    if _files.is_not_modified(response.headers, asked):
+    conditions = Headers(scope=request.scope)
+    if _files.is_not_modified(response.headers, conditions):
         return NotModifiedResponse(response.headers)
     return response
 
@@ -73,10 +80,10 @@ def make_app(portal: Portal, say: Callable[[str], None] = lambda _: None) -> Sta
     """The application: all pages, or the published folders alone."""
     routes: list[BaseRoute] = [_FILES]
     if portal.store is not None:
-        # Those who only serve files pay for none of it.
-        from torchsmith.web import builds, doctor, jobs, matrix, packages, recipes
+        # A server of files alone imports no pages.
+        from torchsmith.web import builds, doctor, jobs, packages, recipes
 
-        rooms = (builds, matrix, packages, recipes, jobs, doctor)
+        rooms = (builds, packages, recipes, jobs, doctor)
         routes = [
             Route("/login", _login, methods=["GET", "POST"]),
             Route("/logout", _logout, methods=["POST"]),
@@ -100,9 +107,9 @@ async def _login(request: Request) -> Response:
     access = portal_of(request).access
     if request.method == "GET":
         return page(request, "login.html", wrong=False)
-    given = await posted(request)
-    if not access.accepts(given.get("token", "")):
-        # Guessing is slow.
+    fields = await posted(request)
+    if not access.accepts(fields.get("token", "")):
+        # Slow down guessing.
         await asyncio.sleep(1)
         return page(request, "login.html", status=403, wrong=True)
     answer = RedirectResponse("/", 303)
@@ -133,3 +140,99 @@ def _explained(request: Request, error: Exception) -> Response:
 def _start(request: Request) -> Response:
     """What goes on, at a glance."""
     return page(request, "start.html")
+
+
+# More at once than any pip, conda or team of readers opens.
+_MOST_CONNECTIONS = 512
+_IDLE_S = 60
+
+
+class _Impatient(H11Protocol):
+    """Cuts off a client that sends its request byte by byte, or nothing at all."""
+
+    request_seconds = 20.0
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Expect a request."""
+        super().connection_made(transport)
+        self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        """Expect the rest of a request that has begun."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is before and (before is None or before.response_complete):
+            self._expect()
+        else:
+            self._forget()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Expect nothing."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def _expect(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.request_seconds, self.transport.abort)
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Server:
+    """A server that listens from the moment it exists; `with` runs it in a thread."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind((host, port))
+            self._socket.listen(128)
+        except OSError as error:
+            self._socket.close()
+            raise HostError(
+                f"{host}:{port} cannot be listened on: {error.strerror}",
+                "Name another --host or --port; --port 0 takes one that is free.",
+            ) from None
+        config = uvicorn.Config(
+            app,
+            http=_Impatient,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_keep_alive=_IDLE_S,
+            # Readers of live pages never end by themselves.
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        """What to write into a client."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def run(self) -> None:
+        """Serve until Ctrl-C, or another signal that ends programs."""
+        with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
+            self._server.run(sockets=[self._socket])
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self.run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        assert self._thread is not None
+        self._thread.join(10)
+        self._socket.close()

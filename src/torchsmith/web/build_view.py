@@ -16,14 +16,12 @@ from typing import Any, BinaryIO, NamedTuple
 
 from torchsmith.bench.timeline import Timeline, lay_out
 from torchsmith.diagnose.diagnose import Diagnosis, explained
-from torchsmith.diagnose.knowledge import shipped
 from torchsmith.diagnose.scan import scan_file
-from torchsmith.engine.compile_log import InFlight, Moment, read_compiles
+from torchsmith.engine.compile_log import InFlight, Moment, read_compiles, read_jobs
 from torchsmith.engine.expected import last_count
-from torchsmith.engine.job_log import read_jobs
-from torchsmith.engine.journal import Journal, RunRecord, StepRecord
-from torchsmith.engine.journals import past_journal
+from torchsmith.engine.journal import Journal, RunRecord, StepRecord, past_journal
 from torchsmith.engine.store import Store
+from torchsmith.engine.tail import kept_log
 from torchsmith.errors import UsageError
 from torchsmith.owners import open_plain
 
@@ -66,7 +64,7 @@ def _chart(moments: Sequence[Moment], values: Sequence[float], limit: float) -> 
 _UNDER_WAY = ("running", "waiting")
 _FRESH_S = 0.4
 _KEPT = 64
-# So much of the end of a log is looked through: that takes a second or two.
+# Only this much of the end of a log is scanned: that takes a second or two.
 _DIAGNOSED = 8 << 20
 _BOX, _HIGH, _GAP, _ROOM = 210, 46, 14, 60
 # More boxes than these are no picture any more.
@@ -199,8 +197,7 @@ class Builds:
 
     def log_path(self, log: str) -> Path | None:
         """A log, if it is one of this store."""
-        path = Path(log)
-        return path if log and path.resolve().is_relative_to(self.root.resolve()) else None
+        return kept_log(self.root, log)
 
     def timeline(self, run: str) -> Timeline | None:
         """Where the time of a build went."""
@@ -218,7 +215,7 @@ class Builds:
                 key = (str(path), status.st_size, status.st_mtime_ns)
                 if key not in self._known:
                     skipped = _skip(file, status.st_size - _DIAGNOSED)
-                    _put(self._known, key, Known(explained(scan_file(file, shipped())), skipped))
+                    _put(self._known, key, Known(explained(scan_file(file)), skipped))
                 return self._known[key]
         except (OSError, ValueError):
             return None
@@ -337,7 +334,7 @@ def _graph(views: Sequence[StepView]) -> Graph | None:
             item for item in pending if all(need in column for need in item.needs if need in names)
         ]
         if not ready:
-            # A circle is no plan: somebody else wrote this.
+            # A plan has no cycles: another program wrote this.
             return None
         for item in ready:
             column[item.step] = max(
@@ -353,7 +350,7 @@ def _graph(views: Sequence[StepView]) -> Graph | None:
         rows[place] = row + 1
         return 4 + place * (_BOX + _ROOM), 4 + row * (_HIGH + _GAP)
 
-    # From the left: what an arrow passes on its way has room for it, as for a box.
+    # From the left: an arrow that crosses a column gets a row there, as a box does.
     passing: dict[str, tuple[int, int]] = {}
     last = {
         item.step: max((column[on.step] for on in views if item.step in on.needs), default=0)

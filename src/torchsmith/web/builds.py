@@ -19,10 +19,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from torchsmith.bench.timeline_page import picture
+from torchsmith.bench.timeline import picture
 from torchsmith.engine.command import kept_command, resume
 from torchsmith.engine.tail import PIECE, Piece, last_line_end, piece_before, piece_between
 from torchsmith.errors import UsageError
+from torchsmith.foreign import whole
 from torchsmith.web.build_view import Builds, BuildView, StepView, charts, journal_at
 from torchsmith.web.pages import address, page, part
 from torchsmith.web.portal import action, number, portal_of, shared
@@ -32,7 +33,7 @@ _HEARTBEAT_S = 15.0
 _PARTS = ("said", "state", "graph", "steps", "load")
 # More of a log than this waits for the next moment.
 _MOST_AT_ONCE = 4 << 20
-# Who is busy may miss so many moments and is then told them as they were.
+# A busy reader may fall behind by so many moments and still gets each of them.
 _KEPT = 8
 
 
@@ -54,12 +55,12 @@ class Moment:
 
     @cached_property
     def whole(self) -> bytes:
-        """All parts, for those who have not seen the moment before."""
+        """All parts, for readers that have not seen the moment before."""
         return _message("parts", json.dumps(dict(self.parts)))
 
     @cached_property
     def news(self) -> bytes:
-        """All that is new, for those who have."""
+        """All that is new, for readers that have seen it."""
         return self.changes + self.log
 
 
@@ -67,8 +68,8 @@ class Moment:
 class Feed:
     """The moments of one build, for all who follow the log of one step of it.
 
-    What its readers are told is read, drawn and encoded once a moment, for all of them: fifty
-    readers cost little more than one, and a build on the same cores hardly notices.
+    Each moment is read, drawn and encoded once, for all readers: fifty cost little more than one,
+    and a build on the same cores hardly notices.
     """
 
     builds: Builds
@@ -83,7 +84,7 @@ class Feed:
         while not self._moments or self._moments[-1].number <= number:
             if self._next is None or self._next.done():
                 self._next = asyncio.create_task(self._look())
-            # Who leaves while others wait leaves them what they wait for.
+            # A reader that leaves must not cancel what others wait for.
             await asyncio.shield(self._next)
         new = [item for item in self._moments if item.number > number]
         return new if 0 <= number == new[0].number - 1 else new[-1:]
@@ -95,7 +96,7 @@ class Feed:
         self._moments.append(await run_in_threadpool(self._read, latest))
 
     def _read(self, before: Moment | None) -> Moment:
-        # Asked first: what is written before the answer is then read below.
+        # The state first: what is written to the log meanwhile is read below.
         view = self.builds.view(self.run)
         parts = _drawn(view)
         path = before.path if before else None
@@ -116,7 +117,7 @@ class Feed:
         if path is None:
             return moment
         if before is None or before.path is None:
-            # From here on for all; what is older each reads for itself.
+            # All readers share the log from here on; each reads older lines by itself.
             start = last_line_end(path)
             moment = replace(moment, start=start, end=start)
         return self._with_log(moment, path)
@@ -156,7 +157,7 @@ class Feeds:
     async def follow(
         self, run: str, step: str, start: int, *, silent: bool
     ) -> AsyncIterator[bytes]:
-        """What one reader is told; its log begins at a place, `silent`: it gets none of it."""
+        """What one reader gets; its log begins at `start`, and a `silent` reader gets no log."""
         clock = asyncio.get_running_loop().time
         with self.joined(run, step) as feed:
             seen = -1
@@ -167,7 +168,7 @@ class Feeds:
                 seen, content = moments[-1].number, b""
                 for now in moments:
                     if follows and start == now.start and not silent:
-                        # As most are told: the same bytes for all of them.
+                        # Most readers get the same bytes.
                         content, start = content + now.news, now.end
                         continue
                     content += now.changes if follows else now.whole
@@ -193,9 +194,9 @@ class Feeds:
 async def _caught_up(now: Moment, path: Path, start: int) -> AsyncIterator[tuple[bytes, int]]:
     """The messages from a reader's own place to the one that the others had before a moment."""
     if start > now.end and start > await run_in_threadpool(_size, path):
-        # A shorter file is another one.
+        # A file that became shorter is a new one.
         start = 0
-    # Who has a part of what is new gets the rest of it.
+    # A reader that has part of the new lines gets the rest.
     end = now.start if start < now.start else now.end
     while start < end:
         if start not in now.older:
@@ -271,7 +272,7 @@ def one(request: Request) -> Response:
     if wanted and step is None:
         raise UsageError(f"this build has no step {wanted!r}")
     log = _piece(builds, step, number(request, "before", -1))
-    # Who reads in the middle of a log is not sent all that came since.
+    # A reader in the middle of a log is not sent all lines since.
     middle = log.end < log.size and "before" in request.query_params
     query = {"run": view.run.id, "step": step.step if step else "", "start": log.end}
     live = address("/build/live", **query, **({"without": "log"} if middle else {}))
@@ -315,8 +316,8 @@ async def live(request: Request) -> Response:
     run, name = request.query_params.get("run", ""), request.query_params.get("step", "")
     # An unknown build is refused before the answer begins.
     await run_in_threadpool(_builds(request).view, run)
-    given = request.headers.get("last-event-id", "")
-    start = int(given) if given.isdigit() and len(given) < 16 else number(request, "start")
+    last_event = whole(request.headers.get("last-event-id", ""))
+    start = number(request, "start") if last_event is None else last_event
     silent = "without" in request.query_params
     events = _feeds(request).follow(run, name, start, silent=silent)
     return StreamingResponse(events, media_type="text/event-stream")

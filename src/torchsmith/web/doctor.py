@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from torchsmith.checks import worst
 from torchsmith.errors import TorchsmithError
 from torchsmith.facts.files import shipped
-from torchsmith.findings import worst
 from torchsmith.jobs.nodes import examine as examine_node
 from torchsmith.jobs.nodes import nodes
 from torchsmith.resolve.verdicts import Needs, examine
@@ -64,18 +64,17 @@ def _round(request: Request) -> Round:
 def doctor(request: Request) -> Response:
     """The tables; `again` looks anew at this machine."""
     host = machine(request).host(fresh="again" in request.query_params)
-    lines = examine(host, shipped(), None, Needs())
+    checks = examine(host, shipped(), None, Needs())
     portal = portal_of(request)
     round_ = _round(request)
-    # Read before the nodes, and what was known before the last report is not asked for again:
-    # a node that is no longer pending is shown with its report.
+    # `pending` is read before the nodes: a node that is no longer pending then has its report.
     pending = round_.pending
     listed, silent = portal.moments.get(("nodes", round_.finished), lambda: nodes(portal.root))
     return page(
         request,
         "doctor.html",
-        lines=lines,
-        rating=worst(lines),
+        checks=checks,
+        rating=worst(checks),
         nodes=listed,
         silent=silent,
         pending=pending,

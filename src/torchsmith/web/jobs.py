@@ -1,10 +1,12 @@
-"""Jobs: those submitted, one with its tasks and what it says, launching one of a recipe."""
+"""Jobs: those submitted, one with its tasks and output, launching one; the variants of a farm."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,18 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from torchsmith.diagnose.diagnose import Diagnosis, explained
-from torchsmith.diagnose.knowledge import shipped
-from torchsmith.diagnose.scan import scan_lines
+from torchsmith.diagnose.diagnose import Diagnosis, diagnose
+from torchsmith.engine.store import Store
 from torchsmith.errors import RecipeError, TorchsmithError, UsageError
 from torchsmith.jobs.client import Client, Output
 from torchsmith.jobs.clients import TARGETS, client_for, render, target_for
+from torchsmith.jobs.farm.attempt import FarmSeen, VariantSeen, farms, survey
 from torchsmith.jobs.files import load_jobs
 from torchsmith.jobs.models import Job
 from torchsmith.jobs.states import State
-from torchsmith.jobs.submissions import Submission, Submissions
-from torchsmith.jobs.submit import (
+from torchsmith.jobs.submissions import (
+    Submission,
+    Submissions,
     all_refreshed,
     check,
     client_of,
@@ -114,11 +117,11 @@ def _values(request: Request, wanted: str) -> dict[str, Any]:
             job = refreshed(job, kept)
         except TorchsmithError as error:
             problem = f"{error.message}; it is shown as it was last known"
-    lines = _said(job)
+    lines = _output(job)
     return {"job": job, "problem": problem, "lines": lines, "known": _known(job, lines)}
 
 
-def _said(job: Submission) -> list[str]:
+def _output(job: Submission) -> list[str]:
     if not job.engine_id:
         return []
     try:
@@ -132,7 +135,7 @@ def _known(job: Submission, lines: list[str]) -> Diagnosis | None:
     if job.status.state not in _BAD:
         return None
     ends = [line for failure in failures(job) for line in failure.lines]
-    return explained(scan_lines(ends or lines, shipped()))
+    return diagnose(ends or lines)
 
 
 def prepare(request: Request) -> Response:
@@ -210,7 +213,53 @@ async def cancel(request: Request) -> Response:
     return RedirectResponse(address("/job", id=fields.get("id", "")), 303)
 
 
+@dataclass(frozen=True)
+class Cause:
+    """Variants that failed for one cause; `cure` is empty where the cause is not a known one."""
+
+    title: str
+    cure: str
+    variants: list[VariantSeen]
+
+
+def matrix(request: Request) -> Response:
+    """A farm, by default the latest."""
+    folders = farms(Store(portal_of(request).root))
+    wanted = request.query_params.get("farm", "")
+    chosen = [path for path in folders if not wanted or path.name == wanted][:1]
+    if wanted and not chosen:
+        raise UsageError(f"there is no farm {wanted!r}", "The list has those that are known.")
+    found = survey(chosen[0]) if chosen else None
+    return page(
+        request,
+        "matrix.html",
+        names=[path.name for path in folders[:50]],
+        found=found,
+        causes=causes(found) if found else [],
+    )
+
+
+def causes(farm: FarmSeen) -> list[Cause]:
+    """Why variants failed, the commonest first: by the known failure, else by their own words."""
+    grouped: dict[tuple[str, str], list[VariantSeen]] = {}
+    for item in farm.variants:
+        # One that was stopped from outside has no cause of its own.
+        if item.failure is not None and item.state == "failed":
+            known = _diagnosed(item.failure.excerpt)
+            first = next((named for named in known.named if not named.after), None)
+            line = next(iter(item.failure.excerpt), "")
+            own = f"{item.failure.reason.partition(': ')[2] or item.failure.reason}: {line}"
+            key = (first.title, first.cure) if first else (own.rstrip(": "), "")
+            grouped.setdefault(key, []).append(item)
+    found = [Cause(title, cure, items) for (title, cure), items in grouped.items()]
+    return sorted(found, key=lambda cause: -len(cause.variants))
+
+
+_diagnosed = lru_cache(maxsize=256)(diagnose)
+
+
 ROUTES = [
+    Route("/matrix", matrix),
     Route("/jobs", listed),
     Route("/job", one),
     Route("/job/parts", parts),

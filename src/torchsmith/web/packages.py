@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from torchsmith.checks import Check
 from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.facts.files import shipped
 from torchsmith.facts.ranges import version_range
 from torchsmith.package.inspection import Inspection, inspect
 from torchsmith.ship.catalogue import Asked, Published, asked_in, catalogue, search
-from torchsmith.verify.checks import Check
 from torchsmith.verify.fits import Subject, Verdict, judge_releases, read_subject
 from torchsmith.verify.report import beside, from_json
 from torchsmith.web.pages import page, part
@@ -32,14 +32,14 @@ def found(request: Request) -> Response:
     places = portal_of(request).places
     words = request.query_params.get("words", "")[:200]
     understood = asked_in(words, shipped())
-    given = {name: request.query_params.get(name, "")[:200] for name in Asked.__struct_fields__}
-    asked = Asked(
-        **{name: text.strip() or getattr(understood, name) for name, text in given.items()}
+    fields = {name: request.query_params.get(name, "")[:200] for name in Asked.__struct_fields__}
+    wanted = Asked(
+        **{name: text.strip() or getattr(understood, name) for name, text in fields.items()}
     )
     items: list[Published] = []
     problem: UsageError | None = None
     try:
-        items = search(places, asked, shipped()) if places else []
+        items = search(places, wanted, shipped()) if places else []
     except UsageError as error:
         problem = error
     return page(
@@ -47,7 +47,7 @@ def found(request: Request) -> Response:
         "packages.html",
         items=items[:_MOST],
         more=len(items) - _MOST,
-        given=given,
+        fields=fields,
         words=words,
         understood=[(name, text) for name, text in asdict(understood).items() if text],
         problem=problem,

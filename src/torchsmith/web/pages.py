@@ -7,22 +7,16 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from torchsmith import __version__
-from torchsmith.printable import printable_lines
+from torchsmith.templates import templates
 
 if TYPE_CHECKING:
     from torchsmith.web.portal import Portal
-
-
-def _shown(value: object) -> object:
-    """A value on its way into a page: text without control characters."""
-    text = isinstance(value, str) and not isinstance(value, Markup)
-    return printable_lines(str(value)) if text else value
 
 
 def when(seconds: float | None) -> Markup:
@@ -62,17 +56,8 @@ def address(path: str, **query: object) -> str:
 
 
 @cache
-def environment() -> Environment:
-    """The templates."""
-    made = Environment(
-        loader=PackageLoader("torchsmith.web"),
-        autoescape=True,
-        finalize=_shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
+def _environment() -> Environment:
+    made = templates("torchsmith.web")
     made.filters.update(when=when, size=size, took=took)
     made.globals.update(address=address, version=__version__)
     return made
@@ -80,14 +65,14 @@ def environment() -> Environment:
 
 def part(name: str, /, **values: object) -> str:
     """A piece of a page, for one that is open."""
-    return environment().get_template(name).render(**values)
+    return _environment().get_template(name).render(**values)
 
 
 def page(request: Request, name: str, /, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A whole page."""
     portal: Portal = request.app.state.portal
     content = (
-        environment()
+        _environment()
         .get_template(name)
         .render(
             here=request.url.path,

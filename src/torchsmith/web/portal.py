@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from torchsmith.foreign import whole
 from torchsmith.web.access import MOST_BYTES, Access
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def shared(request: Request, kind: type[T], make: Callable[[], T]) -> T:
 
 def number(request: Request, name: str, default: int = 0) -> int:
     """A number out of an address; whatever else stands there is the default."""
-    text = request.query_params.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
+    found = whole(request.query_params.get(name, ""))
+    return default if found is None else found
 
 
 async def posted(request: Request) -> dict[str, str]:

@@ -103,17 +103,17 @@ def answer(fields: Mapping[str, str], host: Host, root: Path) -> Answer:
 def _wishes(fields: Mapping[str, str]) -> dict[str, object]:
     wishes: dict[str, object] = {}
     for name, _, _ in FIELDS:
-        given = fields.get(name, "").strip()
-        if given:
-            words = [word.strip() for word in given.split(",") if word.strip()]
-            wishes[name] = words if name in LISTS else given
+        typed = fields.get(name, "").strip()
+        if typed:
+            words = [word.strip() for word in typed.split(",") if word.strip()]
+            wishes[name] = words if name in LISTS else typed
     return wishes
 
 
 def form(request: Request) -> Response:
     """The form, empty or as an address fills it."""
-    given = {name: request.query_params.get(name, "")[:400] for name, _, _ in FIELDS}
-    fields = given if any(given.values()) else {**given, **_BEGIN}
+    typed = {name: request.query_params.get(name, "")[:400] for name, _, _ in FIELDS}
+    fields = typed if any(typed.values()) else {**typed, **_BEGIN}
     made = answer(fields, machine(request).host(), portal_of(request).root)
     facts = shipped()
     known = {

@@ -8,12 +8,14 @@ import ctypes
 import gc
 import importlib
 import importlib.util
+import itertools
 import json
 import os
 import platform
 import re
 import signal
 import sys
+import time
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -43,6 +45,8 @@ SETTINGS = (
     "interop_threads",
     "reduced_precision_reduction",
 )
+# A call this slow is a block of its own, and one block is enough.
+SLOW = 0.1
 
 
 def load(name: str) -> Any:
@@ -168,6 +172,59 @@ def facts(t: Any) -> "dict[str, Any]":
     }
 
 
+def wall(call: Any, calls: int) -> float:
+    """Return the seconds a call takes, measured over so many."""
+    clock = time.perf_counter
+    began = clock()
+    for _ in itertools.repeat(None, calls):
+        call()
+    return (clock() - began) / calls
+
+
+def on_gpu(t: Any, call: Any, calls: int) -> float:
+    """Return the seconds a call takes on the GPU's own clock, waits for launches included."""
+    first, last = t.cuda.Event(enable_timing=True), t.cuda.Event(enable_timing=True)
+    t.cuda.synchronize()
+    first.record()
+    for _ in itertools.repeat(None, calls):
+        call()
+    last.record()
+    t.cuda.synchronize()
+    return float(first.elapsed_time(last)) / 1000.0 / calls
+
+
+def timed(t: Any, device: str, call: Any, calls: int) -> float:
+    """Time so many calls on the clock of the device."""
+    return on_gpu(t, call, calls) if device == "cuda" else wall(call, calls)
+
+
+def tune(t: Any, device: str, call: Any, block: float, warm: float) -> "tuple[int, float]":
+    """Warm up for so many seconds, then say how many calls last a block, and what one takes."""
+    seconds = timed(t, device, call, 1)
+    calls, spent = 1, seconds
+    if seconds < SLOW:
+        # Doubled until a block lasts: the first calls are of no use for an estimate.
+        while spent < warm or calls * seconds < block:
+            if calls * seconds < block:
+                calls = min(calls * 2, 1 << 20)
+            seconds = timed(t, device, call, calls)
+            spent += max(calls * seconds, 1e-6)
+            if calls >= 1 << 20:
+                break
+    return max(1, round(block / max(seconds, 1e-9))), seconds
+
+
+def measure(t: Any, device: str, call: Any, calls: int, blocks: int) -> "list[float]":
+    """Return the seconds of a call in each block, after one that brings the caches back."""
+    if calls > 1:
+        timed(t, device, call, max(1, calls // 4))
+    gc.disable()
+    try:
+        return [timed(t, device, call, calls) for _ in range(blocks)]
+    finally:
+        gc.enable()
+
+
 class Worker:
     """What lives between two requests: the case that is ready, and the inputs of operators."""
 
@@ -220,19 +277,14 @@ class Worker:
             os.sched_setaffinity(0, {min(self.cpus)} if self.device == "cuda" else self.cpus)
         t.manual_seed(0)
         self.call = self.cases[request["case"]](t, self.device)
-        clock = load("clock")
         gc.collect()
-        calls, seconds = clock.tune(t, self.device, self.call, request["block"], request["warm"])
+        calls, seconds = tune(t, self.device, self.call, request["block"], request["warm"])
         return {"calls": calls, "seconds": seconds}
 
     def time(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Time the case that is ready."""
-        clock = load("clock")
-        return {
-            "times": clock.measure(
-                torch(), self.device, self.call, request["calls"], request["blocks"]
-            )
-        }
+        times = measure(torch(), self.device, self.call, request["calls"], request["blocks"])
+        return {"times": times}
 
     def drop(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Forget the case, with its memory."""
@@ -249,9 +301,10 @@ class Worker:
 
     def operate(self, request: "dict[str, Any]") -> "dict[str, Any]":
         """Run one operator twice in one type; results and gradients come back as bytes."""
-        call = load("operator_table").table()[request["operator"]][2]
-        run = load("operators").run
-        return dict(run(torch(), self.pool, call, request["dtype"], request["device"]))
+        operators = load("operators")
+        call = operators.table()[request["operator"]][2]
+        found = operators.run(torch(), self.pool, call, request["dtype"], request["device"])
+        return dict(found)
 
 
 def answer(worker: Worker, request: "dict[str, Any]") -> "dict[str, Any]":

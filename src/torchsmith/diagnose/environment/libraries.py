@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from torchsmith.checks import Check, few
 from torchsmith.diagnose.environment.seen import Seen
-from torchsmith.findings import Finding
-from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import of_cuda, openmp_runtime
 from torchsmith.verify.probing import ThreadPool
 
@@ -50,16 +49,25 @@ _BEFORE_AVX = frozenset(
 )
 
 
-def judge_libraries(seen: Seen) -> Iterator[Finding]:
+def judge_libraries(seen: Seen) -> Iterator[Check]:
     """Every line about libraries in one process."""
     if seen.loaded.lost:
         found = f"a process with torch and its neighbours was lost: {seen.loaded.lost}"
         why = "Importing them together ends the process."
         cure = "Import them one by one beside torch to find which; two OpenMPs do this most often."
-        yield Finding("neighbours", found, "fail", why, cure)
-    for name, said in seen.loaded.unimported.items():
+        yield Check("libraries", "neighbours", "fail", found, why=why, cure=cure)
+    for name, message in seen.loaded.unimported.items():
         why = f"{name} is installed, and cannot be imported beside torch."
-        yield Finding(name, said, "warn", why, f"pip install --force-reinstall {_top(name)}")
+        first = name.partition(".")[0]
+        package = {"sklearn": "scikit-learn", "cv2": "opencv-python"}.get(first, first)
+        yield Check(
+            "libraries",
+            name,
+            "warn",
+            message,
+            why=why,
+            cure=f"pip install --force-reinstall {package}",
+        )
     yield from _openmp(seen)
     yield from _blas(seen)
     yield from _cuda(seen)
@@ -67,12 +75,7 @@ def judge_libraries(seen: Seen) -> Iterator[Finding]:
     yield from _pins(seen)
 
 
-def _top(module: str) -> str:
-    first = module.partition(".")[0]
-    return {"sklearn": "scikit-learn", "cv2": "opencv-python"}.get(first, first)
-
-
-def _openmp(seen: Seen) -> Iterator[Finding]:
+def _openmp(seen: Seen) -> Iterator[Check]:
     loaded = [path for path in seen.loaded.libraries if openmp_runtime(path)]
     kinds = sorted({openmp_runtime(path) for path in loaded})
     found = few(loaded) or "none"
@@ -84,7 +87,14 @@ def _openmp(seen: Seen) -> Iterator[Finding]:
         )
         if allowed:
             why += " KMP_DUPLICATE_LIB_OK only silences that."
-        yield Finding("OpenMP", f"{' and '.join(kinds)}: {found}", "warn", why, _one(seen))
+        yield Check(
+            "libraries",
+            "OpenMP",
+            "warn",
+            f"{' and '.join(kinds)}: {found}",
+            why=why,
+            cure=_one(seen),
+        )
     elif len(loaded) > 1:
         why = (
             "Each copy has threads of its own: where both are at work, there are twice as many as "
@@ -94,17 +104,20 @@ def _openmp(seen: Seen) -> Iterator[Finding]:
             "Nothing breaks; if a program that uses both is slow, OMP_NUM_THREADS, or "
             "threadpoolctl.threadpool_limits around the other one."
         )
-        yield Finding("OpenMP", f"{len(loaded)} copies: {found}", "info", why, cure)
+        yield Check(
+            "libraries", "OpenMP", "info", f"{len(loaded)} copies: {found}", why=why, cure=cure
+        )
     elif loaded:
-        yield Finding("OpenMP", found, "ok")
+        yield Check("libraries", "OpenMP", "pass", found)
     unused = sorted({*seen.openmp} - {*loaded})
     others = {openmp_runtime(path) for path in unused} - set(kinds)
     if loaded and others:
-        yield Finding(
+        yield Check(
+            "libraries",
             "OpenMP beside it",
-            f"{few(unused)}: not loaded by what was imported",
             "info",
-            "Whoever loads it brings a second runtime into the process.",
+            f"{few(unused)}: not loaded by what was imported",
+            why="Whoever loads it brings a second runtime into the process.",
         )
 
 
@@ -123,7 +136,7 @@ def blas_of(path: str) -> str:
     return next((kind for part, kind in _BLAS if part in path), "")
 
 
-def _blas(seen: Seen) -> Iterator[Finding]:
+def _blas(seen: Seen) -> Iterator[Check]:
     if not seen.facts.version:
         return
     found = {path: kind for path in seen.loaded.libraries if (kind := blas_of(path))}
@@ -131,48 +144,52 @@ def _blas(seen: Seen) -> Iterator[Finding]:
     build = seen.facts.build
     name = build.settings.get("BLAS_INFO", "") or ("mkl" if build.mkl else "")
     if seen.facts.has("lapack") is False:
-        yield Finding(
+        yield Check(
+            "libraries",
             "LAPACK",
-            "torch is built without it",
             "warn",
-            "torch.linalg (solve, svd, eigh) stops on the CPU.",
-            "Build it with BLAS = 'OpenBLAS' or MKL; pip's and conda's torch have one.",
+            "torch is built without it",
+            why="torch.linalg (solve, svd, eigh) stops on the CPU.",
+            cure="Build it with BLAS = 'OpenBLAS' or MKL; pip's and conda's torch have one.",
         )
     slow = {path: kind for path, kind in own.items() if kind.startswith("reference")}
     quick = [kind for kind in own.values() if not kind.startswith("reference")]
     serial = [path for path, kind in own.items() if kind.startswith("single-threaded")]
     serial += [pool.path for pool in seen.loaded.pools if pool.parallel == 0 and pool.path in own]
     if slow and not quick and not build.mkl:
-        yield Finding(
+        yield Check(
+            "libraries",
             "BLAS",
-            f"{', '.join(dict.fromkeys(slow.values()))}: {few(list(slow))}",
             "warn",
-            "It is written to be read, not to be fast: matrix products take ten times as long or "
-            "more.",
-            "apt-get install libopenblas0-pthread; update-alternatives --config "
+            f"{', '.join(dict.fromkeys(slow.values()))}: {few(list(slow))}",
+            why="It is written to be read, not to be fast: matrix products take ten times as long.",
+            cure="apt-get install libopenblas0-pthread; update-alternatives --config "
             "libblas.so.3-$(uname -m)-linux-gnu shows which one serves.",
         )
     elif serial:
-        yield Finding(
+        yield Check(
+            "libraries",
             "BLAS",
-            f"OpenBLAS for one thread: {few(list(dict.fromkeys(serial)))}",
             "warn",
-            "Matrix products use one core.",
-            "apt-get install libopenblas0-pthread and remove libopenblas0-serial.",
+            f"OpenBLAS for one thread: {few(list(dict.fromkeys(serial)))}",
+            why="Matrix products use one core.",
+            cure="apt-get install libopenblas0-pthread and remove libopenblas0-serial.",
         )
     elif mistaken := next((pool for pool in seen.loaded.pools if _mistaken(pool, seen)), None):
         better = "SKYLAKEX" if "avx512f" in seen.cpu_flags else "HASWELL"
-        yield Finding(
+        yield Check(
+            "libraries",
             "BLAS",
-            f"OpenBLAS takes this CPU for a {mistaken.core}: {mistaken.path}",
             "warn",
-            "It does not know the CPU, which can do more: matrix products take several times as "
-            "long.",
-            f"OPENBLAS_CORETYPE={better} in the environment, or a newer OpenBLAS.",
+            f"OpenBLAS takes this CPU for a {mistaken.core}: {mistaken.path}",
+            why="It does not know the CPU: matrix products take several times as long.",
+            cure=f"OPENBLAS_CORETYPE={better} in the environment, or a newer OpenBLAS.",
         )
     else:
         shown = ", ".join(f"{kind} ({path})" for path, kind in own.items())
-        yield Finding("BLAS", shown or f"{name or 'one'} inside torch's own library", "ok")
+        yield Check(
+            "libraries", "BLAS", "pass", shown or f"{name or 'one'} inside torch's own library"
+        )
     yield from _two(sorted(own), sorted(set(found) - set(own)))
 
 
@@ -188,22 +205,23 @@ def _another(path: str) -> bool:
     return folder.endswith(".libs") and folder != "torch.libs"
 
 
-def _two(torch: Sequence[str], others: Sequence[str]) -> Iterator[Finding]:
+def _two(torch: Sequence[str], others: Sequence[str]) -> Iterator[Check]:
     """OpenBLAS twice: not wrong, and worth knowing where threads are counted."""
     ours = [path for path in torch if "OpenBLAS" in blas_of(path)]
     theirs = [path for path in others if "OpenBLAS" in blas_of(path)]
     if ours and theirs:
-        yield Finding(
+        yield Check(
+            "libraries",
             "two OpenBLAS",
-            f"torch's {ours[0]}, and {few(theirs)}",
             "info",
-            "Each has threads of its own: a program that computes with both at once has twice as "
-            "many as cores.",
-            "If that is slow: OPENBLAS_NUM_THREADS, or threadpoolctl around the other one's part.",
+            f"torch's {ours[0]}, and {few(theirs)}",
+            why="Each has threads of its own: a program that uses both at once has twice as many "
+            "as cores.",
+            cure="If that is slow: OPENBLAS_NUM_THREADS, or threadpoolctl around the other's part.",
         )
 
 
-def _cuda(seen: Seen) -> Iterator[Finding]:
+def _cuda(seen: Seen) -> Iterator[Check]:
     """Which of CUDA's libraries are linked dynamically, and from where they were loaded."""
     if not seen.facts.cuda:
         return
@@ -212,41 +230,45 @@ def _cuda(seen: Seen) -> Iterator[Finding]:
         folder, _, name = path.rpartition("/")
         if of_cuda(name):
             folders.setdefault(folder, []).append(name)
-    said = [f"{' '.join(names)} from {folder}" for folder, names in folders.items()]
+    message = [f"{' '.join(names)} from {folder}" for folder, names in folders.items()]
     if not any(name.startswith("libcudart") for names in folders.values() for name in names):
-        said.append("libcudart inside torch's own, linked statically")
-    yield Finding("CUDA's libraries", "; ".join(said), "info")
+        message.append("libcudart inside torch's own, linked statically")
+    yield Check("libraries", "CUDA's libraries", "info", "; ".join(message))
 
 
-def _shadowed(seen: Seen) -> Iterator[Finding]:
+def _shadowed(seen: Seen) -> Iterator[Check]:
     loaded = set(seen.loaded.libraries)
     used = [item for item in seen.shadowed if item.offered in loaded]
-    waiting = [item for item in seen.shadowed if item.offered not in loaded]
+    unloaded = [item for item in seen.shadowed if item.offered not in loaded]
     for item in used[:4]:
-        yield Finding(
+        yield Check(
+            "libraries",
             item.variable,
-            f"{item.offered} is loaded instead of {item.bundled}",
             "warn",
-            "This torch was built and tried with the library it brings; another release of it "
+            f"{item.offered} is loaded instead of {item.bundled}",
+            why="This torch was built and tried with the library it brings; another release of it "
             "misses symbols or computes something else.",
-            f"Take that folder out of {item.variable}.",
+            cure=f"Take that folder out of {item.variable}.",
         )
-    if waiting:
-        names = few([f"{item.offered} for {item.bundled}" for item in waiting], 2)
-        yield Finding(
-            waiting[0].variable,
-            f"offers {names}: not loaded so far",
+    if unloaded:
+        names = few([f"{item.offered} for {item.bundled}" for item in unloaded], 2)
+        yield Check(
+            "libraries",
+            unloaded[0].variable,
             "info" if used else "warn",
-            "Libraries that are loaded later (cuDNN's parts, cuBLAS) may be found there first.",
-            f"Take that folder out of {waiting[0].variable}.",
+            f"offers {names}: not loaded so far",
+            why="Libraries that are loaded later (cuDNN's parts, cuBLAS) may be found there first.",
+            cure=f"Take that folder out of {unloaded[0].variable}.",
         )
     if not seen.shadowed:
         for variable in ("LD_LIBRARY_PATH", "LD_PRELOAD"):
             if seen.environ.get(variable):
-                yield Finding(variable, "set; it hides nothing that torch brings", "ok")
+                yield Check(
+                    "libraries", variable, "pass", "set; it hides nothing that torch brings"
+                )
 
 
-def _pins(seen: Seen) -> Iterator[Finding]:
+def _pins(seen: Seen) -> Iterator[Check]:
     if not seen.pins:
         return
     missing = [f"{pin.name}{pin.wanted}" for pin in seen.pins if not pin.found]
@@ -259,12 +281,21 @@ def _pins(seen: Seen) -> Iterator[Finding]:
     cure = f"pip install --force-reinstall 'torch=={torch}' brings those it was built with."
     if missing:
         why = "Torch loads them when it is imported or when a GPU is first used."
-        yield Finding("NVIDIA's libraries", f"missing: {few(missing)}", "fail", why, cure)
+        yield Check(
+            "libraries",
+            "NVIDIA's libraries",
+            "fail",
+            f"missing: {few(missing)}",
+            why=why,
+            cure=cure,
+        )
     if wrong:
         why = (
             "Another library replaced the one torch asks for: symbols may be missing, and cuDNN "
             "refuses to mix its parts."
         )
-        yield Finding("NVIDIA's libraries", few(wrong), "warn", why, cure)
+        yield Check("libraries", "NVIDIA's libraries", "warn", few(wrong), why=why, cure=cure)
     if not missing and not wrong:
-        yield Finding("NVIDIA's libraries", f"all {len(seen.pins)} as torch asks for", "ok")
+        yield Check(
+            "libraries", "NVIDIA's libraries", "pass", f"all {len(seen.pins)} as torch asks for"
+        )

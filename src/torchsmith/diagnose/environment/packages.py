@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from torchsmith.checks import Check, few
 from torchsmith.diagnose.diagnose import diagnose
 from torchsmith.diagnose.environment.seen import Built, FoundTorch, Seen, version_of
 from torchsmith.facts.files import Facts
 from torchsmith.facts.torch import companion_for
-from torchsmith.findings import Finding
-from torchsmith.verify.checks import Check, few
 from torchsmith.verify.wheelfile import COMPANIONS
 
 _CUDA_LIBRARY = re.compile(r"lib(?:cudart|cublas|cudnn|c10_cuda|torch_cuda)\w*\.so")
@@ -21,7 +20,7 @@ _TOO_SLOW = "did not end within"
 _NUMPY_2 = (2, 3)
 
 
-def judge_packages(seen: Seen, facts: Facts) -> Iterator[Finding]:
+def judge_packages(seen: Seen, facts: Facts) -> Iterator[Check]:
     """Every line about what is installed."""
     yield _import(seen)
     yield from _torches(seen)
@@ -30,46 +29,48 @@ def judge_packages(seen: Seen, facts: Facts) -> Iterator[Finding]:
         yield from _built(item, seen, facts)
 
 
-def _import(seen: Seen) -> Finding:
+def _import(seen: Seen) -> Check:
     check = seen.imported
     if check.status == "fail":
-        said = check.detail.splitlines() or [check.found]
-        found = check.found or said[-1]
-        known = diagnose([*said, check.found]).named
+        message = check.detail.splitlines() or [check.found]
+        found = check.found or message[-1]
+        known = diagnose([*message, check.found]).named
         why = known[0].meaning if known else "Nothing that uses torch can run."
         cure = known[0].cure if known else "Install torch again: pip install --force-reinstall."
         if not known and _TOO_SLOW in check.found:
             why = "It may only be slow: a cold disk, a busy machine, a network filesystem."
             cure = "Try again; --timeout SECONDS gives it more time."
-        return Finding("import torch", found, "fail", why, cure)
+        return Check("packages", "import torch", "fail", found, why=why, cure=cure)
     found = f"{seen.facts.version or check.found}, Python {seen.version}, {check.seconds:.1f} s"
     if check.status == "warn":
         first = check.detail.strip().partition("\n")[0]
-        return Finding("import torch", f"{found}; it says: {first}", "info")
-    return Finding("import torch", found, "ok")
+        return Check("packages", "import torch", "info", f"{found}; it says: {first}")
+    return Check("packages", "import torch", "pass", found)
 
 
-def _torches(seen: Seen) -> Iterator[Finding]:
+def _torches(seen: Seen) -> Iterator[Check]:
     first, *others = seen.torches
     if others:
         hidden = few([f"{item.version or '?'} in {item.path}" for item in others])
-        yield Finding(
+        yield Check(
+            "packages",
             "several torches",
-            f"{first.version or '?'} in {first.path} is imported; hidden: {hidden}",
             "warn",
-            "Libraries installed beside one of them meet the other.",
-            _which_cure(others, seen),
+            f"{first.version or '?'} in {first.path} is imported; hidden: {hidden}",
+            why="Libraries installed beside one of them meet the other.",
+            cure=_which_cure(others, seen),
         )
     else:
-        yield Finding("one torch", first.path, "ok")
+        yield Check("packages", "one torch", "pass", first.path)
     yield from _recorded(first)
     if seen.here:
-        yield Finding(
+        yield Check(
+            "packages",
             "torch here",
-            f"{seen.here} is imported instead by a Python started in this folder",
             "warn",
-            "PyTorch's own sources have no torch._C: the import fails.",
-            "Start Python in another folder.",
+            f"{seen.here} is imported instead by a Python started in this folder",
+            why="PyTorch's own sources have no torch._C: the import fails.",
+            cure="Start Python in another folder.",
         )
 
 
@@ -82,17 +83,18 @@ def _which_cure(others: Sequence[FoundTorch], seen: Seen) -> str:
     return f"Uninstall the one that is not meant: {seen.python} -m pip uninstall torch"
 
 
-def _recorded(torch: FoundTorch) -> Iterator[Finding]:
+def _recorded(torch: FoundTorch) -> Iterator[Check]:
     """A torch over another: pip notes two versions, or one that the files are not of."""
     strange = [item for item in torch.recorded if not _same(item, torch.version)]
     if torch.version and (strange or len(torch.recorded) > 1):
-        yield Finding(
+        yield Check(
+            "packages",
             "half a torch",
-            f"its files are {torch.version}, and pip noted {few(sorted(torch.recorded))}",
             "fail",
-            "One release was put over another: its Python and its libraries may not belong "
+            f"its files are {torch.version}, and pip noted {few(sorted(torch.recorded))}",
+            why="One release was put over another: its Python and its libraries may not belong "
             "together.",
-            "Remove the folders torch and torch-*.dist-info beside it, then install it again.",
+            cure="Remove the folders torch and torch-*.dist-info beside it, then install it again.",
         )
 
 
@@ -101,51 +103,55 @@ def _same(recorded: str, version: str) -> bool:
     return recorded == version or recorded == version.partition("+")[0]
 
 
-def _numpy(seen: Seen) -> Iterator[Finding]:
+def _numpy(seen: Seen) -> Iterator[Check]:
     if not seen.numpy or not seen.facts.version:
         return
     bridge = seen.facts.features.get("numpy")
     torch, numpy = version_of(seen.facts.version), version_of(seen.numpy)
     old = torch is not None and torch.release[:2] < _NUMPY_2
     if old and numpy is not None and numpy.release >= (2,):
-        yield Finding(
+        yield Check(
+            "packages",
             "NumPy",
-            f"{seen.numpy}; torch {seen.facts.version} was built for NumPy 1",
             "fail",
-            'tensor.numpy() and DataLoader stop with "Numpy is not available".',
-            "pip install 'numpy<2', or torch 2.3 or newer.",
+            f"{seen.numpy}; torch {seen.facts.version} was built for NumPy 1",
+            why='tensor.numpy() and DataLoader stop with "Numpy is not available".',
+            cure="pip install 'numpy<2', or torch 2.3 or newer.",
         )
     elif bridge is False:
-        yield Finding(
+        yield Check(
+            "packages",
             "NumPy",
-            f"{seen.numpy}; torch cannot use it",
             "fail",
-            "tensor.numpy() and DataLoader's default collation stop.",
-            "Install NumPy again; if torch was built here, build it with numpy installed.",
+            f"{seen.numpy}; torch cannot use it",
+            why="tensor.numpy() and DataLoader's default collation stop.",
+            cure="Install NumPy again; if torch was built here, build it with numpy installed.",
         )
     else:
-        yield Finding("NumPy", f"{seen.numpy}, and torch can use it", "ok")
+        yield Check("packages", "NumPy", "pass", f"{seen.numpy}, and torch can use it")
 
 
-def _built(item: Built, seen: Seen, facts: Facts) -> Iterator[Finding]:
+def _built(item: Built, seen: Seen, facts: Facts) -> Iterator[Check]:
     """A companion or an extension: what it requires, what the loader says, what it does."""
     torch = seen.facts.version or seen.torches[0].version
-    refused = {path: said for path, said in seen.loaded.refused.items() if path in item.libraries}
+    refused = {
+        path: message for path, message in seen.loaded.refused.items() if path in item.libraries
+    }
     failed = [check for check in seen.checks if check.status == "fail" and _about(check, item)]
     found = f"{item.version} for {item.wants or 'a torch it does not name'}; {torch} is here"
     cure = _cure(item, torch, facts)
     if refused:
-        path, said = next(iter(refused.items()))
-        why = _why_refused(path, said, seen)
-        yield Finding(item.name, found, "fail", why, cure)
+        path, message = next(iter(refused.items()))
+        why = _why_refused(path, message, seen)
+        yield Check("packages", item.name, "fail", found, why=why, cure=cure)
     elif failed:
         why = f"{failed[0].name}: {failed[0].found}"
-        yield Finding(item.name, found, "fail", why, cure)
+        yield Check("packages", item.name, "fail", found, why=why, cure=cure)
     elif not item.fits:
         why = "It was compiled against another torch: it loads here, and may still crash."
-        yield Finding(item.name, found, "warn", why, cure)
+        yield Check("packages", item.name, "warn", found, why=why, cure=cure)
     else:
-        yield Finding(item.name, f"{item.version}, loads with torch {torch}", "ok")
+        yield Check("packages", item.name, "pass", f"{item.version}, loads with torch {torch}")
 
 
 def _about(check: Check, item: Built) -> bool:
@@ -155,14 +161,14 @@ def _about(check: Check, item: Built) -> bool:
     )
 
 
-def _why_refused(path: str, said: str, seen: Seen) -> str:
+def _why_refused(path: str, message: str, seen: Seen) -> str:
     """What the loader says, with the kind of mismatch a symbol's name tells."""
     name = path.rpartition("/")[2]
-    symbol = _UNDEFINED.search(said)
-    if symbol is None and seen.facts.cuda is None and _CUDA_LIBRARY.search(said):
-        return f"{name} cannot be loaded: it is built for CUDA, and this torch is not. {said}"
+    symbol = _UNDEFINED.search(message)
+    if symbol is None and seen.facts.cuda is None and _CUDA_LIBRARY.search(message):
+        return f"{name} cannot be loaded: it is built for CUDA, and this torch is not. {message}"
     if symbol is None:
-        return f"{name} cannot be loaded: {said}"
+        return f"{name} cannot be loaded: {message}"
     return f"{name} cannot be loaded: undefined symbol {symbol[1]}. {symbol_tells(symbol[1], seen)}"
 
 

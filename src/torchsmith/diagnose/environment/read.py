@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from torchsmith.checks import Check
 from torchsmith.diagnose.environment.seen import (
     VARIABLES,
     Built,
@@ -26,15 +27,13 @@ from torchsmith.host.cuda import read_gpus
 from torchsmith.host.limits import read_cores, read_shm
 from torchsmith.host.models import Host
 from torchsmith.host.probe import Programs, is_executable, read_text
-from torchsmith.host.system import read_platform
-from torchsmith.host.torch import torch_version
+from torchsmith.host.system import read_platform, torch_version
 from torchsmith.verify.binary import below, looks_shared, read_files
-from torchsmith.verify.checks import Check
 from torchsmith.verify.fatbin import order
 from torchsmith.verify.linkage import library_places, openmp_runtime
 from torchsmith.verify.probing import Loading, probe
 from torchsmith.verify.target import Environment, read_environment
-from torchsmith.verify.wheelfile import COMPANIONS, uses_torch
+from torchsmith.verify.wheelfile import COMPANIONS, requirements, uses_torch
 
 # What the probe's own syntax asks for.
 _OLDEST_PYTHON = (3, 6)
@@ -170,16 +169,6 @@ def _within(requirement: Requirement, version: str) -> bool:
     return known is not None and requirement.specifier.contains(known, prereleases=True)
 
 
-def _requirements(item: Distribution) -> Iterator[Requirement]:
-    for line in item.requires or ():
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement:
-            continue
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield requirement
-
-
 def _built(installed: Mapping[str, Distribution], torch: str) -> Iterator[Built]:
     """What was compiled against torch, whether it says so or not."""
     for name, item in sorted(installed.items()):
@@ -191,7 +180,8 @@ def _built(installed: Mapping[str, Distribution], torch: str) -> Iterator[Built]
         found = [library for library in read_files(root, linked) if uses_torch(library)]
         if not found and name not in COMPANIONS:
             continue
-        wants = next((r for r in _requirements(item) if canonicalize_name(r.name) == "torch"), None)
+        needs = requirements(item.requires or ())
+        wants = next((one for one in needs if canonicalize_name(one.name) == "torch"), None)
         pinned = wants is not None and bool(str(wants.specifier))
         yield Built(
             name=name,
@@ -228,7 +218,7 @@ def _mentions_torch(path: Path) -> bool:
 
 def _pins(installed: Mapping[str, Distribution]) -> Iterator[Pin]:
     torch = installed.get("torch")
-    for requirement in _requirements(torch) if torch is not None else ():
+    for requirement in requirements((torch.requires or ()) if torch is not None else ()):
         name = canonicalize_name(requirement.name)
         if not name.startswith("nvidia-"):
             continue
@@ -238,12 +228,12 @@ def _pins(installed: Mapping[str, Distribution]) -> Iterator[Pin]:
         yield Pin(name, str(requirement.specifier), version, fits)
 
 
-def _archs(torch: FoundTorch, told: tuple[str, ...]) -> tuple[str, ...]:
+def _archs(torch: FoundTorch, reported: tuple[str, ...]) -> tuple[str, ...]:
     """The GPU code that is really in its libraries; else what torch says."""
     root = Path(torch.path)
     names = [path for path in below(root, "lib") if "torch_cuda" in path]
     found = {code for library in read_files(root, names) for code in library.gpu}
-    return tuple(sorted(found, key=order)) if found else told
+    return tuple(sorted(found, key=order)) if found else reported
 
 
 def _openmp(environment: Environment, installed: Mapping[str, Distribution]) -> Iterator[str]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from msgspec import Struct
 from packaging.version import InvalidVersion, Version
 
+from torchsmith.checks import Check
 from torchsmith.host.models import Host
-from torchsmith.verify.checks import Check
 from torchsmith.verify.probing import Loaded, TorchFacts
 
 # What changes which libraries are found, and how torch behaves.

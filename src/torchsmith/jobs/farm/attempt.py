@@ -9,7 +9,6 @@ ended          its exit code; there when it is over, and only then
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from torchsmith.engine.failure import explain_log
 from torchsmith.engine.store import Store
 from torchsmith.engine.tail import new_lines
 from torchsmith.errors import StepFailed
+from torchsmith.foreign import Table, read_json, table
 from torchsmith.verify.report import beside, from_json
 
 # In the folder of a farm: its recipe, and a folder for each variant, in it one for each attempt.
@@ -28,7 +28,7 @@ VARIANTS = "variants"
 EVENTS = "events.jsonl"
 # Where a line says which event it is.
 _HEAD = 64
-SAID = "said.log"
+MESSAGES = "said.log"
 NODE = "node"
 ENDED = "ended"
 _REPORTED = "told"
@@ -105,9 +105,9 @@ class Attempt:
             # A line for every line of a compiler is passed over, and what is no event at all.
             if line.startswith(b"{") and b'"event": "step-line"' not in line[:_HEAD]:
                 with contextlib.suppress(ValueError):
-                    self._heed(json.loads(line))
+                    self._heed(table(read_json(line)))
 
-    def _heed(self, event: dict[str, object]) -> None:
+    def _heed(self, event: Table) -> None:
         match event:
             case {"event": "step-started", "title": str(title)}:
                 self.step = title
@@ -141,7 +141,7 @@ class Attempt:
         if self.failure is not None:
             failure = self.failure
             return Failure(failure.reason, failure.excerpt, failure.log, code)
-        log = self.folder / SAID
+        log = self.folder / MESSAGES
         reason = self._error.partition("\n")[0] or f"its build ended with exit status {code}"
         return Failure(reason, tuple(explain_log(log)), str(log), code)
 

@@ -23,8 +23,7 @@ from torchsmith.jobs.farm import events
 from torchsmith.jobs.farm.attempt import Attempt, Failure
 from torchsmith.jobs.farm.request import Resources, Wanted, attempt_folder, variant_job
 from torchsmith.jobs.states import State
-from torchsmith.jobs.submissions import Submission, Submissions
-from torchsmith.jobs.submit import look_up, submit
+from torchsmith.jobs.submissions import Submission, Submissions, look_up, submit
 
 # How often one variant may lose its machine.
 _ATTEMPTS = 3

@@ -17,7 +17,6 @@ import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
@@ -28,7 +27,7 @@ from torchsmith.engine.store import Store
 from torchsmith.engine.trees import remove
 from torchsmith.engine.work import plain_name
 from torchsmith.errors import UsageError
-from torchsmith.jobs.farm.attempt import ENDED, EVENTS, NODE, RECIPE, SAID, VARIANTS
+from torchsmith.jobs.farm.attempt import ENDED, EVENTS, MESSAGES, NODE, RECIPE, VARIANTS
 from torchsmith.jobs.models import Job, resolve
 from torchsmith.plan.lock import RECORD
 from torchsmith.plan.models import Plan
@@ -36,7 +35,7 @@ from torchsmith.recipe import job as written
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.matrix import expand
 from torchsmith.resolve.models import Resolution
-from torchsmith.sources.tree import tree_hash
+from torchsmith.sources.tree import path_hash
 
 LOCK = lock_file(Path(RECIPE)).name
 
@@ -92,14 +91,10 @@ def _apart(resolutions: Sequence[Resolution]) -> list[Resolution]:
 
 
 def _digest(what: Wanted) -> str:
-    read = {name: _hash(what.project / name) for name in what.reads}
+    read = {name: path_hash(what.project / name) for name in what.reads}
     files = {name: hashlib.sha256(content).hexdigest() for name, content in what.files.items()}
     subject = [what.recipe, read, files, list(what.options)]
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()
-
-
-def _hash(path: Path) -> str:
-    return tree_hash(path) if path.is_dir() else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def farm_folder(store: Store, what: Wanted) -> Path:
@@ -174,7 +169,7 @@ def cpus_and_memory(plan: Plan, cpus: int | None, memory: int | None) -> tuple[i
 def job_name(farm: str, variant: str, number: int) -> str:
     """A name every target takes, and Kubernetes only once: each attempt has its own."""
     plain = re.sub(r"[^a-z0-9]+", "-", variant.lower()).strip("-0123456789")[:40].strip("-")
-    mark = sha256(f"{farm}/{variant}/{number}".encode()).hexdigest()[:8]
+    mark = hashlib.sha256(f"{farm}/{variant}/{number}".encode()).hexdigest()[:8]
     return f"{plain or 'variant'}-{mark}"
 
 
@@ -206,7 +201,7 @@ def variant_job(
         f"cd {shlex.quote(str(farm))}",
         f"uname -n >{place}/{NODE}",
         "code=0",
-        f"{shlex.join(words)} >{place}/{EVENTS} 2>{place}/{SAID} || code=$?",
+        f"{shlex.join(words)} >{place}/{EVENTS} 2>{place}/{MESSAGES} || code=$?",
         f'echo "$code" >{place}/.{ENDED}',
         f"mv {place}/.{ENDED} {place}/{ENDED}",
         'exit "$code"',

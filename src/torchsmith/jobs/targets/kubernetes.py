@@ -18,6 +18,7 @@ from pydantic import JsonValue
 from torchsmith import yaml_text
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, UnansweredError
+from torchsmith.foreign import Table, number, read_json, table, tables, text, whole
 from torchsmith.jobs import kubernetes
 from torchsmith.jobs.client import (
     LineCutter,
@@ -34,11 +35,10 @@ from torchsmith.jobs.client import (
     nothing_before,
     patiently,
 )
+from torchsmith.jobs.clients import TARGETS
 from torchsmith.jobs.kubectl import Kubectl, ServerRefusedError
 from torchsmith.jobs.launch import pullable
-from torchsmith.jobs.models import Job, Rendering
 from torchsmith.jobs.states import KUBERNETES, State, state_of, together
-from torchsmith.jobs.targets.answers import Table, number, table, tables, text
 
 ROLE = "app.kubernetes.io/component"
 _INDEX = "batch.kubernetes.io/job-completion-index"
@@ -128,9 +128,8 @@ def _index(labels: Table, annotations: Table) -> int:
     if _REPLICA in labels:
         # The operator counts workers from 0, behind the one master.
         first = 1 if text(labels, _REPLICA).lower() == "worker" else 0
-        worker = text(labels, _REPLICA_INDEX)
-        return first + int(worker) if worker.isdigit() else first
-    return int(index) if index.isdigit() else 0
+        return first + (whole(text(labels, _REPLICA_INDEX)) or 0)
+    return whole(index) or 0
 
 
 def _pod_state(status: Table, ended: Table, container: Table) -> tuple[State, str]:
@@ -279,21 +278,18 @@ class Kubernetes:
         self._kubectl = Kubectl(place)
         self.place = self._kubectl.context
 
-    def _rendered(self, job: Job) -> Rendering:
-        return kubernetes.render(job)
-
     def check(self, request: Request) -> tuple[str, ...]:
         """Refuse what a cluster would refuse, or could never start."""
         pullable(request.job, "Kubernetes")
         nothing_before(request, "Kubernetes")
-        return self._rendered(request.job).notes
+        return TARGETS[self.engine].render(request.job).notes
 
     def submit(self, request: Request, token: str) -> TargetId:
         """Create its objects: all of them, or none."""
         nothing_before(request, "Kubernetes")
         job = request.job
         space = job.kubernetes.namespace or self._kubectl.namespace
-        ((_, content),) = self._rendered(job).files.items()
+        ((_, content),) = TARGETS[self.engine].render(job).files.items()
         objects = [_marked(table(one), token) for one in yaml_text.read_all(content.decode())]
         name = kubernetes.fit_name(job.name)
         kept = {"namespace": space, "name": name, "token": token, "objects": objects}
@@ -326,15 +322,13 @@ class Kubernetes:
 
     def logs(self, job: Submitted, wanted: Output) -> Iterator[str]:
         """What its pods wrote; of a task that is started again, what it writes then."""
-        space, _ = _place(job)
 
         def look() -> tuple[Sequence[Pod], bool]:
             status, pods = self._look(job)
             return pods, status is None or status.state.over
 
-        if wanted.follow:
-            return followed(self._kubectl, space, job, look, chooser(job, wanted))
-        return so_far(self._kubectl, space, job, self._pods(job), chooser(job, wanted))
+        logs = _PodLogs(self._kubectl, job, chooser(job, wanted))
+        return logs.followed(look) if wanted.follow else logs.so_far(self._pods(job))
 
     def cancel(self, job: Submitted) -> None:
         """Delete its objects, and with them its pods and what they wrote."""
@@ -482,18 +476,12 @@ class Kubeflow(Kubernetes):
     engine = "kubeflow"
     kinds = ("PyTorchJob",)
 
-    def _rendered(self, job: Job) -> Rendering:
-        return kubernetes.render_pytorch(job)
-
 
 class KubeflowTrainer(Kubernetes):
     """The same with TrainJobs."""
 
     engine = "kubeflow-trainer"
     kinds = ("TrainJob",)
-
-    def _rendered(self, job: Job) -> Rendering:
-        return kubernetes.render_trainer(job)
 
 
 def _marked(one: Table, token: str) -> dict[str, JsonValue]:
@@ -519,7 +507,7 @@ def _mark(value: JsonValue, token: str) -> None:
 def _kept(folder: Path) -> Table:
     """The request as it was sent."""
     try:
-        return table(json.loads((folder / _REQUEST).read_bytes()))
+        return table(read_json((folder / _REQUEST).read_bytes()))
     except (OSError, ValueError):
         return {}
 
@@ -544,115 +532,101 @@ class _Stream:
     cutter: LineCutter
     skip: int = 0
 
+    @property
+    def descriptor(self) -> int:
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
     def feed(self, piece: bytes) -> Iterator[str]:
         new = piece[self.skip :]
         self.skip = max(0, self.skip - len(piece))
         yield from self.cutter.feed(new)
 
-
-def so_far(
-    kubectl: Kubectl,
-    space: str,
-    job: Submitted,
-    pods: Sequence[Pod],
-    wanted: Callable[[TaskStatus], bool],
-) -> Iterator[str]:
-    """What was written until now, one task after the other."""
-    for pod in pods:
-        if not wanted(pod.task) or not pod.begun:
-            continue
-        stream = _opened(kubectl, space, job, pod, {}, follow=False)
-        try:
-            while piece := os.read(_out(stream), _PIECE):
-                yield from stream.feed(piece)
-            _ended_well(kubectl, stream, last=True)
-        finally:
-            _end(stream)
-        yield from stream.cutter.finish()
+    def stop(self) -> None:
+        """Whoever stops reading stops the process too; one that has ended is left."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
 
 
-def followed(
-    kubectl: Kubectl,
-    space: str,
-    job: Submitted,
-    look: Callable[[], tuple[Sequence[Pod], bool]],
-    wanted: Callable[[TaskStatus], bool],
-) -> Iterator[str]:
-    """Output until the job is over.
+@dataclass
+class _PodLogs:
+    """The output of a job's pods, of the tasks that are wanted."""
 
-    A broken connection is opened again, and what was seen of the log is skipped.
-    """
-    cutters: dict[str, LineCutter] = {}
-    streams: dict[str, _Stream] = {}
-    done: set[str] = set()
-    over, looked = False, -_LOOK_S
-    with selectors.DefaultSelector() as selector:
-        try:
-            while not (over and not streams):
-                if not over and time.monotonic() - looked >= _LOOK_S:
-                    pods, over = look()
-                    looked = time.monotonic()
-                    for pod in pods:
-                        # A server may close a log whose pod goes on.
-                        read = pod.name in done and pod.task.state.over
-                        if read or pod.name in streams or not (pod.begun and wanted(pod.task)):
+    kubectl: Kubectl
+    job: Submitted
+    is_wanted: Callable[[TaskStatus], bool]
+
+    def so_far(self, pods: Sequence[Pod]) -> Iterator[str]:
+        """What was written until now, one task after the other."""
+        for pod in pods:
+            if not self.is_wanted(pod.task) or not pod.begun:
+                continue
+            stream = self._open(pod, {}, follow=False)
+            try:
+                while piece := os.read(stream.descriptor, _PIECE):
+                    yield from stream.feed(piece)
+                self._ended_well(stream, last=True)
+            finally:
+                stream.stop()
+            yield from stream.cutter.finish()
+
+    def followed(self, look: Callable[[], tuple[Sequence[Pod], bool]]) -> Iterator[str]:
+        """Output until the job is over.
+
+        A broken connection is opened again, and what was seen of the log is skipped.
+        """
+        cutters: dict[str, LineCutter] = {}
+        streams: dict[str, _Stream] = {}
+        done: set[str] = set()
+        over, looked = False, -_LOOK_S
+        with selectors.DefaultSelector() as selector:
+            try:
+                while not (over and not streams):
+                    if not over and time.monotonic() - looked >= _LOOK_S:
+                        pods, over = look()
+                        looked = time.monotonic()
+                        for pod in pods:
+                            # A server may close a log whose pod goes on.
+                            read = pod.name in done and pod.task.state.over
+                            ready = pod.begun and self.is_wanted(pod.task)
+                            if read or pod.name in streams or not ready:
+                                continue
+                            stream = self._open(pod, cutters, follow=not over)
+                            streams[pod.name] = stream
+                            selector.register(stream.descriptor, selectors.EVENT_READ, stream)
+                    for key, _ in selector.select(0.2):
+                        stream = key.data
+                        if piece := os.read(key.fd, _PIECE):
+                            yield from stream.feed(piece)
                             continue
-                        stream = _opened(kubectl, space, job, pod, cutters, follow=not over)
-                        streams[pod.name] = stream
-                        selector.register(_out(stream), selectors.EVENT_READ, stream)
-                for key, _ in selector.select(0.2):
-                    stream = key.data
-                    if piece := os.read(key.fd, _PIECE):
-                        yield from stream.feed(piece)
-                        continue
-                    selector.unregister(key.fileobj)
-                    del streams[stream.pod.name]
-                    if _ended_well(kubectl, stream, last=over):
-                        done.add(stream.pod.name)
-                        yield from stream.cutter.finish()
-                    # Else it is opened again at the next look.
-        finally:
-            for stream in streams.values():
-                _end(stream)
+                        selector.unregister(key.fileobj)
+                        del streams[stream.pod.name]
+                        if self._ended_well(stream, last=over):
+                            done.add(stream.pod.name)
+                            yield from stream.cutter.finish()
+                        # Else it is opened again at the next look.
+            finally:
+                for stream in streams.values():
+                    stream.stop()
 
+    def _open(self, pod: Pod, cutters: dict[str, LineCutter], *, follow: bool) -> _Stream:
+        head = pod.task.name if sum(self.job.roles.values()) > 1 else ""
+        cutter = cutters.setdefault(pod.name, LineCutter(head))
+        query = {"container": pod.container, **({"follow": "true"} if follow else {})}
+        space, _ = _place(self.job)
+        path = f"/api/v1/namespaces/{space}/pods/{pod.name}/log"
+        return _Stream(pod, self.kubectl.opened(path, **query), cutter, skip=cutter.taken)
 
-def _opened(
-    kubectl: Kubectl,
-    space: str,
-    job: Submitted,
-    pod: Pod,
-    cutters: dict[str, LineCutter],
-    *,
-    follow: bool,
-) -> _Stream:
-    head = pod.task.name if sum(job.roles.values()) > 1 else ""
-    cutter = cutters.setdefault(pod.name, LineCutter(head))
-    query = {"container": pod.container, **({"follow": "true"} if follow else {})}
-    process = kubectl.opened(f"/api/v1/namespaces/{space}/pods/{pod.name}/log", **query)
-    return _Stream(pod, process, cutter, skip=cutter.taken)
-
-
-def _end(stream: _Stream) -> None:
-    """Whoever stops reading stops the process too; one that has ended is left."""
-    if stream.process.poll() is None:
-        stream.process.kill()
-        stream.process.communicate()
-
-
-def _out(stream: _Stream) -> int:
-    assert stream.process.stdout is not None
-    return stream.process.stdout.fileno()
-
-
-def _ended_well(kubectl: Kubectl, stream: _Stream, *, last: bool) -> bool:
-    """Whether a pod's output was read to its end; what cannot be mended is raised."""
-    with stream.process as process:
-        complaint = kubectl.complaint(process.stderr)
-    if process.returncode == 0:
-        return True
-    if isinstance(complaint, NoAnswerError) and not last and not complaint.lasting:
-        return False
-    if isinstance(complaint, ServerRefusedError) and complaint.reason == "NotFound":
-        # Deleted: a job whose time is up takes its pods with it.
-        return True
-    raise complaint
+    def _ended_well(self, stream: _Stream, *, last: bool) -> bool:
+        """Whether a pod's output was read to its end; what cannot be mended is raised."""
+        with stream.process as process:
+            complaint = self.kubectl.complaint(process.stderr)
+        if process.returncode == 0:
+            return True
+        if isinstance(complaint, NoAnswerError) and not last and not complaint.lasting:
+            return False
+        if isinstance(complaint, ServerRefusedError) and complaint.reason == "NotFound":
+            # Deleted: a job whose time is up takes its pods with it.
+            return True
+        raise complaint

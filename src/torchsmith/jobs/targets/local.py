@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -15,15 +16,17 @@ from pathlib import Path
 from torchsmith.engine.disk import write_whole
 from torchsmith.engine.journal import born
 from torchsmith.errors import ClusterError, HostError, UsageError
+from torchsmith.foreign import MalformedError, number, read_json, table, text
 from torchsmith.jobs import local, record
 from torchsmith.jobs.client import Listed, Output, Request, Status, Submitted, TargetId
 from torchsmith.jobs.kept_secrets import handed_on, kept_here
+from torchsmith.jobs.local import JOB
 from torchsmith.jobs.states import State, of_exit
 from torchsmith.programs import call, detach
 
 # Which process runs the job.
 PROCESS = "process.json"
-# A machine may have better things to do than to start a Python.
+# A busy machine takes long to start Python.
 _START_S = 60.0
 _GRACE_S = 5.0
 _INSIST_S = 10.0
@@ -70,7 +73,7 @@ class Local:
         write_whole(kept / "run.json", json.dumps(run).encode())
         with (kept / record.SCRIPT_LOG).open("ab") as log:
             process = detach(
-                [sys.executable, "-P", "-m", "torchsmith.jobs.targets.local_run", str(kept)],
+                [sys.executable, "-P", "-m", "torchsmith.jobs.targets.local", str(kept)],
                 log,
                 env={**handed_on(request.job, os.environ), local.JOB: token},
             )
@@ -79,8 +82,8 @@ class Local:
             if process.poll() is not None or time.monotonic() > end:
                 process.kill()
                 end_all(token, 0, self.container)
-                said_last = "\n  ".join(_tail(kept / record.SCRIPT_LOG))
-                raise ClusterError(f"job {request.job.name} did not start:\n  {said_last}")
+                last_lines = "\n  ".join(_tail(kept / record.SCRIPT_LOG))
+                raise ClusterError(f"job {request.job.name} did not start:\n  {last_lines}")
             time.sleep(0.02)
         return found
 
@@ -147,18 +150,19 @@ class Local:
 
 def _token(kept: Path) -> str:
     try:
-        return str(json.loads((kept / PROCESS).read_bytes())["token"])
-    except (OSError, ValueError, KeyError):
+        return text(table(read_json((kept / PROCESS).read_bytes())), "token")
+    except (OSError, MalformedError):
         return ""
 
 
 def _lives(kept: Path) -> bool:
     """Whether the process of a job is still the one that began it."""
     try:
-        table = json.loads((kept / PROCESS).read_bytes())
-        return bool(born(table["pid"])) and born(table["pid"]) == table["born"]
-    except (OSError, ValueError, KeyError):
+        process = table(read_json((kept / PROCESS).read_bytes()))
+    except (OSError, MalformedError):
         return False
+    began = born(number(process, "pid") or 0)
+    return bool(began) and began == process.get("born")
 
 
 class Podman(Local):
@@ -176,7 +180,7 @@ class Docker(Local):
 
 
 def end_all(token: str, grace: float, container: str) -> list[int]:
-    """End the processes of a job but this one, and insist after a while; those that stay."""
+    """End the processes of a job except this one, by force after a while; returns what stays."""
     if container:
         # Docker's are not among our processes.
         _containers(token, container, "stop", "--time", f"{grace:.0f}")
@@ -190,7 +194,7 @@ def end_all(token: str, grace: float, container: str) -> list[int]:
                 os.kill(pid, signal.SIGKILL if waited > grace else signal.SIGTERM)
         time.sleep(0.1)
     if container:
-        # What would have put them away was among the processes.
+        # The process that would have removed them has been ended too.
         _containers(token, container, "rm", "--force")
     return pids
 
@@ -210,7 +214,7 @@ def _marked(token: str) -> list[int]:
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and folder.name != str(os.getpid()):
-            # Those of others cannot be read, and one that is gone is no more to be stopped.
+            # Processes of others cannot be read, and some end meanwhile.
             with contextlib.suppress(OSError):
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
@@ -219,3 +223,62 @@ def _marked(token: str) -> list[int]:
 
 def _tail(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
+
+
+_POLL_S = 0.5
+_LEFTOVERS_S = 2.0
+
+
+def main(kept: Path) -> int:
+    """Run the job of a folder to its end: `python -m torchsmith.jobs.targets.local FOLDER`.
+
+    This process alone writes that the job began and how it ended, and it begins a job only once,
+    whoever asks.
+    """
+    run = json.loads((kept / "run.json").read_bytes())
+    pid = os.getpid()
+    mine = kept / f".process.{pid}"
+    write_whole(
+        mine, json.dumps({"pid": pid, "born": born(pid), "token": os.environ[JOB]}).encode()
+    )
+    try:
+        # Whoever gives this name runs the job.
+        (kept / PROCESS).hardlink_to(mine)
+    except FileExistsError:
+        return 0
+    finally:
+        mine.unlink()
+    if failed := _failed([Path(one) for one in run["after"]]):
+        _mark(kept, "cancelled", f"{failed}_did_not_succeed")
+        return 1
+    _mark(kept, "started", str(pid))
+    job = subprocess.Popen(
+        ["sh", str(kept / "job.sh")], cwd=run["folder"], stdin=subprocess.DEVNULL
+    )
+    # A job that is to stop is told so itself; we stay until it has.
+    for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(one, lambda heard, _: job.send_signal(heard))
+    code = job.wait()
+    # What it left behind, as a task that did not hear that its time is up, ends with it.
+    end_all(os.environ[JOB], _LEFTOVERS_S, run["container"])
+    _mark(kept, "ended", str(code if code >= 0 else 128 - code))
+    return 0
+
+
+def _mark(kept: Path, name: str, word: str) -> None:
+    write_whole(kept / name, f"{word} {time.time()}".encode())
+
+
+def _failed(before: list[Path]) -> str:
+    """Wait for other jobs; the id of the first that did not end well."""
+    for kept in before:
+        other = Submitted(TargetId(str(kept)), kept, {})
+        while (status := Local().status(other)) is not None and not status.state.over:
+            time.sleep(_POLL_S)
+        if status is None or status.state is not State.SUCCEEDED:
+            return kept.name
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

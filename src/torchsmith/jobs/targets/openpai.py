@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from torchsmith import yaml_text
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, UnansweredError, UsageError
+from torchsmith.foreign import MalformedError, Table, number, read_json, table, tables, text
 from torchsmith.jobs.client import (
     LineCutter,
     Listed,
@@ -35,15 +36,14 @@ from torchsmith.jobs.client import (
     nothing_before,
     patiently,
 )
+from torchsmith.jobs.clients import TARGETS
 from torchsmith.jobs.kept_secrets import folder, kept_value, value_of
 from torchsmith.jobs.launch import pullable
-from torchsmith.jobs.models import Job, Rendering
-from torchsmith.jobs.openpai import render, render_v1
+from torchsmith.jobs.models import Job
 from torchsmith.jobs.rest import RefusedError, Server, ShrunkError
 from torchsmith.jobs.states import State, of_exit, state_of
-from torchsmith.jobs.targets.answers import Table, number, table, tables, text
 from torchsmith.redact import Redactor
-from torchsmith.ship.client import stored_password
+from torchsmith.ship.uploads import stored_password
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,6 @@ class OpenPai:
 
     # What the protocols differ in.
 
-    def _rendered(self, job: Job) -> Rendering:
-        return render(job)
-
     def _read(self, content: bytes) -> JsonValue:
         return yaml_text.read(content.decode(errors="replace"))
 
@@ -195,7 +192,7 @@ class OpenPai:
 
     def check(self, request: Request) -> tuple[str, ...]:
         """Refuse what OpenPAI would refuse."""
-        rendering = self._rendered(request.job)
+        rendering = TARGETS[self.engine].render(request.job)
         pullable(request.job, "OpenPAI")
         nothing_before(request, "OpenPAI")
         _secrets(request.job)
@@ -207,7 +204,7 @@ class OpenPai:
         """Hand the job over; asked again without an answer, it first looks whether it was taken."""
         nothing_before(request, "OpenPAI")
         job = request.job
-        ((_, content),) = self._rendered(job).files.items()
+        ((_, content),) = TARGETS[self.engine].render(job).files.items()
         document = dict(table(self._read(content)))
         document["extras"] = {**table(document.get("extras")), _MARK: token}
         # Without the values of secrets, which go to the server alone.
@@ -321,7 +318,7 @@ class OpenPai:
             raise _refused(job_id, error) from None
 
     def _marked(self, job_id: str, server: Server) -> str | None:
-        """The token in the request of a job that is there; where nobody tells, that is said."""
+        """The token in the request of a job; None if there is no such job."""
         try:
             answer = server.ask("GET", f"{self._job(job_id)}/config")
             return str(table(table(self._read(answer.body)).get("extras")).get(_MARK, ""))
@@ -362,12 +359,8 @@ class OpenPaiV1(OpenPai):
 
     engine = "openpai-v1"
 
-    def _rendered(self, job: Job) -> Rendering:
-        return render_v1(job)
-
     def _read(self, content: bytes) -> JsonValue:
-        value: JsonValue = json.loads(content)
-        return value
+        return read_json(content)
 
     def _written(self, document: dict[str, JsonValue]) -> bytes:
         return json.dumps(document, ensure_ascii=False).encode()
@@ -407,16 +400,11 @@ def _refused(what: str, error: RefusedError) -> ClusterError:
 def _listed(message: str) -> str:
     """What a validator of JSON found, as lines for people."""
     try:
-        found = json.loads(message)
-    except ValueError:
+        found = tables(read_json(message))
+    except MalformedError:
         return message
-    if not isinstance(found, list):
-        return message
-    return "; ".join(
-        f"{item.get('dataPath', '').lstrip('.')} {item.get('message', '')}".strip()
-        for item in found
-        if isinstance(item, dict)
-    )
+    said = (f"{text(item, 'dataPath').lstrip('.')} {text(item, 'message')}" for item in found)
+    return "; ".join(map(str.strip, said)) or message
 
 
 @contextlib.contextmanager
@@ -491,9 +479,9 @@ def user_of(token: str) -> str:
         return user
     try:
         middle = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
+        claims = table(read_json(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4))))
         return str(claims["username"])
-    except (IndexError, ValueError, KeyError, TypeError):
+    except (IndexError, ValueError, KeyError):
         raise UsageError("the token of OpenPAI does not say whose it is", f"Set {USER}.") from None
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torchsmith.engine.disk import write_whole
 from torchsmith.errors import ClusterError, HostError, TookTooLongError, UnansweredError
+from torchsmith.foreign import whole
 from torchsmith.jobs import record, slurm
 from torchsmith.jobs.client import Listed, Output, Request, Status, Submitted, TargetId
 from torchsmith.jobs.kept_secrets import handed_on, kept_here
@@ -23,6 +24,8 @@ from torchsmith.programs import Answer, call
 _FIELD = re.compile(
     r"(?<!\S)(JobId|ArrayTaskId|JobState|Reason|ExitCode|NodeList|StartTime|EndTime)=(\S*)"
 )
+# No cluster has more.
+_MOST_NODES = 100_000
 _NOTHING = ("", "(null)", "None", "Unknown", "N/A", "None assigned")
 
 
@@ -31,7 +34,7 @@ class Part:
     """The job, a component of it, or elements of its array, such as 2-9."""
 
     element: str
-    said: str
+    word: str
     reason: str
     exit_code: int | None
     nodes: tuple[str, ...]
@@ -42,9 +45,9 @@ class Part:
     def state(self) -> State:
         """Where it is."""
         # It would wait for ever for a job that failed.
-        if self.said == "PENDING" and self.reason == "DependencyNeverSatisfied":
+        if self.word == "PENDING" and self.reason == "DependencyNeverSatisfied":
             return State.CANCELLED
-        return state_of("slurm", self.said)
+        return state_of("slurm", self.word)
 
 
 def parts(text: str) -> tuple[Part, ...]:
@@ -61,7 +64,7 @@ def _part(fields: dict[str, str]) -> Part:
 
     return Part(
         element=known("ArrayTaskId").partition("%")[0],
-        said=fields.get("JobState", ""),
+        word=fields.get("JobState", ""),
         reason=known("Reason"),
         exit_code=exit_code(known("ExitCode")),
         nodes=tuple(node_names(known("NodeList"))),
@@ -82,7 +85,7 @@ def accounted(text: str) -> tuple[Part, ...]:
             Part(
                 element=job.partition("_")[2].strip("[]").partition("%")[0],
                 # "CANCELLED by 0"
-                said=word.split()[0].rstrip("+"),
+                word=word.split()[0].rstrip("+"),
                 reason="",
                 exit_code=exit_code(code),
                 nodes=() if nodes in _NOTHING else tuple(node_names(nodes)),
@@ -95,10 +98,8 @@ def accounted(text: str) -> tuple[Part, ...]:
 
 def exit_code(text: str) -> int | None:
     """The code in "1:0", as a shell says it: behind the colon is a signal."""
-    code, _, number = text.partition(":")
-    if not code.isdigit():
-        return None
-    return 128 + int(number) if number.isdigit() and int(number) else int(code)
+    code, _, signal = text.partition(":")
+    return 128 + number if (number := whole(signal)) else whole(code)
 
 
 def _time(text: str) -> float | None:
@@ -117,10 +118,11 @@ def node_names(text: str) -> Iterator[str]:
             continue
         for item in ranges.split(","):
             first, _, last = item.partition("-")
-            if not first.isdigit() or (last and not last.isdigit()):
+            start, end = whole(first), whole(last or first)
+            if start is None or end is None or end - start > _MOST_NODES:
                 yield f"{prefix}[{item}]{suffix}"
                 continue
-            for number in range(int(first), int(last or first) + 1):
+            for number in range(start, end + 1):
                 yield f"{prefix}{number:0{len(first)}}{suffix}"
 
 
@@ -202,7 +204,8 @@ class Slurm:
         options = [
             "--parsable",
             f"--comment={_COMMENT}{token}",
-            f"--output={_pattern(kept)}/{name}",
+            # In a file name of Slurm % begins a variable.
+            f"--output={str(kept).replace('%', '%%')}/{name}",
             "--open-mode=append",
             "--export=ALL",
             f"--chdir={request.folder}",
@@ -328,11 +331,6 @@ def _submitting(token: str) -> int:
     return 0
 
 
-def _pattern(folder: Path) -> str:
-    """A folder in a file name of Slurm, where % begins a variable."""
-    return str(folder).replace("%", "%%")
-
-
 def _refusal(done: Answer, what: str) -> ClusterError:
     message = done.last or f"it ended with {done.code}"
     for prefix in (
@@ -370,7 +368,7 @@ def _status(found: tuple[Part, ...], job: Submitted) -> Status:
         reason = f"{reason}: it wrote nothing into {job.kept}; do its nodes see that folder?"
     return Status(
         state,
-        said=first.said,
+        said=first.word,
         reason=reason,
         exit_code=first.exit_code if state.over else None,
         nodes=tuple(dict.fromkeys(node for part in found for node in part.nodes)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ from torchsmith.plan.conda import (
     torch_run_exports,
 )
 from torchsmith.resolve.naming import conda_build_string
-from torchsmith.sources.tree import file_hash
+from torchsmith.sources.tree import epoch, file_hash
 from torchsmith.verify.binary import Library, version_key
 
 # A package for any Python is tried with these: what one of them needs, all of them get.
@@ -78,7 +77,8 @@ def conda_depends(requires: Iterable[str], *, python: str, machine: str) -> tupl
         if not _applies(requirement, python, machine):
             continue
         name = conda_name(requirement.name)
-        found[name] = _spec(name, requirement)
+        exact = _exact_torch(requirement) if name == "pytorch" else ""
+        found[name] = exact or f"{name} {conda_versions(requirement.specifier)}".strip()
     return tuple(found.values())
 
 
@@ -101,28 +101,16 @@ def _applies(requirement: Requirement, python: str, machine: str) -> bool:
     )
 
 
-def _spec(name: str, requirement: Requirement) -> str:
-    if name == "pytorch" and (exact := _exact_torch(requirement)):
-        return exact
-    return f"{name} {conda_versions(requirement.specifier)}".strip()
-
-
 def _exact_torch(requirement: Requirement) -> str:
     """The torch a library was compiled against, of the kind its label says."""
     for one in requirement.specifier:
         if one.operator in ("==", "===") and "+" in one.version:
             public, _, label = one.version.partition("+")
-            build = _builds_of(label)
+            cuda = cuda_of_label(label)
+            # A pattern for the build strings torchsmith gives: cu126 -> *cuda12.6*.
+            build = f"*cuda{cuda}*" if cuda else "cpu_*" if label == "cpu" else ""
             return f"pytorch =={public} {build}".strip()
     return ""
-
-
-def _builds_of(label: str) -> str:
-    """A pattern for the build strings torchsmith gives: cu126 -> *cuda12.6*."""
-    if label == "cpu":
-        return "cpu_*"
-    cuda = cuda_of_label(label)
-    return f"*cuda{cuda}*" if cuda else ""
 
 
 def cuda_of_label(label: str) -> str:
@@ -296,28 +284,19 @@ def describe_tree(spec: CondaSpec) -> Description:
         license=spec.license,
         summary=spec.summary,
         home=spec.home,
-        date=_source_date(),
+        date=epoch(),
         imports=spec.imports,
         commands=spec.commands,
         variant={"target_platform": spec.subdir},
     )
 
 
-def _source_date() -> int:
-    """https://reproducible-builds.org/specs/source-date-epoch/."""
-    text = os.environ.get("SOURCE_DATE_EPOCH", "")
-    return int(text) if text.isdigit() else 0
-
-
 def layout_of(spec: CondaSpec, contents: Contents) -> Layout:
     """Where the wheel's files go: below one Python, or wherever the installer's has them."""
-    return Layout("" if _noarch(spec, contents) else _python(spec, contents))
-
-
-def _noarch(spec: CondaSpec, contents: Contents) -> bool:
-    """Whether one package will do for every Python and machine."""
     pure = all((tag.abi, tag.platform) == ("none", "any") for tag in contents.wheel.tags)
-    return pure and not spec.python and spec.subdir in ("", "noarch")
+    # Then one package will do for every Python and machine.
+    noarch = pure and not spec.python and spec.subdir in ("", "noarch")
+    return Layout("" if noarch else _python(spec, contents))
 
 
 def _python(spec: CondaSpec, contents: Contents) -> str:
@@ -400,7 +379,7 @@ def describe_wheel(spec: CondaSpec, contents: Contents, layout: Layout) -> Descr
         license=spec.license or _license(contents),
         summary=spec.summary or metadata.get("Summary", ""),
         home=spec.home or metadata.get("Home-page", "") or "",
-        date=contents.date or _source_date(),
+        date=contents.date or epoch(),
         # Every module it brings that is not private.
         imports=spec.imports
         or tuple(name for name in contents.wheel.modules if not name.startswith("_")),

@@ -25,12 +25,11 @@ from email.parser import HeaderParser
 from pathlib import Path, PurePosixPath
 
 from torchsmith.errors import UsageError
-from torchsmith.inputs import check_file
 from torchsmith.package.conda.tree import PLACEHOLDER
 from torchsmith.package.patchelf import Patch, patch
 from torchsmith.plan.packages import LIBRARY_RPATH, MODULE_RPATH
 from torchsmith.verify.binary import Library
-from torchsmith.verify.wheelfile import Wheel, read_wheel, uses_torch
+from torchsmith.verify.wheelfile import Wheel, sound_wheel, uses_torch
 
 _EPOCH_OF_ZIP = 1980
 _LARGE = 1 << 24
@@ -101,21 +100,9 @@ class Contents:
 
 def read_contents(path: Path) -> Contents:
     """Read a wheel, and refuse what is none."""
-    check_file(path, "Name a wheel.")
-    wheel = read_wheel(path)
-    if failed := [check for check in wheel.checks if check.status == "fail"]:
-        problems = "; ".join(f"{check.name}: {check.found}" for check in failed)
-        raise UsageError(
-            f"{path.name} is not a wheel that can be packed: {problems}",
-            failed[0].cure or "Build it again; `torchsmith verify --no-run` says more.",
-        )
+    wheel = sound_wheel(path)
     with zipfile.ZipFile(path) as archive:
-        # Others may lie deeper: some packages bring their own copies of others.
-        (folder,) = {
-            name.partition("/")[0]
-            for name in wheel.files
-            if re.fullmatch(r"[^/]+\.dist-info/METADATA", name)
-        }
+        folder = wheel.info
         metadata = HeaderParser().parsestr(
             archive.read(f"{folder}/METADATA").decode("utf-8", "replace")
         )
@@ -155,7 +142,9 @@ def lay_out(
     """Unpack a wheel into an empty folder, as its files will lie in a prefix."""
     project = contents.wheel.name
     places = {
-        name: layout.place(name, project) for name in contents.wheel.files if not _is_pyc(name)
+        name: layout.place(name, project)
+        for name in contents.wheel.files
+        if not name.endswith(".pyc") and "/__pycache__/" not in name
     }
     if len(set(places.values())) < len(places):
         raise UsageError(
@@ -174,10 +163,6 @@ def lay_out(
     patched = _set_rpaths(contents.wheel.libraries, places, layout, root, threads)
     unstable = {*changed, *written, *_holding(root, places.values(), prefix)}
     _write_record(contents, layout, root, places, written, patched, unstable)
-
-
-def _is_pyc(name: str) -> bool:
-    return name.endswith(".pyc") or "/__pycache__/" in name
 
 
 def _unpack(wheel: Path, places: dict[str, Path], threads: int) -> None:

@@ -112,9 +112,7 @@ _KINDS = {
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The tag auditwheel grants, whether that is as good as the wheel's own, and what is in the
-    way if not.
-    """
+    """The tag auditwheel grants, whether the wheel's own holds, and what is against it if not."""
 
     tag: str
     holds: bool

@@ -1,4 +1,4 @@
-"""What finishing will do with a wheel, before any of it is done."""
+"""What finishing will do with a wheel and with its metadata, before any of it is done."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ import re
 import unicodedata
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.tags import parse_tag
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
 
-from torchsmith.errors import UsageError
-from torchsmith.inputs import check_file
-from torchsmith.package.finish import metadata
+from torchsmith.checks import few
+from torchsmith.errors import UsageError, VerificationError
 from torchsmith.package.finish.audit import Policies, Tag
 from torchsmith.package.finish.outside import (
     Rules,
@@ -28,30 +32,22 @@ from torchsmith.package.finish.outside import (
 from torchsmith.package.patchelf import Patch
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.verify.binary import Library
-from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import in_system_folder
-from torchsmith.verify.wheelfile import Wheel, read_wheel
+from torchsmith.verify.wheelfile import Wheel, sound_wheel
 
 _CURE = "Nothing was written. Build it or download it again."
 
 
 def open_wheel(path: Path) -> Wheel:
     """Read a wheel; refuse one that is cut short, says two things, or would write elsewhere."""
-    check_file(path, "Name a wheel.")
-    wheel = read_wheel(path)
-    for check in wheel.checks:
-        if check.status == "fail":
-            wanted = f", wanted: {check.wanted}" if check.wanted else ""
-            raise UsageError(
-                f"{path.name} is not a sound wheel: {check.name}: {check.found}{wanted}", _CURE
-            )
+    wheel = sound_wheel(path)
     if odd := _two_in_one_place(wheel.files):
-        raise UsageError(
+        raise VerificationError(
             f"{path.name} is not a sound wheel: some disks see these names as one: {few(odd)}",
             _CURE,
         )
     if broken := [f"{item.path} ({item.broken})" for item in wheel.libraries if item.broken]:
-        raise UsageError(f"{path.name} has broken libraries: {few(broken, 2)}", _CURE)
+        raise VerificationError(f"{path.name} has broken libraries: {few(broken, 2)}", _CURE)
     machines = sorted({item.machine for item in loadable(wheel)})
     if len(machines) > 1:
         raise UsageError(
@@ -129,17 +125,16 @@ def design(wheel: Wheel, options: Options) -> Design:
         )
         every = [*libraries, *(item.library for item in settled.vendored.values())]
         tag = policies.tag(every, settled.of("system"))
-    version = metadata.labelled(wheel.version, options.label) if options.label else ""
+    version = labelled(wheel.version, options.label) if options.label else ""
     version = version if version != wheel.version else ""
     # As auditwheel names the folder.
     folder = f"{wheel.path.name.partition('-')[0]}.libs"
     taken = {f"{folder}/{item.name}": item for item in settled.vendored.values()}
     known = {item.path: item for item in libraries}
     known |= {path: item.library for path, item in taken.items()}
-    info = _info(wheel)
-    stem = info.removesuffix(".dist-info")
+    stem = wheel.info.removesuffix(".dist-info")
     return Design(
-        name=metadata.file_name(wheel.path.name, version or old, str(tag)),
+        name=file_name(wheel.path.name, version or old, str(tag)),
         tag=tag,
         version=version,
         settled=settled,
@@ -148,16 +143,10 @@ def design(wheel: Wheel, options: Options) -> Design:
         stripped=frozenset(path for path, item in known.items() if item.strippable)
         if options.strip
         else frozenset(),
-        texts=_texts(wheel, info, options, version, tag, settled),
+        texts=_texts(wheel, options, version, tag, settled),
         old=stem,
         new=f"{stem.rpartition('-')[0]}-{version}" if version else stem,
     )
-
-
-def _info(wheel: Wheel) -> str:
-    """The .dist-info folder: a package may hold others further down."""
-    folders = (name.partition("/")[0] for name in wheel.files)
-    return next(folder for folder in folders if folder.endswith(".dist-info"))
 
 
 def _patches(
@@ -220,20 +209,20 @@ def _patch(
 
 
 def _texts(
-    wheel: Wheel, folder: str, options: Options, version: str, tag: Tag, settled: Settled
+    wheel: Wheel, options: Options, version: str, tag: Tag, settled: Settled
 ) -> dict[str, bytes]:
-    info, marks = f"{folder}/METADATA", f"{folder}/WHEEL"
-    modules = metadata.version_modules(wheel.files) if version else []
+    info, marks = f"{wheel.info}/METADATA", f"{wheel.info}/WHEEL"
+    # Those that may tell the version: torch/version.py, demo/__init__.py, demo.py.
+    pattern = re.compile(r"[^/]+/(version|_version|__init__)\.py|[^/]+\.py")
+    modules = filter(pattern.fullmatch, wheel.files if version else ())
     with zipfile.ZipFile(wheel.path) as archive:
-        fields = metadata.Fields(archive.read(info))
-        tags = metadata.Fields(archive.read(marks))
+        fields = Fields(archive.read(info))
+        tags = Fields(archive.read(marks))
         sources = {name: archive.read(name) for name in modules}
-    modules_changed = (
-        metadata.with_version(sources, fields.all("Version")[0], version) if version else {}
-    )
+    modules_changed = with_version(sources, fields.all("Version")[0], version) if version else {}
     if version:
         fields.set("Version", [version])
-    requires = metadata.new_requirements(
+    requires = new_requirements(
         wheel.requires,
         torch=options.torch if wheel.name != "torch" else "",
         uses_torch=wheel.uses_torch,
@@ -241,7 +230,7 @@ def _texts(
     )
     if tuple(requires) != wheel.requires:
         fields.set("Requires-Dist", requires)
-    tags.set("Tag", metadata.retagged(tags.all("Tag"), str(tag)))
+    tags.set("Tag", retagged(tags.all("Tag"), str(tag)))
     return {**modules_changed, info: fields.content(), marks: tags.content()}
 
 
@@ -308,3 +297,142 @@ def _right(folder: str, place: str, folders: Collection[str]) -> bool:
         return False
     # Of its own package it could only be a folder that is not there.
     return folder.partition("/")[0] != place.partition("/")[0]
+
+
+_ASSIGNED = r"(?m)^(__version__\s*(?::\s*\w+\s*)?=\s*)(['\"]){}\2"
+
+
+def labelled(version: str, label: str) -> str:
+    """2.6.0+cpu and cu126.sm86 -> 2.6.0+cu126.sm86; `none` leaves the label out."""
+    public = Version(version).public
+    if label == "none":
+        return public
+    try:
+        return str(Version(f"{public}+{label}"))
+    except InvalidVersion:
+        raise UsageError(
+            f"{label!r} is not a label of a version",
+            "Letters and digits, parted by dots: cu126.sm86, or none.",
+        ) from None
+
+
+class Fields:
+    """The head of a METADATA or WHEEL file, field by field; its body stays as it is."""
+
+    def __init__(self, content: bytes) -> None:
+        head, blank, body = re.split(rb"(\r?\n\r?\n|\Z)", content, maxsplit=1)[:3]
+        self._body = (blank + body) or b"\n"
+        lines = head.decode("utf-8", "surrogateescape").splitlines()
+        # A line that starts with a blank goes on with the field before it.
+        self.lines: list[str] = []
+        for line in lines:
+            if line[:1] in (" ", "\t") and self.lines:
+                self.lines[-1] += f"\n{line}"
+            else:
+                self.lines.append(line)
+
+    def all(self, name: str) -> list[str]:
+        """The values of a field."""
+        return [value.strip() for key, value in self._pairs() if key.lower() == name.lower()]
+
+    def set(self, name: str, values: Iterable[str]) -> None:
+        """Replace a field, where it first was; at the end if it was not there."""
+        pairs = self._pairs()
+        at = next((i for i, (key, _) in enumerate(pairs) if key.lower() == name.lower()), None)
+        kept = [
+            line
+            for line, (key, _) in zip(self.lines, pairs, strict=True)
+            if key.lower() != name.lower()
+        ]
+        at = len(kept) if at is None else at
+        self.lines = [*kept[:at], *(f"{name}: {value}" for value in values), *kept[at:]]
+
+    def content(self) -> bytes:
+        """The whole file again."""
+        return "\n".join(self.lines).encode("utf-8", "surrogateescape") + self._body
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        parted = (line.partition(":") for line in self.lines)
+        return [(key, value) for key, _, value in parted]
+
+
+def new_requirements(
+    requires: Iterable[str], *, torch: str, uses_torch: bool, more: Iterable[str]
+) -> list[str]:
+    """Requirements with torch held to one version, and what else is needed."""
+    _is_version(torch)
+    found: list[str] = []
+    pinned = False
+    added = list(more)
+    replaced = {canonicalize_name(Requirement(line).name) for line in added}
+    for line in requires:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:
+            found.append(line)
+            continue
+        name = canonicalize_name(requirement.name)
+        if name in replaced:
+            continue
+        if name == "torch" and torch:
+            _fits(requirement, torch)
+            extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+            marker = f"; {requirement.marker}" if requirement.marker else ""
+            found.append(f"torch{extras}=={torch}{marker}")
+            pinned = pinned or requirement.marker is None
+        else:
+            found.append(line)
+    if torch and uses_torch and not pinned:
+        found.append(f"torch=={torch}")
+    return [*found, *added]
+
+
+def _is_version(torch: str) -> None:
+    try:
+        Version(torch or "0")
+    except InvalidVersion:
+        raise UsageError(f"{torch!r} is not a version of torch", "Such as 2.6.0+cpu.") from None
+
+
+def _fits(requirement: Requirement, torch: str) -> None:
+    """A wheel that asks for another release was built against that one; labels may differ."""
+    public = Version(torch).public
+    plain = ",".join(re.sub(r"\+[\w.]+", "", str(item)) for item in requirement.specifier)
+    if not SpecifierSet(plain).contains(public, prereleases=True):
+        raise UsageError(
+            f"it asks for {requirement} and is to be held to torch {torch}",
+            "It was built against another torch: build it again, or leave --torch out.",
+        )
+
+
+def retagged(tags: Iterable[str], platform: str) -> list[str]:
+    """Tag lines of WHEEL for another platform, which may be several with dots between."""
+    starts = dict.fromkeys(tag.rpartition("-")[0] for tag in tags)
+    return sorted({str(tag) for start in starts for tag in parse_tag(f"{start}-{platform}")})
+
+
+def file_name(old: str, version: str, platform: str) -> str:
+    """NAME-VERSION[-BUILD]-PYTHON-ABI-PLATFORM.whl, with these two changed."""
+    name, _, *middle, _ = old.removesuffix(".whl").split("-")
+    return "-".join([name, version.replace("-", "_"), *middle, platform]) + ".whl"
+
+
+def moved(name: str, old: str, new: str) -> str:
+    """A file of the wheel where NAME-VERSION.dist-info, and .data, have another version."""
+    first, slash, rest = name.partition("/")
+    for end in (".dist-info", ".data"):
+        if first == f"{old}{end}":
+            return f"{new}{end}{slash}{rest}"
+    return name
+
+
+def with_version(contents: Mapping[str, bytes], old: str, new: str) -> dict[str, bytes]:
+    """Those of some Python files that say `__version__ = OLD`, saying NEW."""
+    pattern = re.compile(_ASSIGNED.format(re.escape(old)))
+    rewritten: dict[str, bytes] = {}
+    for name, content in contents.items():
+        text = content.decode("utf-8", "surrogateescape")
+        changed = pattern.sub(lambda found: f"{found[1]}{found[2]}{new}{found[2]}", text)
+        if changed != text:
+            rewritten[name] = changed.encode("utf-8", "surrogateescape")
+    return rewritten

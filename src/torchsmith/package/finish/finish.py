@@ -1,4 +1,7 @@
-"""Finishing a wheel from one end to the other: look, decide, change, pack, have it audited."""
+"""Finishing a wheel from one end to the other: look, decide, change, pack, have it audited.
+
+As a program it finishes a wheel of a plan, in its work folder.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,22 @@ from packaging.utils import parse_wheel_filename
 from torchsmith.errors import HostError, OutputError, UsageError
 from torchsmith.host.limits import read_cores
 from torchsmith.host.system import read_platform
-from torchsmith.inputs import check_file
+from torchsmith.inputs import check_file, one_file
 from torchsmith.package.finish.audit import audit
-from torchsmith.package.finish.design import Design, Options, design, loadable, open_wheel
-from torchsmith.package.finish.metadata import Fields, moved
+from torchsmith.package.finish.design import (
+    Design,
+    Fields,
+    Options,
+    design,
+    loadable,
+    moved,
+    open_wheel,
+)
 from torchsmith.package.finish.outside import Origin, Outside, read_pins
 from torchsmith.package.pack import Member, write_wheel, writing
 from torchsmith.package.patchelf import Patch, change, patch
+from torchsmith.plan.packages import Finishing
+from torchsmith.tasks import run_task
 from torchsmith.verify.binary import Library, read_files
 from torchsmith.verify.wheelfile import Wheel
 
@@ -287,3 +299,32 @@ def pins_in(file: Path) -> dict[str, str]:
         raise UsageError(
             f"{file} is not text", "Name a text file, as `pip freeze` prints it."
         ) from None
+
+
+def carry_out(finishing: Finishing) -> Finished:
+    """Finish the one wheel that is meant; what an earlier attempt left under its name goes."""
+    wheel = one_file(finishing.wheel)
+    folder = Path(finishing.output).parent
+    for left in folder.glob(f"{UNFINISHED}*"):
+        # Of an attempt that was killed; no other step works in this folder now.
+        shutil.rmtree(left, ignore_errors=True)
+    made = finish_wheel(
+        wheel,
+        folder,
+        Options(
+            libraries=finishing.libraries,
+            strip=finishing.strip,
+            torch=finishing.torch,
+            pins=read_pins(finishing.known)
+            | (pins_in(Path(finishing.pins)) if finishing.pins else {}),
+        ),
+        say=lambda text: print(text, flush=True),
+    )
+    for other in Path().glob(finishing.output):
+        if other != Path(made.result):
+            other.unlink()
+    return made
+
+
+if __name__ == "__main__":
+    run_task(Finishing, lambda task: print("\n".join(lines(carry_out(task))), flush=True))

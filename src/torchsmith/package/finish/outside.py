@@ -14,12 +14,12 @@ from msgspec import Struct
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from torchsmith.checks import few
 from torchsmith.errors import HostError, UsageError
 from torchsmith.package.finish.audit import Policies
 from torchsmith.recipe.outcome import Libraries
 from torchsmith.sources.tree import file_hash
 from torchsmith.verify.binary import Library, read_library
-from torchsmith.verify.checks import few
 from torchsmith.verify.linkage import baseline
 
 # Whose version is CUDA's own.

@@ -1,4 +1,4 @@
-"""Images as Apptainer definition files, for clusters where nobody may run a container engine.
+"""Images as Apptainer definition files, for clusters that allow no podman or docker.
 
 https://apptainer.org/docs/user/latest/definition_files.html
 """
@@ -26,14 +26,14 @@ from torchsmith.recipe.outcome import Image, Training
 from torchsmith.resolve.models import Resolution
 
 _WHEELS = "/opt/wheels"
-# Not in /tmp, which is the building machine's own while an image is made.
+# Not in /tmp: while an image is made, that is the building machine's own.
 _CLIENT = "/opt/client"
 
 
 def from_image(
     resolution: Resolution, name: str, training: Training | None, torchsmith: str
 ) -> str:
-    """A definition that takes an image from its registry as it is."""
+    """A definition that takes an unchanged image from its registry."""
     lines = _header(resolution, torchsmith, f"It takes the image {name} from its registry.")
     lines += ["Bootstrap: docker", f"From: {name}"]
     return _text([*lines, *_common(resolution, training)])
@@ -42,9 +42,9 @@ def from_image(
 def from_wheels(
     resolution: Resolution, image: Image, training: Training | None, torchsmith: str
 ) -> str:
-    """A definition that installs wheels from a folder beside it, where there is no image to take.
+    """A definition that installs wheels from a folder beside it, for want of an image to take.
 
-    Where torch is a published one, so are the wheels.
+    A published torch comes from its index instead.
     """
     ours = resolution.use == "source" or bool(resolution.companions or resolution.extensions)
     beside = [path for client in image.client for path in client.files]
@@ -117,7 +117,7 @@ def _post(
         'export PATH="/opt/venv/bin:$PATH"',
         *([f"cd {_CLIENT}", *client, "cd /"] if client else []),
         *map(one_command, (*image.run, *(training.run if training else ()))),
-        # One layer is all there is: what is not removed here stays.
+        # There is only one layer: what is not removed here stays in the image.
         f"rm -rf {_WHEELS} {_CLIENT} /var/lib/apt/lists /root/.cache",
     ]
 

@@ -41,12 +41,12 @@ def _build(number: int, string: str) -> dict[str, Yaml]:
         "number": number,
         "string": string,
         "script": "build.sh",
-        # build.sh sets the RPATHs by which the libraries beside torch are found.
+        # build.sh sets the RPATHs that lead to the libraries beside torch.
         "dynamic_linking": {"missing_dso_allowlist": ["*"], "binary_relocation": False},
     }
 
 
-def torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> str:
+def _torch_recipe(resolution: Resolution, source: list[Yaml], *, wheel: bool) -> str:
     """The recipe of the pytorch package, from its wheel or from its source."""
     python = f"python {resolution.python}.*"
     needs = conda_requirements(resolution.requires)
@@ -106,14 +106,6 @@ done
 """
 
 
-def wheel_build_script(wheel: str) -> str:
-    """build.sh that unpacks a wheel already built."""
-    return (
-        _BASH + '"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation '
-        f"{shlex.quote(wheel)}\n\n" + _SET_RPATHS
-    )
-
-
 def source_build_script(resolution: Resolution) -> str:
     """build.sh that builds torch from source inside conda's environment."""
     exports: list[str] = []
@@ -123,7 +115,7 @@ def source_build_script(resolution: Resolution) -> str:
         elif name in ("CC", "CXX", "CUDAHOSTCXX"):
             exports.append(export_unless_set(name, value.rsplit("/", 1)[-1]))
         elif name in ("LDSHARED", "LDCXXSHARED", "LDFLAGS"):
-            # Conda's compilers bring their own words for linking; the paths are set below.
+            # Conda's compilers have their own options for linking; the paths are set below.
             continue
         else:
             exports.append(f"export {name}={shlex.quote(value)}")
@@ -139,10 +131,10 @@ def source_build_script(resolution: Resolution) -> str:
     )
 
 
-def magma_recipe(
+def _magma_recipe(
     magma: MagmaChoice, cuda: str, source: list[Yaml], tools: tuple[str, ...] = ()
 ) -> str:
-    """The recipe of magma-cudaXYZ, and what it is built with."""
+    """The recipe of magma-cudaXYZ, with the tools it is built with."""
     required: dict[str, Yaml] = {"build": tools} if tools else {}
     table: dict[str, Yaml] = {
         "package": {"name": magma.package, "version": magma.version},
@@ -162,22 +154,13 @@ def _magma_pkgconfig(magma: MagmaChoice) -> str:
     text = shlex.quote(pkgconfig(magma))
     return (
         f'mkdir -p "$PREFIX/{PKGCONFIG.rpartition("/")[0]}"\n'
-        # The words in braces are pkg-config's.
+        # The words in braces are for pkg-config.
         "# shellcheck disable=SC2016\n"
         f'printf %s {text} | sed "s|@PREFIX@|$PREFIX|" > "$PREFIX/{PKGCONFIG}"\n'
     )
 
 
-def magma_pack_script(magma: MagmaChoice) -> str:
-    """build.sh that packs a MAGMA already built: static library and headers."""
-    return (
-        _BASH + 'mkdir -p "$PREFIX/lib" "$PREFIX/include"\n'
-        'cp -a lib/libmagma* "$PREFIX/lib/"\n'
-        'cp -a include/. "$PREFIX/include/"\n' + _magma_pkgconfig(magma)
-    )
-
-
-def magma_source_script(magma: MagmaChoice) -> str:
+def _magma_source_script(magma: MagmaChoice) -> str:
     """build.sh that builds MAGMA from source."""
     return (
         _BASH + f'export CUDA_ARCH_LIST="{gencode(magma.archs)}"\n'
@@ -189,24 +172,26 @@ def magma_source_script(magma: MagmaChoice) -> str:
 
 
 def conda_files(resolution: Resolution, wheel: str) -> dict[str, bytes]:
-    """The recipe folders a plan's own conda steps pack finished builds with."""
+    """The recipe folder with which a plan's own conda step packs a finished build."""
     folder = f"conda/{resolution.variant}"
     # A recipe's paths are relative to its own folder, three below the work folder.
     source: list[Yaml] = [{"path": f"../../../{wheel}"}]
+    name = shlex.quote(wheel.rsplit("/", 1)[-1])
+    unpack = f'"$PYTHON" -m pip install --no-deps --no-index --no-build-isolation {name}'
     files = {
-        f"{folder}/pytorch/recipe.yaml": torch_recipe(resolution, source, wheel=True),
-        f"{folder}/pytorch/build.sh": wheel_build_script(wheel.rsplit("/", 1)[-1]),
+        f"{folder}/pytorch/recipe.yaml": _torch_recipe(resolution, source, wheel=True),
+        f"{folder}/pytorch/build.sh": f"{_BASH}{unpack}\n\n{_SET_RPATHS}",
     }
     return {name: text.encode() for name, text in files.items()}
 
 
 def library_files(resolution: Resolution, name: str, wheel: str) -> dict[str, bytes]:
-    """The recipe folder a companion or an extension is packed with."""
+    """The recipe folder for packing a companion or an extension."""
     folder = f"conda/{resolution.variant}/{name}"
     place, _, pattern = wheel.rpartition("/")
     python = f"python {resolution.python}.*"
     table: dict[str, Yaml] = {
-        # The step that packs it reads the version from the wheel's name.
+        # The packing step reads the version from the wheel's name.
         "package": {"name": name, "version": "${{ env.get('WHEEL_VERSION', default='0') }}"},
         "source": [{"path": f"../../../{place}", "filter": [pattern]}],
         "build": _build(resolution.build_number, resolution.conda_build),
@@ -222,13 +207,18 @@ def library_files(resolution: Resolution, name: str, wheel: str) -> dict[str, by
 
 
 def magma_files(resolution: Resolution, magma: MagmaChoice) -> dict[str, bytes]:
-    """The recipe folder MAGMA's package is packed with."""
+    """The recipe folder for packing MAGMA."""
     folder = f"conda/{resolution.variant}/{magma.package}"
     assert resolution.cuda is not None
     source: list[Yaml] = [{"path": f"../../../build/{resolution.variant}/magma-prefix"}]
+    script = (
+        _BASH + 'mkdir -p "$PREFIX/lib" "$PREFIX/include"\n'
+        'cp -a lib/libmagma* "$PREFIX/lib/"\n'
+        'cp -a include/. "$PREFIX/include/"\n' + _magma_pkgconfig(magma)
+    )
     return {
-        f"{folder}/recipe.yaml": magma_recipe(magma, resolution.cuda.version, source).encode(),
-        f"{folder}/build.sh": magma_pack_script(magma).encode(),
+        f"{folder}/recipe.yaml": _magma_recipe(magma, resolution.cuda.version, source).encode(),
+        f"{folder}/build.sh": script.encode(),
     }
 
 
@@ -248,7 +238,7 @@ def _git_source(resolution: Resolution, patches: list[str]) -> list[Yaml]:
 def _patches(
     files: dict[str, bytes], folder: str, resolution: Resolution, project: str
 ) -> list[str]:
-    # Conda's own source is upstream's: what only another form of it needs stays out.
+    # Conda builds from upstream's source: patches for other sources are left out.
     mine = tuple(
         patch
         for patch in resolution.patches
@@ -291,7 +281,7 @@ def render_conda(plan: Plan) -> dict[str, bytes]:
         top = f"{resolution.variant}/" if len(plan.variants) > 1 else ""
         files[f"{top}build-all.sh"] = _build_all([*magmas, "pytorch"], driver).encode()
         patches = _patches(files, f"{top}pytorch", resolution, "torch")
-        recipe = torch_recipe(resolution, _git_source(resolution, patches), wheel=False)
+        recipe = _torch_recipe(resolution, _git_source(resolution, patches), wheel=False)
         files[f"{top}pytorch/recipe.yaml"] = recipe.encode()
         files[f"{top}pytorch/build.sh"] = source_build_script(resolution).encode()
         if (magma := resolution.magma) is not None and resolution.cuda is not None:
@@ -299,7 +289,7 @@ def render_conda(plan: Plan) -> dict[str, bytes]:
             if changes := _patches(files, f"{top}{magma.package}", resolution, "magma"):
                 source["patches"] = list(changes)
             tools = ("cmake", "make")
-            text = magma_recipe(magma, resolution.cuda.version, [source], tools)
+            text = _magma_recipe(magma, resolution.cuda.version, [source], tools)
             files[f"{top}{magma.package}/recipe.yaml"] = text.encode()
-            files[f"{top}{magma.package}/build.sh"] = magma_source_script(magma).encode()
+            files[f"{top}{magma.package}/build.sh"] = _magma_source_script(magma).encode()
     return files

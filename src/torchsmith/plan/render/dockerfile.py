@@ -3,18 +3,19 @@
     toolchain -> sources -> environment -> build-torch -> build-vision … -> verified -> wheels
     toolchain -> install -> shared -> runtime, train-NAME
 
-No heredocs and no `# syntax` line: both need an engine newer than many people run.
+No heredocs and no `# syntax` line: both need a newer podman or docker than many people have.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 
 from torchsmith.plan.conda import CondaSpec
-from torchsmith.plan.finishing import finishes
 from torchsmith.plan.images import wheels_image
 from torchsmith.plan.models import Plan, Step, digest, renamed
+from torchsmith.plan.packages import Finishing
 from torchsmith.plan.render.instructions import (
     CCACHE_MOUNT,
     PIP_MOUNTS,
@@ -46,9 +47,9 @@ from torchsmith.recipe.outcome import Image
 from torchsmith.resolve.models import Resolution
 
 WORK = "/opt/torchsmith"
-# Where an image holds wheels; and, for one that has them installed, the image that holds them.
+# Labels: where an image holds wheels, and which image holds those that are installed in this one.
 WHEELS_LABEL = "dev.torchsmith.wheels"
-# What `torchsmith run` gives an image where no recipe is at hand.
+# The shared memory that `torchsmith run` gives an image without its recipe.
 SHM_LABEL = "dev.torchsmith.shm-size"
 WHEELS_IMAGE_LABEL = "dev.torchsmith.wheels-image"
 PROJECT = f"{WORK}/project"
@@ -81,16 +82,8 @@ def _step(
     return lines + run([*_exports(step), *plain.commands], mounts)
 
 
-def _toolchain(resolution: Resolution, *, compilers: bool) -> list[str]:
-    what = "compilers and Python's headers" if compilers else "a Python that can install"
-    lines = ["", f"# ---- toolchain: {what}; none of it reaches the runtime"]
-    lines += base_stage(resolution, compilers=compilers, name="toolchain")
-    lines += [f"WORKDIR {WORK}", env({"WORK": WORK, "PROJECT": PROJECT})]
-    return lines
-
-
 def _builds(steps: Sequence[Step]) -> list[str]:
-    """Everything that is compiled, one stage a project, each on the one before it."""
+    """The stages that compile, one for each project, each based on the one before."""
     lines = ["", "# ---- sources: fetched and patched once, shared by everything below"]
     lines.append("FROM toolchain AS sources")
     for step in steps:
@@ -102,7 +95,7 @@ def _builds(steps: Sequence[Step]) -> list[str]:
         if step.kind == "environment":
             lines += _step(step, PIP_MOUNTS)
         elif step.kind in ("configure", "compile"):
-            name = f"build-{_stage_name(step.project)}"
+            name = "build-" + re.sub(r"[\W_]", "-", step.project.lower())
             if name != stage:
                 lines += ["", f"FROM {stage} AS {name}", arg("MAX_JOBS")]
                 stage = name
@@ -115,12 +108,9 @@ def _builds(steps: Sequence[Step]) -> list[str]:
     return lines
 
 
-def _stage_name(project: str) -> str:
-    return "".join(char if char.isalnum() else "-" for char in project.lower())
-
-
 def _wheels(steps: Sequence[Step], *, inside: bool) -> list[str]:
-    folder = "dist/out/finished" if any(map(finishes, steps)) else "dist/out"
+    finished = any(isinstance(step.arguments, Finishing) for step in steps)
+    folder = "dist/out/finished" if finished else "dist/out"
     return [
         "",
         "# ---- wheels: nothing else; `docker build --target wheels --output wheels .` takes",
@@ -131,17 +121,13 @@ def _wheels(steps: Sequence[Step], *, inside: bool) -> list[str]:
     ]
 
 
-# A program of one file that brings any other from conda-forge.
+# A program in one file that installs others from conda-forge.
 _MICROMAMBA = "docker.io/mambaorg/micromamba:2.0.5"
-
-
-def _packs(step: Step) -> bool:
-    return step.task is not None and isinstance(step.task.arguments, CondaSpec)
 
 
 def _channel(resolution: Resolution, steps: Sequence[Step]) -> list[str]:
     """The same build as conda packages, in a channel."""
-    packing = [step for step in steps if _packs(step)]
+    packing = [step for step in steps if isinstance(step.arguments, CondaSpec)]
     if not packing:
         return []
     lines = [
@@ -164,7 +150,7 @@ def _channel(resolution: Resolution, steps: Sequence[Step]) -> list[str]:
 
 
 def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]:
-    """A virtual environment, made where compilers are, copied where none are."""
+    """A virtual environment, made in a stage with compilers and copied into one without."""
     lines = ["", "# ---- install: a virtual environment with torch, to be copied as it is"]
     lines.append("FROM toolchain AS install")
     if wheels:
@@ -176,9 +162,9 @@ def _install(resolution: Resolution, image: Image, *, wheels: bool) -> list[str]
 def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str) -> dict[str, str]:
     """Where an image comes from; no date, so that the same recipe gives the same image."""
     cuda = resolution.cuda
-    # Without what is made of the build afterwards: a job or an upload makes no other image.
+    # Without what happens afterwards: a job or an upload does not change the image.
     recipe_text = recipe.model_dump_json(exclude={"description", "job", "name", "publish"})
-    # Which CUDA a wheel has that pip chooses, its index decides.
+    # If pip chooses the wheel, its index decides which CUDA that has.
     chosen = resolution.use == "source" or cuda is not None or resolution.wheel_index
     return {
         "org.opencontainers.image.title": f"PyTorch {resolution.version}",
@@ -200,9 +186,9 @@ def _labels(recipe: Recipe, resolution: Resolution, torchsmith: str, wheels: str
 
 
 def _shared(resolution: Resolution, image: Image) -> list[str]:
-    """What every image of a recipe has. What changes most often stands last."""
+    """What every image of a recipe has; what changes most often comes last."""
     lines = ["", "# ---- shared: torch and what it needs to run, no compilers"]
-    lines += runtime_stage(resolution, "shared")
+    lines += runtime_stage(resolution)
     if resolution.python_from != "system":
         lines.append("COPY --from=toolchain /opt/python /opt/python")
     lines += ["COPY --from=install /opt/venv /opt/venv", "ENV PATH=/opt/venv/bin:$PATH"]
@@ -211,7 +197,7 @@ def _shared(resolution: Resolution, image: Image) -> list[str]:
     if image.env:
         lines.append(env(image.env))
     if not absent_cuda(resolution):
-        # An image whose torch misses a library is none; a board's CUDA comes when it runs.
+        # Fail here if torch misses a library; a board's CUDA comes only when the image runs.
         lines += run(["python -c 'import torch'"])
     exports, mounts = secret_exports(image.secrets), secret_mounts(image.secrets)
     if image.pip:
@@ -273,8 +259,8 @@ def render_dockerfile(
 ) -> str:
     """Write one variant as a Dockerfile. The same plan gives the same bytes.
 
-    `only` says that the recipe has no other variant: names of images then name none. Not `inside`,
-    wheels built elsewhere are copied in.
+    With `only` the recipe has no other variant, and names of images leave it out. Unless it builds
+    `inside`, it copies wheels built elsewhere.
     """
     image = recipe.image or Image()
     mine = [step for step in steps if _reaches(step, resolution)]
@@ -295,9 +281,12 @@ def render_dockerfile(
         "#",
         *_PRAGMA,
     ]
-    lines += _toolchain(resolution, compilers=inside)
+    what = "compilers and Python's headers" if inside else "a Python that can install"
+    lines += ["", f"# ---- toolchain: {what}; none of it reaches the runtime"]
+    lines += base_stage(resolution, compilers=inside, name="toolchain")
+    lines += [f"WORKDIR {WORK}", env({"WORK": WORK, "PROJECT": PROJECT})]
     if inside:
-        # Folders named by a variant would make other layers of the same build.
+        # Folders with the name of a variant would give the same build other layers.
         built = [*_builds(mine), *_channel(resolution, steps)]
         lines += [renamed(line, resolution.variant, "out") for line in built]
     if compiled:
@@ -305,7 +294,7 @@ def render_dockerfile(
     lines += _install(resolution, image, wheels=compiled)
     lines += _shared(resolution, image)
     wheels = wheels_image(image, resolution.variant, only=only) if compiled else ""
-    # Last in each image: what they say changes with every recipe, and no layer with them.
+    # Labels come last in each image: they change with every recipe, but change no layer.
     labels = label(_labels(recipe, resolution, torchsmith, wheels))
     lines += ["", "# ---- runtime: the plain image", "FROM shared AS runtime", labels]
     for training in image.train:
@@ -314,7 +303,7 @@ def render_dockerfile(
 
 
 def _beside(steps: Sequence[Step], image: Image, *, wheels: bool) -> list[str]:
-    """Say what a person has to put beside the Dockerfile: a plan holds no files of theirs."""
+    """List what a person has to put beside the Dockerfile: a plan has none of their files."""
     paths = [path.lstrip("/") for step in steps for path in step.reads]
     paths += [path for client in image.client for path in client.files]
     paths += ["wheels/ (with the wheels built elsewhere)"] if wheels else []
@@ -324,10 +313,8 @@ def _beside(steps: Sequence[Step], image: Image, *, wheels: bool) -> list[str]:
 
 
 def _reaches(step: Step, resolution: Resolution) -> bool:
-    return (step.kind in _BUILD_KINDS or finishes(step)) and step.variant in (
-        "",
-        resolution.variant,
-    )
+    built = step.kind in _BUILD_KINDS or isinstance(step.arguments, Finishing)
+    return built and step.variant in ("", resolution.variant)
 
 
 def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str, bytes]:
@@ -345,7 +332,7 @@ def dockerfile_context(plan: Plan, recipe: Recipe, torchsmith: str) -> dict[str,
             if _reaches(step, resolution):
                 for name in step.inputs:
                     files[f"{top}{name}"] = plan.files[name]
-            elif inside and _packs(step):
+            elif inside and isinstance(step.arguments, CondaSpec):
                 for name, content in twin(step, resolution).files.items():
                     text = renamed(content.decode(), resolution.variant, "out")
                     files[top + renamed(name, resolution.variant, "out")] = text.encode()

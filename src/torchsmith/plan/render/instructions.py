@@ -33,7 +33,7 @@ def comment(text: str) -> list[str]:
     return [f"# {line}" for line in _wrapped(text)]
 
 
-# pip's cache, and if whoever builds gives them: its settings, and the authorities it trusts.
+# pip's cache; and, if the person who builds provides them, its settings and trusted certificates.
 PIP_MOUNTS = (
     "--mount=type=cache,target=/root/.cache/pip",
     "--mount=type=secret,id=pip.conf,target=/root/.config/pip/pip.conf",
@@ -50,7 +50,7 @@ def run(commands: Sequence[str], mounts: Iterable[str] = ()) -> list[str]:
 
 
 class Pin(Struct, frozen=True):
-    """A release of NCCL or cuDNN as apt's pattern; `asked`: wanted whatever the image has."""
+    """A release of NCCL or cuDNN as apt's pattern; if `asked`, it replaces the image's own."""
 
     version: str
     asked: bool = False
@@ -62,10 +62,10 @@ _LIBRARY = re.compile(r"lib(nccl|cudnn)\d*(-.+)?")
 def apt_words(
     packages: Iterable[str], pins: Mapping[str, Pin] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Commands that come first, and the words of `apt-get install`: options and packages.
+    """Commands to run first, and the words of `apt-get install`: options and packages.
 
-    NVIDIA's images hold NCCL and cuDNN at a release: apt ends where an installation would change
-    it. So a package of theirs is taken at the release the image has, unless one is asked for.
+    NVIDIA's images hold NCCL and cuDNN at one release, and apt fails if it would have to change it.
+    So their packages are installed at the image's release, unless the pin asks for another.
     """
     before: dict[str, None] = {}
     options: list[str] = []
@@ -92,9 +92,9 @@ def apt_words(
 
 
 def apt_libraries(linked: Iterable[str], install: str) -> list[str]:
-    """Commands that install the libraries which the -dev packages among `linked` stand for.
+    """Commands that install the libraries of the -dev packages among `linked`.
 
-    Each distribution has other names for those, which apt knows.
+    Their names differ between distributions; apt knows them.
     """
     named = {item for item in linked if item.endswith("-dev") and not _LIBRARY.fullmatch(item)}
     if not named:
@@ -109,16 +109,16 @@ def apt_install(
     pins: Mapping[str, Pin] | None = None,
     linked: Iterable[str] = (),
 ) -> list[str]:
-    """Install Debian packages, leaving no lists behind; what is downloaded stays in a cache.
+    """Install Debian packages and remove the lists; downloads stay in a cache.
 
-    apt needs that folder to itself. `sharing=locked` is not the way: podman 4.3 (Debian 12) keeps
-    such a lock until the build is over, and waits for itself. Not apt's own folder, which the
+    apt needs that folder to itself. `sharing=locked` does not help: podman 4.3 (Debian 12) keeps
+    such a lock until the build is over, and waits for itself. It is not apt's own folder, which the
     distributions' images empty after every installation.
     """
     before, words = apt_words(packages, pins)
     names = " \\\n        ".join(words)
     install = (
-        # Nobody keeps an image whose making lost power: dpkg need not wait for the disk.
+        # After a loss of power the image is built again: dpkg need not wait for the disk.
         f"flock {_APT_FOLDER}/turn apt-get -o Dir::Cache::archives={_APT_FOLDER} "
         "-o Dpkg::Options::=--force-unsafe-io install --yes --no-install-recommends"
     )
@@ -141,17 +141,17 @@ SECRETS_FOLDER = "/run/secrets"
 
 
 def secret_mounts(names: Iterable[str]) -> list[str]:
-    """Mounts of secrets, each a file that no layer keeps."""
+    """Mounts of secrets: files that no layer keeps."""
     return [f"--mount=type=secret,id={name}" for name in names]
 
 
 def secret_exports(names: Iterable[str]) -> list[str]:
-    """Commands that give programs the secrets as the variables they are known by."""
+    """Commands that export the secrets as variables of the same names."""
     return [f'{name}="$(cat {SECRETS_FOLDER}/{name})"; export {name}' for name in names]
 
 
 def quoted(value: str) -> str:
-    """A value for ENV and LABEL, quoted where it must be, with nothing left to be expanded."""
+    """A value for ENV and LABEL, quoted if needed, so that nothing in it is expanded."""
     if re.fullmatch(r"[A-Za-z0-9._/:+@%,=-]+", value):
         return value
     for special in ("\\", '"', "$"):
@@ -171,7 +171,7 @@ def env(values: Mapping[str, str]) -> str:
 
 
 def healthcheck(command: str) -> str:
-    """HEALTHCHECK; importing torch alone takes seconds, so it is asked seldom."""
+    """HEALTHCHECK; importing torch takes seconds, so it runs seldom."""
     words = json.dumps(["sh", "-c", command])
     return f"HEALTHCHECK --interval=60s --timeout=30s --start-period=30s CMD {words}"
 

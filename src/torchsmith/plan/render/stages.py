@@ -1,4 +1,4 @@
-"""What the stages of an image hold: packages of the distribution, pip's, a person's account."""
+"""The stages of an image: packages of the distribution, packages of pip, a person's account."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from torchsmith.plan.render.instructions import (
     secret_mounts,
 )
 from torchsmith.plan.shell import needs_program, sh, unless
-from torchsmith.plan.toolkit import runtime_requirements
-from torchsmith.plan.torch import last_pip
+from torchsmith.plan.torch import last_pip, runtime_requirements
 from torchsmith.recipe.outcome import Foundation, Training
 from torchsmith.resolve.models import CPythonChoice, Resolution
 
@@ -41,7 +40,7 @@ _UV_WHEELS = {
 }
 
 
-# What its modules are made of; pip needs ssl and zlib, numpy ctypes.
+# What CPython's modules are built from; pip needs ssl and zlib, numpy ctypes.
 CPYTHON_PACKAGES = (
     "curl",
     "gcc",
@@ -57,8 +56,8 @@ CPYTHON_PACKAGES = (
 )
 
 
-# Of Pythons before 3.7. Compilers since gcc 7 take memory for aligned as x86-64 has it, and such a
-# Python dies: https://bugs.python.org/issue27987. glibc 2.41 has a sinpi of its own:
+# For Pythons before 3.7. Compilers since gcc 7 expect memory aligned as on x86-64, and such a
+# Python crashes: https://bugs.python.org/issue27987. glibc 2.41 has a sinpi of its own:
 # https://bugs.python.org/issue36106
 _CPYTHON_MENDS = (
     "sed -i 's/^#define ALIGNMENT  *8 /#define ALIGNMENT 16 /; "
@@ -83,7 +82,7 @@ def cpython_commands(python: str, source: CPythonChoice) -> list[str]:
         f"CC=gcc LDFLAGS=-Wl,-rpath,{own}/lib ./configure --prefix={own} {quietly}",
         f'make -j "$(nproc)" {quietly}',
         f"make install {quietly}",
-        # Whoever copies the folder need not have these packages.
+        # A stage that copies the folder need not have these packages.
         f"ldd {own}/lib/python{python}/lib-dynload/*.so | awk '/=> [/]/ {{ print $3 }}' | sort -u "
         "| grep -E '/lib(bz2|crypto|ffi|lzma|sqlite3|ssl|z)[.]so' "
         f"| xargs -r cp -t {own}/lib",
@@ -96,7 +95,7 @@ def cpython_commands(python: str, source: CPythonChoice) -> list[str]:
 
 
 def uv_commands(platform: str) -> list[str]:
-    """Commands that put uv into /opt/uv: the file of a known hash, no script of anybody's."""
+    """Commands that put uv into /opt/uv: a file with a known hash, without an install script."""
     folder, tag, sha256 = _UV_WHEELS[platform.partition("-")[2]]
     address = f"https://files.pythonhosted.org/packages/{folder}/uv-{_UV}-py3-none-{tag}.whl"
     return [
@@ -110,7 +109,7 @@ def uv_commands(platform: str) -> list[str]:
 
 
 _CUDA = "/usr/local/cuda"
-# What python3 is where the recipe names no distribution to build an image on.
+# Images whose python3 is this one, if the recipe names no distribution.
 _PLAIN_BASES = {
     "3.8": "docker.io/library/ubuntu:20.04",
     "3.9": "docker.io/library/debian:11",
@@ -122,23 +121,23 @@ _PLAIN_BASES = {
 
 
 def base_name(resolution: Resolution) -> str:
-    """The image that is built on."""
+    """The image to build on."""
     plain = _PLAIN_BASES.get(resolution.python, "docker.io/library/debian:12")
     return resolution.base_image or plain
 
 
 def runtime_base(resolution: Resolution) -> str:
-    """The image that what is built is put on."""
+    """The image to put the build on."""
     base = base_name(resolution)
-    # NVIDIA publishes a small sibling of each; nobody else's image is known to have one.
+    # NVIDIA publishes a small sibling of each of its images.
     nvidias = base.removeprefix("docker.io/").startswith("nvidia/cuda:")
     return base.replace("-devel-", "-runtime-") if nvidias else base
 
 
 def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> list[str]:
-    """The stage every step of a variant can run in: its base image, packages and settings.
+    """The stage that every step of a variant can run in: its base image, packages and settings.
 
-    Complete by itself: nothing but sources, a work folder and a compiler cache is missing.
+    Only sources, a work folder and a compiler cache are missing.
     """
     lines = [f"FROM {base_name(resolution)}" + (f" AS {name}" if name else "")]
     lines += _repositories(resolution, cuda=compilers)
@@ -166,7 +165,7 @@ def base_stage(resolution: Resolution, *, compilers: bool, name: str = "") -> li
 
 
 def foundation_stage(foundation: Foundation, resolution: Resolution) -> list[str]:
-    """What a base image of the recipe's own starts from; of a deleted one its packages."""
+    """The start of the recipe's own base image; for a deleted image, its packages."""
     instead = resolution.foundation
     if instead is None:
         return [f"FROM {foundation.start}"]
@@ -183,7 +182,7 @@ def foundation_stage(foundation: Foundation, resolution: Resolution) -> list[str
 
 
 def absent_cuda(resolution: Resolution) -> str:
-    """What to say where the base image has no CUDA, since the machine's own was planned with."""
+    """The message for a base image without CUDA, if the plan uses the machine's own."""
     cuda = resolution.cuda
     if cuda is None or cuda.toolkit != "system":
         return ""
@@ -200,15 +199,15 @@ def absent_cuda(resolution: Resolution) -> str:
     )
 
 
-def runtime_stage(resolution: Resolution, name: str) -> list[str]:
-    """The stage that what is built runs in: its base image and the libraries torch loads."""
-    lines = [f"FROM {runtime_base(resolution)} AS {name}"]
+def runtime_stage(resolution: Resolution) -> list[str]:
+    """The stage in which the build runs: its base image and the libraries that torch loads."""
+    lines = [f"FROM {runtime_base(resolution)} AS shared"]
     lines += _repositories(resolution, cuda=True)
     lines += apt_install(runtime_packages(resolution), pins(resolution), resolution.apt)
     if _from_repository(resolution):
         lines += run(cuda_commands(resolution))
     if resolution.cuda is not None and resolution.cuda.apt_runtime:
-        # As NVIDIA's images have it: what its container runtime is to bring in.
+        # As in NVIDIA's images: what its container runtime is to mount.
         lines.append("ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility")
     return lines
 
@@ -225,20 +224,20 @@ def _repositories(resolution: Resolution, *, cuda: bool) -> list[str]:
 
 
 def archive_commands(resolution: Resolution) -> list[str]:
-    """Commands that have apt look where the packages of an old distribution are now."""
+    """Commands that point apt to the archive of an old distribution."""
     if not resolution.archive:
         return []
     return [
         "sed -i -E -e '/-updates /d' "
         f"-e 's,https?://(deb|security)[.]debian[.]org,{resolution.archive},' "
         "/etc/apt/sources.list",
-        # Nobody signs its lists anew.
+        # Its lists are no longer signed anew.
         "echo 'Acquire::Check-Valid-Until \"false\";' > /etc/apt/apt.conf.d/99archive",
     ]
 
 
 def repository_setup(resolution: Resolution) -> tuple[list[str], list[str]]:
-    """What apt must know first where it brings CUDA: packages to install, then commands."""
+    """What apt needs before it can install CUDA: packages, then commands."""
     cuda = resolution.cuda
     if cuda is not None and cuda.toolkit == "debian":
         # Debian's images list their archive in one of two forms, and main only.
@@ -270,7 +269,7 @@ def repository_setup(resolution: Resolution) -> tuple[list[str], list[str]]:
 
 
 def cuda_commands(resolution: Resolution) -> list[str]:
-    """Commands that put a toolkit of NVIDIA's packages where its images have it."""
+    """Commands that link a toolkit of NVIDIA's packages to the place it has in their images."""
     assert resolution.cuda is not None
     return [
         f"test -e /usr/local/cuda || ln -s cuda-{resolution.cuda.version} /usr/local/cuda",
@@ -280,7 +279,7 @@ def cuda_commands(resolution: Resolution) -> list[str]:
 
 
 def pins(resolution: Resolution) -> dict[str, Pin]:
-    """The releases of NCCL and cuDNN that go with a toolkit, as NVIDIA and Debian number them."""
+    """The releases of NCCL and cuDNN for a toolkit, as apt patterns."""
     cuda = resolution.cuda
     if cuda is None:
         return {}
@@ -302,7 +301,7 @@ def pins(resolution: Resolution) -> dict[str, Pin]:
 
 
 def python_packages(resolution: Resolution) -> list[str]:
-    """What it takes to make a virtual environment."""
+    """The packages for making a virtual environment."""
     if resolution.python_from == "uv":
         return ["ca-certificates", "curl", "unzip"]
     if resolution.cpython is not None:
@@ -315,7 +314,7 @@ def _with_venv(resolution: Resolution) -> list[str]:
 
 
 def build_packages(resolution: Resolution) -> list[str]:
-    """What it takes to compile."""
+    """The packages for compiling."""
     compiler = resolution.compiler
     packages = ["bash", "ccache", "curl", "git", "make", "ninja-build", "patch"]
     packages += [*python_packages(resolution), *resolution.apt]
@@ -323,10 +322,10 @@ def build_packages(resolution: Resolution) -> list[str]:
     if compiler.kind == "gcc":
         packages.append(compiler.cxx.rsplit("/", 1)[-1])
     if python_release(resolution.python) < (3, 7):
-        # No wheel of CMake is as old as that Python.
+        # CMake has no wheel for a Python that old.
         packages.append("cmake")
     if python_release(resolution.python) < (3, 6):
-        # Of cffi there is no AArch64 wheel that old: pip compiles it.
+        # cffi has no AArch64 wheel that old: pip compiles it.
         packages.append("libffi-dev")
     if resolution.python_from == "system":
         packages += [f"{resolution.python_package}-dev", "python3-pip"]
@@ -345,7 +344,7 @@ def build_packages(resolution: Resolution) -> list[str]:
 
 
 def runtime_packages(resolution: Resolution) -> list[str]:
-    """What torch and its companions load when they run."""
+    """The packages that torch and its companions load when they run."""
     packages = ["ca-certificates", "libgomp1", "tzdata"]
     if resolution.cuda is not None and resolution.cuda.apt_runtime:
         packages += resolution.cuda.apt_runtime
@@ -380,7 +379,7 @@ def environment_commands(resolution: Resolution, files: str) -> list[str]:
     if resolution.python_from == "uv":
         make = f"uv venv --quiet --seed --python {python} /opt/venv"
     else:
-        # A base image of one's own may call it python3 only.
+        # A person's own base image may only have the name python3.
         make = f'"$(command -v python{python} || command -v python3)" -m venv /opt/venv'
     packages = list(runtime_requirements(resolution))
     # torch runs without numpy, but warns at every import, and nearly every program uses it.
@@ -390,14 +389,14 @@ def environment_commands(resolution: Resolution, files: str) -> list[str]:
         first = ["--index-url", resolution.wheel_index, f"torch=={resolution.version}"]
         first = [f"/opt/venv/bin/python -m pip install {shlex.join(first)}"]
     elif resolution.use != "source":
-        # Of an installed one the public version: its very build may be on no index.
+        # The public version of an installed one: its exact build may be on no index.
         packages.append(f"torch=={resolution.torch}")
     *newer, rest = pip_install("/opt/venv/bin/python", python, packages, files)
     return [make, *newer, *first, rest]
 
 
 def pip_install(python: str, version: str, packages: Sequence[str], files: str) -> list[str]:
-    """Commands that install into an environment whose pip may be as old as its Python."""
+    """Commands that install into an environment; its pip may be as old as its Python."""
     upgrade = last_pip(version)
     commands = [f"{python} -m pip install --upgrade {shlex.quote(upgrade)}"] if upgrade else []
     what = " ".join(filter(None, [shlex.join(packages), files]))
@@ -445,7 +444,7 @@ def train_stage(training: Training, secrets: Sequence[str]) -> list[str]:
             'useradd --uid "$UID" --gid "$GID" --no-log-init --create-home '
             f"--shell {training.shell}{groups} {user}",
             f"mkdir -p {workdir}",
-            # The folders, not what is in them: more can be installed, and no layer is copied.
+            # The folders, not their content: more can be installed, and no layer is copied.
             f'chown "$UID:$GID" {workdir} /opt/venv /opt/venv/bin '
             "/opt/venv/lib/python3*/site-packages",
         ]

@@ -23,6 +23,7 @@ Headers that batches and single files still read are precompiled once for many o
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -32,6 +33,8 @@ HEADERS = "TORCHSMITH_HEADERS"
 MEMORY = "TORCHSMITH_MEMORY"
 # The same batches on every machine: of a fixed size, and divided by what is known to all.
 SAME = "same"
+# "on" has nvcc compile in batches, too. No whole torch has run with those yet.
+CUDA = "TORCHSMITH_CUDA_BATCHES"
 
 
 def acceleration(
@@ -51,4 +54,5 @@ def acceleration(
         "TORCHSMITH_CORES": str(cores),
         **({HEADERS: str(headers)} if headers else {}),
         **({MEMORY: str(memory)} if memory else {}),
+        **({CUDA: "on"} if os.environ.get(CUDA) == "on" else {}),
     }

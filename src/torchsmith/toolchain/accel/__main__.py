@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from torchsmith.host.limits import read_cores
-from torchsmith.toolchain.accel import MEMORY, SAME, SWITCH
+from torchsmith.toolchain.accel import CUDA, MEMORY, SAME, SWITCH
 from torchsmith.toolchain.accel.accelerate import accelerate
 from torchsmith.toolchain.accel.lessons import profile_name, read_lessons, shipped_lessons
 
@@ -34,7 +34,15 @@ def main(argv: list[str]) -> None:
             lessons |= read_lessons(Path(kept))
         cores = _ANY_CORES if same else int(os.environ.get("TORCHSMITH_CORES") or read_cores())
         memory = None if same else int(os.environ.get(MEMORY) or 0)
-        made = accelerate(folder, ninja, lessons, cores=cores, memory=memory, lessons_file=kept)
+        made = accelerate(
+            folder,
+            ninja,
+            lessons,
+            cores=cores,
+            memory=memory,
+            lessons_file=kept,
+            cuda=os.environ.get(CUDA) == "on",
+        )
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         print(f"torchsmith: no batches, every file by itself: {error}", file=sys.stderr)
         made = None

@@ -7,10 +7,22 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from torchsmith.toolchain.accel.batches import File, Limits, batch_name, form_batches, limits_for
+import msgspec
+from msgspec import Struct
+
+from torchsmith.foreign import MalformedError, decode
+from torchsmith.toolchain.accel.batches import (
+    LANGUAGES,
+    File,
+    Language,
+    Limits,
+    batch_name,
+    form_batches,
+    limits_for,
+)
 from torchsmith.toolchain.accel.files import (
     DEPS,
     IN,
@@ -36,7 +48,10 @@ from torchsmith.toolchain.accel.with_headers import LIST
 
 FILE = "torchsmith.ninja"
 FOLDER = "torchsmith-batches"
+_CUDA = ".cu"
 _CPP = frozenset([".cpp", ".cc", ".cxx"])
+# What a byte of a CUDA file weighs against one of a C++ file: which batches begin first.
+_CUDA_WEIGHT = 20
 _OPERATORS = frozenset(["&&", "||", ";", "|", ">", "<", "&"])
 # Fewer files than this are compiled as soon as they would be sorted.
 _FEWEST = 6
@@ -54,9 +69,13 @@ class _Compile:
         """What files of one batch have in common."""
         return (self.statement.rule, *self.statement.order_only, *self.words)
 
+    @property
+    def language(self) -> Language:
+        """Which of the two compilers compiles it."""
+        return "cuda" if PurePath(self.path).suffix == _CUDA else "c++"
 
-@dataclass(frozen=True, slots=True)
-class Formed:
+
+class Formed(Struct):
     """What a build folder's batches were formed by: a later run forms the same ones.
 
     A lesson learned meanwhile, a file that has grown or is new, or another number of cores or of
@@ -64,32 +83,20 @@ class Formed:
     """
 
     lessons: Lessons
-    sizes: dict[str, tuple[int, int]]
-    limits: Limits | None = None
+    sizes: dict[str, tuple[int, int]] = {}
+    limits: dict[Language, Limits] = {}
 
     @classmethod
     def read(cls, path: Path, lessons: Lessons) -> Formed:
         """What was written down, or a beginning with these lessons."""
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            apart = frozenset(frozenset(pair) for pair in data["apart"])
-            known = Lessons(apart, frozenset(data["alone"]), frozenset(data["once"]))
-            sizes = {name: (size, included) for name, (size, included) in data["sizes"].items()}
-            limits = Limits(**data["limits"]) if data.get("limits") else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return cls(lessons, {})
-        return cls(known, sizes, limits)
+            return decode(path.read_bytes(), cls)
+        except (OSError, MalformedError):
+            return cls(lessons)
 
     def write(self, path: Path) -> None:
         """Write it down, whole or not at all."""
-        data = {
-            "apart": sorted(sorted(pair) for pair in self.lessons.apart),
-            "alone": sorted(self.lessons.alone),
-            "once": sorted(self.lessons.once),
-            "sizes": self.sizes,
-            "limits": asdict(self.limits) if self.limits else None,
-        }
-        write_if_changed(path, json.dumps(data, indent=0) + "\n")
+        write_if_changed(path, msgspec.json.encode(self, order="deterministic").decode() + "\n")
 
 
 def accelerate(
@@ -101,17 +108,20 @@ def accelerate(
     memory: int | None = None,
     lessons_file: str,
     anew: bool = False,
+    cuda: bool = False,
 ) -> Path | None:
     """Write the file to build from; None if there is nothing to put together.
 
-    `memory` is what all compiles together may take. With `anew`, as if nothing were compiled yet.
+    `memory` is what all compiles together may take. With `anew`, as if nothing were compiled yet;
+    with `cuda`, what nvcc compiles as well.
     """
     lines = (folder / "build.ninja").read_text(encoding="utf-8").splitlines()
+    suffixes = _CPP | {_CUDA} if cuda else _CPP
     candidates = [
         statement
         for statement in read_statements(lines)
         if len(statement.outputs) == len(statement.inputs) == 1
-        and PurePath(plain(statement.inputs[0])).suffix in _CPP
+        and PurePath(plain(statement.inputs[0])).suffix in suffixes
     ]
     if len(candidates) < _FEWEST:
         return None
@@ -124,12 +134,11 @@ def accelerate(
         compile_ = _compile(folder, statement, command) if command else None
         if compile_ is not None:
             groups.setdefault(compile_.kind, []).append(compile_)
-    files = {
-        item.output: _file(folder, item, formed.sizes)
-        for group in groups.values()
-        for item in group
-    }
-    limits = formed.limits or limits_for(list(files.values()), cores, memory)
+    compiles = [item for group in groups.values() for item in group]
+    files = {item.output: _file(folder, item, formed.sizes) for item in compiles}
+    for language in LANGUAGES:
+        mine = [files[item.output] for item in compiles if item.language == language]
+        formed.limits.setdefault(language, limits_for(mine, cores, memory, language))
     once = tuple(sorted(formed.lessons.once))
     taken: list[Statement] = []
     added: list[tuple[int, list[str]]] = []
@@ -139,7 +148,8 @@ def accelerate(
         together: list[list[str]] = []
         by_output = {item.output: item for item in group}
         grouped = [files[item.output] for item in group]
-        for batch in form_batches(grouped, formed.lessons, limits):
+        is_cuda = group[0].language == "cuda"
+        for batch in form_batches(grouped, formed.lessons, formed.limits[group[0].language]):
             chosen = [by_output[file.output] for file in batch]
             members = tuple(
                 Member(file.name, item.path, item.output)
@@ -150,17 +160,22 @@ def accelerate(
             write_if_changed(place, Batch(group[0].words, members, lessons_file, once).text())
             taken += [item.statement for item in chosen]
             edge = _edge(place, [item.statement for item in chosen], members)
-            added.append((sum(file.weight for file in batch), edge))
+            weight = sum(file.weight for file in batch)
+            added.append((weight * _CUDA_WEIGHT if is_cuda else weight, edge))
             together.append([item.path for item in chosen])
             batched.update(item.output for item in chosen)
         alone = [[item.path] for item in group if item.output not in batched]
-        if kind := kind_of(group[0].words):
+        if not is_cuda and (kind := kind_of(group[0].words)):
             units.setdefault(kind, []).extend(together + alone)
     if not added:
         return None
     there = [(folder / plain(item.outputs[0])).exists() for item in candidates]
-    _list_units(folder, {} if not anew and _is_done(folder, there) else units)
-    replace(formed, limits=limits).write(folder / FOLDER / "formed.json")
+    if not anew and _is_done(folder, there):
+        units = {}
+    # What is compiled with the same options, for headers to be read once.
+    enough = {kind: sorted(group) for kind, group in units.items() if len(group) >= FEWEST}
+    write_if_changed(folder / LIST, json.dumps(enough) + "\n")
+    formed.write(folder / FOLDER / "formed.json")
     made = folder / FILE
     # What stands first ninja begins first: the heaviest, or it is what everything waits for.
     added.sort(key=lambda item: -item[0])
@@ -182,12 +197,6 @@ def _is_done(folder: Path, there: list[bool]) -> bool:
     except (OSError, ValueError):
         began = False
     return all(there) if began else sum(there) * 10 > len(there) * 9
-
-
-def _list_units(folder: Path, units: dict[str, list[list[str]]]) -> None:
-    """Write down what is compiled with the same options, for headers to be read once."""
-    enough = {kind: sorted(group) for kind, group in units.items() if len(group) >= FEWEST}
-    write_if_changed(folder / LIST, json.dumps(enough) + "\n")
 
 
 def _compile(folder: Path, statement: Statement, command: Command) -> _Compile | None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from torchsmith.toolchain.accel.lessons import Lessons
 
-# More files in a batch save less and less, take more memory, and lose more when they clash.
-MOST_FILES = 32
+Language = Literal["c++", "cuda"]
+LANGUAGES: tuple[Language, ...] = get_args(Language)
+# More files in a batch save less and less, take more memory, and lose more when they clash. About a
+# third of what a CUDA file takes are headers, and the rest is its own and much longer: a batch of
+# more files is what everything waits for.
+_MOST_FILES: Mapping[Language, int] = {"c++": 32, "cuda": 8}
 # A file this large takes its time for itself, not for its headers: generated ones mostly.
 LARGE = 120_000
 # So does a kernel of this size, for one kind of CPU: its loops are unfolded and vectorised.
@@ -19,7 +24,7 @@ _HEADERS = 10_000
 _HEAVIEST = 900_000
 _LIGHTEST = 200_000
 # So many batches for each core, or the last of them leave the other cores idle.
-_BATCHES_A_CORE = 4
+_BATCHES_A_CORE: Mapping[Language, int] = {"c++": 4, "cuda": 2}
 # Bytes that all but a few batches stay below; the fewer files, the less.
 _TAKES = 3 << 30
 _MOST_HALVINGS = 3
@@ -56,19 +61,22 @@ class Limits:
     weight: int = _HEAVIEST
 
 
-def limits_for(files: Sequence[File], cores: int, memory: int | None = None) -> Limits:
+def limits_for(
+    files: Sequence[File], cores: int, memory: int | None = None, language: Language = "c++"
+) -> Limits:
     """Limits that keep every core busy to the end, and all of them at once within memory.
 
     By halves: a little more or less memory makes no other batches.
     """
-    batches = cores * _BATCHES_A_CORE
+    most = _MOST_FILES[language]
+    batches = cores * _BATCHES_A_CORE[language]
     weight = sum(file.weight for file in files if not file.is_large)
     halvings = 0
     while memory and memory < cores * _TAKES >> halvings and halvings < _MOST_HALVINGS:
         halvings += 1
     heaviest = _HEAVIEST >> halvings
     return Limits(
-        files=max(2, min(MOST_FILES >> halvings, -(-len(files) // batches))),
+        files=max(2, min(most >> halvings, -(-len(files) // batches))),
         weight=max(min(_LIGHTEST, heaviest), min(heaviest, weight // batches)),
     )
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from torchsmith.toolchain.accel.files import read_source
+
 # PyTorch asks for colours, terminal or not.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _INCLUDED = re.compile(r"^(?:In file included from|\s+from) (?P<path>.+?):\d+")
@@ -18,7 +20,16 @@ _MESSAGE = re.compile(
 _USED = re.compile(r"^(?P<path>[^\s:][^:]*):\d+(?::\d+)?:\s+required from here")
 _ELSEWHERE = re.compile(r"^In file included from|^[^\s:][^:]*: (?:In|At) \w")
 # Said of a second definition: files of which the same is said have one each.
-_TWICE = re.compile(r"redefinition|redeclaration|conflicting declaration")
+_TWICE = re.compile(r"redefinition|redeclaration|conflicting declaration|already been d")
+# nvcc's front ends: file(line): error: what (previous definition at line 3 of other)
+_NVCC = re.compile(
+    r"^(?P<path>[^\s(][^(]*)\(\d+\): (?:catastrophic )?error(?: #[\w-]+)?: (?P<what>.*)"
+)
+_NVCC_PLACE = re.compile(r'\bat line \d+ of "?(?P<path>[^"()]+?)"?(?:\)|$)')
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.MULTILINE)
+_NVCC_DEFINED = re.compile(
+    r" \((?:previous definition|declared) at line \d+(?P<other> of [^)]*)?\)"
+)
 
 
 def absolute(path: str, folder: str) -> str:
@@ -44,6 +55,60 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
     """The files at fault; `members` maps every path the compiler may mean to a batch's file.
 
     `folder` is where the compiler ran, which the paths it says are relative to.
+    """
+    plain = _COLOUR.sub("", words)
+    return _by_gcc(plain, members, folder) + _by_nvcc(plain, members, folder)
+
+
+def _by_nvcc(words: str, members: Mapping[str, str], folder: str) -> tuple[Clash, ...]:
+    """The files at fault by nvcc's own front ends.
+
+    They name the file of an earlier definition in the message, and no chain of includes: a header
+    is the fault of the members that include it themselves. Of a template it is the member that it
+    was instantiated for.
+    """
+
+    def owners(path: str) -> list[str]:
+        path = absolute(path, folder)
+        if path in members:
+            return [members[path]]
+        return sorted({name for file, name in members.items() if _includes(file, path)})
+
+    found: dict[Clash, None] = {}
+    faulty: list[str] | None = None
+    what = ""
+    for line in words.splitlines():
+        message = _NVCC.match(line)
+        place = _NVCC_PLACE.search(message["what"] if message else line)
+        if message is None:
+            if place and faulty == [] and absolute(place["path"], folder) in members:
+                faulty = owners(place["path"])
+                found[Clash(faulty[0], None, what)] = None
+            continue
+        faulty = owners(message["path"])
+        what = _NVCC_DEFINED.sub("", message["what"])
+        defined = _NVCC_DEFINED.search(message["what"])
+        if defined and not defined["other"] and absolute(message["path"], folder) not in members:
+            # It collides with itself, whoever includes it.
+            header = absolute(message["path"], folder)
+            found.update((Clash(name, None, what, header), None) for name in faulty or [""])
+            continue
+        others = owners(place["path"]) if place else []
+        for name in faulty:
+            pairs = [Clash(name, other, what) for other in others if other != name]
+            found.update(dict.fromkeys(pairs or [Clash(name, None, what)]))
+    with_other = {clash.file for clash in found if clash.other}
+    return tuple(clash for clash in found if clash.other or clash.file not in with_other)
+
+
+def _includes(file: str, header: str) -> bool:
+    """Whether a file includes a header by its own text."""
+    names = _INCLUDE.findall(read_source(file))
+    return any(header.endswith("/" + name.rpartition("./")[2]) for name in names)
+
+
+def _by_gcc(words: str, members: Mapping[str, str], folder: str) -> tuple[Clash, ...]:
+    """The files at fault by gcc.
 
     The place of an error is in a member, or in a header whose chain of includes ends in one, or
     in a template that a member uses. A note below it, of an earlier definition, names the other
@@ -62,7 +127,7 @@ def find_clashes(words: str, members: Mapping[str, str], folder: str) -> tuple[C
     what = header = ""
     where = ("", "")
     named = False
-    for line in _COLOUR.sub("", words).splitlines():
+    for line in words.splitlines():
         if _ELSEWHERE.match(line):
             user = None
         if included := _INCLUDED.match(line):

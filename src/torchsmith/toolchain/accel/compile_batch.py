@@ -140,12 +140,6 @@ def guard(headers: Iterable[str], command: Sequence[str], folder: str, place: Pa
     return [*command[:first], f"-I{os.path.relpath(place, folder)}", *command[first:]]
 
 
-def can_be_guarded(header: str, command: Sequence[str], folder: str) -> bool:
-    """Whether a header, an absolute name, is in a folder that the compiler was told to search."""
-    searched = [absolute(name, folder) for name in _searched(command)]
-    return any(_included_as(header, searched))
-
-
 def _included_as(header: str, searched: Iterable[str]) -> Iterator[str]:
     for name in dict.fromkeys(searched):
         if header.startswith(f"{name}/"):
@@ -193,6 +187,7 @@ class Compilation:
             for member in self.batch.members
             for path in (member.path, *included_sources(Path(member.path)))
         }
+        self.is_cuda = Path(self.batch.members[0].path).suffix == ".cu"
         command = "\0".join(self.batch.command)
         self.command_digest = hashlib.sha256(command.encode()).hexdigest()
         outputs = {member.name: Path(member.output) for member in self.batch.members}
@@ -275,7 +270,8 @@ class Compilation:
         words, astray = self._compile(group)
         if astray:
             self.clashes += [Clash(name, None) for name in astray]
-            self.left.insert(0, tuple(name for name in group if name not in astray))
+            rest = tuple(name for name in group if name not in astray)
+            self.left[:0] = [rest] if rest else []
             self.left += [(name,) for name in astray]
             return
         if words is None:
@@ -303,10 +299,12 @@ class Compilation:
 
     def _guard_more(self, found: Sequence[Clash]) -> bool:
         """Have headers read once that collide with themselves; whether there are new ones."""
+        searched = [absolute(name, self.folder) for name in _searched(self.batch.command)]
+        # Others are in no folder that the compiler was told to search.
         headers = {
             os.path.relpath(clash.header, self.folder)
             for clash in found
-            if clash.header and can_be_guarded(clash.header, self.batch.command, self.folder)
+            if any(_included_as(clash.header, searched))
         }
         new = headers - self._once
         self._once |= new
@@ -336,15 +334,25 @@ class Compilation:
                 command = guard(once, command, self.folder, self.place.with_name("once"))
             # Named by its objects: the same unit of another batch, in another folder, is known.
             outputs = (os.path.relpath(member.output, self.folder) for member in members)
-            unit = self.place.with_name(f"{batch_name(outputs)}.cpp")
+            suffix = ".cu" if self.is_cuda else ".cpp"
+            unit = self.place.with_name(f"{batch_name(outputs)}{suffix}")
             write_text(unit, unit_text((Path(member.path) for member in members), unit.parent))
             source = os.path.relpath(unit, self.folder)
         label = hashlib.sha256("\0".join(group).encode()).hexdigest()[:8]
         made, headers = (f"{self.place.with_suffix('')}-{label}.{end}.part" for end in ("o", "d"))
+        together = len(members) > 1
+        if together and self.is_cuda:
+            # No list of symbols says what the GPU's code calls: anything that is declared may be.
+            declared = self._declared(source, made, command)
+            shared = frozenset(function for function in declared if not function.local)
+            astray = self._astray(group, made, shared)
+            if astray:
+                return None, astray
         began = time.time_ns()
         status, words = self._run(source, made, headers, command)
         if status == 0:
-            astray = self._astray(group, made) if len(members) > 1 else []
+            called = together and not self.is_cuda
+            astray = self._astray(group, made, called_functions(Path(made))) if called else []
             if astray:
                 return None, astray
             sys.stderr.write(words)
@@ -357,27 +365,33 @@ class Compilation:
             raise _StoppedError(status)
         return words, []
 
-    def _astray(self, group: tuple[str, ...], made: str) -> list[str]:
-        """The files of an object that may call a function which they do not know by themselves."""
-        called = called_functions(Path(made))
+    def _astray(self, group: tuple[str, ...], made: str, called: frozenset[Function]) -> list[str]:
+        """The files that may call one of these functions, which they do not know by themselves."""
+
+        def alone(name: str) -> frozenset[Function]:
+            return self._declared(self.members[name].path, made, self.batch.command)
+
         return [
             name
             for name in group
             if strangers(self._written(name), called, frozenset())
-            and strangers(self._written(name), called, self._declared(name, made))
+            and strangers(self._written(name), called, alone(name))
         ]
 
-    def _declared(self, name: str, made: str) -> frozenset[Function]:
-        """The functions a file declares, with all that it reads, when it is compiled alone."""
+    def _declared(self, source: str, made: str, command: Sequence[str]) -> frozenset[Function]:
+        """The functions that a file declares, with all that it reads."""
         text, headers = f"{made}.i", f"{made}.i.d"
-        command = ["-E" if word == "-c" else word for word in self.batch.command]
-        status, words = self._run(self.members[name].path, text, headers, command)
+        command = ["-E" if word == "-c" else word for word in command]
+        if self.is_cuda:
+            # nvcc lists no dependencies of what it only preprocesses.
+            command = _without_dependencies(command)
+        status, words = self._run(source, text, headers, command)
         if status != 0:
             sys.stderr.write(words)
             raise _StoppedError(status)
         found = functions(Path(text).read_text(encoding="utf-8", errors="replace"))
         for path in (text, headers):
-            Path(path).unlink()
+            Path(path).unlink(missing_ok=True)
         return found
 
     def _run(
@@ -429,7 +443,9 @@ class Compilation:
             write_text(source, "")
             made = empty.with_name(f"{empty.name}.{os.getpid()}")
             headers = made.with_name(f"{made.name}.d")
-            status, words = self._run(str(source), str(made), str(headers))
+            # nvcc has the host's compiler compile it: no object needs a place on the GPU.
+            command = _as_cpp(self.batch.command) if self.is_cuda else self.batch.command
+            status, words = self._run(str(source), str(made), str(headers), command)
             if status != 0:
                 sys.stderr.write(words)
                 raise _StoppedError(status)
@@ -496,6 +512,24 @@ class Compilation:
         )
         once = frozenset(self._learned_once)
         keep_lessons(Path(self.batch.lessons), Lessons(apart, alone, once))
+
+
+def _without_dependencies(command: Sequence[str]) -> list[str]:
+    """A command that lists nothing of what it reads."""
+    pairs = zip(("", *command), command, strict=False)
+    return [
+        word
+        for before, word in pairs
+        if word not in ("-MD", "-MT", "-MF") and before not in ("-MT", "-MF")
+    ]
+
+
+def _as_cpp(command: Sequence[str]) -> list[str]:
+    """nvcc's command for a file that is C++ by its name."""
+    pairs = zip((*command[1:], ""), command, ("", *command), strict=False)
+    return [
+        word for after, word, before in pairs if (word, after) != ("-x", "cu") and before != "-x"
+    ]
 
 
 def _written_since(path: str, moment: int) -> bool:

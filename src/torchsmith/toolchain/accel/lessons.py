@@ -13,7 +13,8 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def subject(name: str) -> str:
     return found[1] if found else name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lessons:
     """Files that clash with another one, and files that go with no other.
 
@@ -40,17 +41,19 @@ class Lessons:
     apart: frozenset[frozenset[str]] = frozenset()
     alone: frozenset[str] = frozenset()
     once: frozenset[str] = frozenset()
-    _partners: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         apart = frozenset(frozenset(map(subject, pair)) for pair in self.apart)
         object.__setattr__(self, "apart", frozenset(pair for pair in apart if len(pair) == 2))
         object.__setattr__(self, "alone", frozenset(map(subject, self.alone)))
+
+    @cached_property
+    def _partners(self) -> dict[str, set[str]]:
         partners: dict[str, set[str]] = {}
         for pair in self.apart:
             for name in pair:
                 partners.setdefault(name, set()).update(pair - {name})
-        self._partners.update({name: frozenset(others) for name, others in partners.items()})
+        return partners
 
     def clash(self, one: str, other: str) -> bool:
         """Whether two files cannot be compiled together."""

@@ -1,4 +1,4 @@
-"""A batch as one C++ file that includes its members."""
+"""A batch as one C++ or CUDA file that includes its members."""
 
 from __future__ import annotations
 

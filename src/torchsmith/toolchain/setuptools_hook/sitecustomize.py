@@ -1,7 +1,7 @@
 """Found first by every Python of a build: teaches setuptools to compile files side by side.
 
-Python imports a module of this name when it starts. The one that would have been found without
-this folder is run, too. Python 3.5 and 3.6 read this as well, and compile one file at a time.
+Python imports a module of this name when it starts. The one that would be found without this folder
+runs, too. Python 3.5 and 3.6 also read this file, and compile one file at a time.
 """
 
 import sys

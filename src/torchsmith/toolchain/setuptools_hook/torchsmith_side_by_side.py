@@ -1,14 +1,14 @@
 """Makes setuptools' compiler class compile several files at once.
 
-It runs in the Python of whoever is built, from 3.7 on, and so imports nothing of torchsmith. Each
-file is compiled by a process of its own that was forked from this one: what a project's setup put
-in the compiler's place (torch's does) may change the compiler object for each file, and does so
-there without being seen by the others. How many compilers really run is the governor's affair.
+It runs in the Python of the project that is built, from 3.7 on, and so imports nothing of
+torchsmith. Each file is compiled in a process forked from this one: a project's own compiler class
+(torch has one) may change the compiler object for each file, and the other files do not see that.
+The governor decides how many compilers really run.
 
 A file is skipped if its object was made by the same command from files that did not change since.
-What that takes to know is kept in the store, not beside the object. So the files of all extensions
-are compiled before the first is linked: setuptools finds them made when it goes through them, and
-links one after another, as it always did.
+The notes for that are kept in the store, not beside the object. So the files of all extensions are
+compiled before the first is linked: setuptools finds their objects made, and links one extension
+after another, as it always did.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 _OBJECTS = "TORCHSMITH_OBJECTS"
 _GOVERNOR = "TORCHSMITH_GOVERNOR"
-# These change what a compiler reads or writes, and stand in no command.
+# These change what a compiler reads or writes, but appear in no command.
 _VARIABLES = (
     *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "SOURCE_DATE_EPOCH"),
     *("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN"),
 )
-# Those whose list of the files they read is understood.
+# Compilers that list the files they read in a known form.
 _KNOWN = ("cc", "c++", "gcc", "g++", "clang", "clang++", "nvcc")
 _turn = threading.Lock()
 
 
-# Where a process that only compiles says which file is done; None in any other.
+# The pipe to which a process that compiles ahead writes each finished file; None in any other.
 _ahead: int | None = None
-# Whether all was compiled, and counted, before.
+# Whether all files were compiled ahead, and counted.
 _counted = False
 
 
@@ -57,7 +57,7 @@ def teach(module: ModuleType) -> None:
         command._build_extensions_serial = _compiled_ahead(command._build_extensions_serial)
     for name in ("CCompiler", "Compiler"):
         kind = module.__dict__.get(name)
-        # Not one that is only imported there: it was changed where it is from.
+        # Not a class that is only imported there: it was changed in its own module.
         if kind is not None and kind.__module__ == module.__name__:
             kind.compile = _side_by_side(kind.compile)
 
@@ -68,7 +68,7 @@ def _side_by_side(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         files: list[tuple[Any, ...]] = []
         with _turn:
-            # The loop is left to distutils; only what it would do for each file is put off.
+            # distutils runs its loop; what it would do for each file is only noted.
             one = self._compile
             own = "_compile" in self.__dict__
             self._compile = lambda *file: files.append(file)
@@ -96,25 +96,25 @@ def _compiled_ahead(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_plain(command: Any) -> bool:
-    """Whether an extension is built by setuptools' own means: compiled here, and then linked."""
+    """Whether setuptools itself builds the extensions: compiles here, and then links."""
     return (
         bool(os.environ.get(_GOVERNOR) and os.environ.get(_OBJECTS))
         and type(command).build_extension.__module__.endswith("command.build_ext")
         and command.compiler.compiler_type == "unix"
-        # torch's puts ninja here.
+        # torch's command puts ninja here.
         and "compile" not in vars(command.compiler)
     )
 
 
 def _compile_ahead(command: Any) -> None:
-    """Compile what every extension consists of; what fails is met again by who links."""
+    """Compile the files of every extension; a failure appears again when setuptools builds it."""
     global _counted
     total = sum(len(extension.sources) for extension in command.extensions)
-    answer, told = os.pipe()
-    children = [_fork_ahead(command, extension, told) for extension in command.extensions]
-    os.close(told)
+    reader, writer = os.pipe()
+    children = [_fork_ahead(command, extension, writer) for extension in command.extensions]
+    os.close(writer)
     try:
-        with os.fdopen(answer) as sources:
+        with os.fdopen(reader) as sources:
             for done, source in enumerate(sources, 1):
                 _tell(done, total, source.rstrip("\n"))
     except BaseException:
@@ -127,7 +127,7 @@ def _compile_ahead(command: Any) -> None:
     _counted = True
 
 
-def _fork_ahead(command: Any, extension: Any, told: int) -> int:
+def _fork_ahead(command: Any, extension: Any, writer: int) -> int:
     global _ahead
     sys.stdout.flush()
     sys.stderr.flush()
@@ -135,12 +135,12 @@ def _fork_ahead(command: Any, extension: Any, told: int) -> int:
     if pid:
         return pid
     try:
-        _ahead = told
+        _ahead = writer
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         command.compiler.link_shared_object = lambda *_args, **_kwargs: None
         command.build_extension(extension)
     except BaseException:
-        # Said by the one that compiles it again.
+        # setuptools compiles it again, and prints the error then.
         pass
     finally:
         sys.stdout.flush()
@@ -178,12 +178,12 @@ def _compile_all(compiler: Any, one: Callable[..., None], files: Sequence[tuple[
 
 
 def _forked(compiler: Any, one: Callable[..., None], file: tuple[Any, ...]) -> tuple[int, int]:
-    """Compile a file in another process; its number, and a pipe that tells an error."""
+    """Compile a file in another process; return its number, and a pipe for its error."""
     sys.stdout.flush()
     sys.stderr.flush()
     answer, errors = os.pipe()
     with warnings.catch_warnings():
-        # Python warns of other threads; what they hold is of no use to a compile.
+        # Python warns of other threads, whose locks a compile does not need.
         warnings.simplefilter("ignore")
         pid = os.fork()
     if pid:
@@ -214,13 +214,13 @@ def _pickled(error: BaseException) -> bytes:
 
 
 def _error(content: bytes, source: str) -> BaseException:
-    # From our own child; there is nothing if it was killed.
+    # Written by our own child; empty if it was killed.
     found = pickle.loads(content) if content else None
     return found if isinstance(found, BaseException) else RuntimeError(f"{source}: it was ended")
 
 
 def _tell(done: int, total: int, source: str) -> None:
-    """Tell the governor how far this is, for whoever watches."""
+    """Report the progress to the governor, for its display."""
     if _ahead is not None:
         os.write(_ahead, os.fsencode(f"{source}\n"))
         return
@@ -237,7 +237,7 @@ def _unless_made(run: Callable[..., None]) -> Callable[..., None]:
     def unless_made(command: Sequence[str], *args: Any, **kwargs: Any) -> None:
         made = _followed(command)
         if made is None:
-            # What could not be skipped later is left to who links.
+            # What cannot be skipped later is compiled only then.
             if _ahead is None:
                 run(command, *args, **kwargs)
         elif _ahead is not None:
@@ -250,14 +250,14 @@ def _unless_made(run: Callable[..., None]) -> Callable[..., None]:
 
 
 def _followed(command: Sequence[str]) -> _Made | None:
-    """What a command makes; None where that cannot be known well enough to skip it."""
+    """The object that a command makes; None if too little is known to skip it later."""
     words = [os.fspath(word) for word in command]
     store = os.environ.get(_OBJECTS)
     # The compiler may stand behind a cache.
     names = [os.path.basename(word).rstrip("-.0123456789") for word in words[:2]]
     known = any(name.rpartition("-")[2] in _KNOWN for name in names)
     plain = words.count("-c") == 1 and words.count("-o") == 1 and words[-1] != "-o"
-    # Either it has such a list made already, or it reads its options from a file.
+    # It makes such a list already, or reads its options from a file.
     other = any(word.startswith(("-M", "--generate-dep", "@")) for word in words)
     return _Made(store, words) if store and known and plain and not other else None
 
@@ -265,8 +265,8 @@ def _followed(command: Sequence[str]) -> _Made | None:
 class _Made:
     """An object and what it was made of.
 
-    Two extensions may have one file and one object, and not the same options: torch_cluster has its
-    functions with and without CUDA. So what is compiled ahead is laid aside under its command.
+    Two extensions may have the same file and object but other options: torch_cluster compiles its
+    functions with and without CUDA. So objects compiled ahead are laid aside, one for each command.
     """
 
     def __init__(self, store: str, words: list[str]) -> None:
@@ -281,17 +281,17 @@ class _Made:
         os.makedirs(os.path.dirname(self.note), exist_ok=True)
 
     def command(self) -> str:
-        """All that decides what is made, but for the files."""
+        """A hash of all that decides the result, except the files."""
         parts = [os.getcwd(), *self.words]
         parts += [f"{name}={os.environ.get(name)}" for name in _VARIABLES]
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_current(self) -> bool:
-        """Whether the object is as this command would make it."""
+        """Whether the object is what this command would make."""
         return self._holds(self.note)
 
     def lay_aside(self, run: Callable[[list[str]], None]) -> None:
-        """Make the object for later, where no other extension's gets in its way."""
+        """Make the object for later, apart from other extensions' objects of that name."""
         if self.is_current() or self._holds(f"{self.aside}.json"):
             return
         part = f"{self.aside}.{os.getpid()}.o"
@@ -301,7 +301,7 @@ class _Made:
         self.keep(self.aside, f"{self.aside}.json")
 
     def take(self) -> bool:
-        """Put what was laid aside where it belongs; whether there was anything."""
+        """Move the object laid aside to its place; return whether there was one."""
         if not self._holds(f"{self.aside}.json"):
             return False
         files = self._known(f"{self.aside}.json")["files"]
@@ -313,7 +313,7 @@ class _Made:
         return True
 
     def keep(self, made: str, note: str) -> None:
-        """Note what was read, for the next time; where that fails it is compiled again then."""
+        """Note the files that were read; if that fails, the file is compiled again next time."""
         try:
             with open(self.list, encoding="utf-8", errors="surrogateescape") as file:
                 read = _prerequisites(file.read())
@@ -321,7 +321,7 @@ class _Made:
             compilers = [found for found in map(shutil.which, self.words[:2]) if found]
             marks = {path: _mark(path) for path in (*compilers, *read)}
             if any(changed >= self.began for _, changed in marks.values()):
-                # Perhaps after the compiler had read it.
+                # A file changed, perhaps after the compiler had read it.
                 return
             self._write(note, {**marks, made: _mark(made)})
         except OSError:

@@ -57,10 +57,10 @@ def gpus(torch: Any) -> "tuple[int | None, str]":
     try:
         torch.cuda.init()
     except Exception as error:
-        said_last = str(error).strip().split("\n")[0]
+        message = str(error).strip().split("\n")[0]
     else:
-        said_last = ""
-    first = str(warned[0].message).strip().split("\n")[0] if warned else said_last
+        message = ""
+    first = str(warned[0].message).strip().split("\n")[0] if warned else message
     return 0, first[:300]
 
 
