@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,6 +61,15 @@ def test_events_are_only_ever_added(journal: Journal, tmp_path: Path) -> None:
         pytest.raises(sqlite3.IntegrityError),
     ):
         database.execute("UPDATE events SET content = ''")
+
+
+def test_runs_of_one_second_are_in_order(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.sqlite")
+    runs = []
+    for _ in range(50):
+        runs.append(journal.begin("plan"))
+        time.sleep(0.001)
+    assert runs == sorted(runs)
 
 
 def test_many_writers_at_once_lose_nothing(tmp_path: Path) -> None:

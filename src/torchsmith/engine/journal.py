@@ -153,6 +153,12 @@ def _step_record(found: sqlite3.Row, *, gone: bool) -> StepRecord | None:
     return replace(record, status="interrupted") if record and lost else record
 
 
+def _run_id(started: float) -> str:
+    """A new id: ids sort by time, also within a second, so that a listing of the logs does."""
+    seconds = time.strftime("%Y%m%d-%H%M%S", time.gmtime(started))
+    return f"{seconds}-{int(started % 1 * 0x1000):03x}{uuid.uuid4().hex[:5]}"
+
+
 class Journal:
     """The record of all runs; of those of one host where several build into a store."""
 
@@ -166,15 +172,15 @@ class Journal:
 
     def begin(self, plan: str, recipe: str = "", host: str = "") -> str:
         """Open a run and return its id."""
-        # Ids sort by time, so that a listing of the logs does.
-        run = time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + uuid.uuid4().hex[:6]
+        started = time.time()
+        run = _run_id(started)
         pid = os.getpid()
         with self._database.transaction() as database:
             database.execute(
                 "INSERT INTO runs (id, plan, recipe, host, torchsmith, started, status, node, pid,"
                 " born) VALUES (?, ?, ?, ?, ?, ?, 'running', ?, ?, ?)",
                 (
-                    *(run, plan, recipe, host, __version__, time.time()),
+                    *(run, plan, recipe, host, __version__, started),
                     *(platform.node(), pid, born(pid)),
                 ),
             )
