@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+import torchsmith.toolchain
 from torchsmith.checks import Check
 from torchsmith.engine import events
 from torchsmith.engine.disk import disk_full, room, write_whole
@@ -42,6 +44,7 @@ from torchsmith.sources.download import DOWNLOADS
 from torchsmith.sources.tree import EARLIEST, source_date
 from torchsmith.temporary import make_temporary, remove_temporary
 from torchsmith.toolchain.build_paths import Knows, understands
+from torchsmith.toolchain.governor import KEPT_BY_CMAKE
 from torchsmith.verify.report import from_json
 
 
@@ -322,6 +325,8 @@ class Executor:
             assert self.containers is not None
             base = dict(self.containers.environment)
             knows = self.containers.knows
+        if step.kind in ("configure", "compile"):
+            base = self._by_links(base, inside=step.place.inside)
         if isinstance(step.arguments, Attest):
             base = {**base, HISTORY: history(step, self.steps, self.recorder)}
         if (inside := about_wheel(step, self.steps)) is not None:
@@ -353,6 +358,24 @@ class Executor:
                 grace=_IMAGE_GRACE_S if keeps_nothing(step) else GRACE_S,
                 vessel=vessel,
             )
+
+    def _by_links(self, base: Mapping[str, str], *, inside: bool) -> dict[str, str]:
+        """Variables by which CMake finds our programs, with names that stay as they are."""
+        python, toolchain = Path(sys.executable), Path(torchsmith.toolchain.__file__).parent
+        targets = (python, toolchain)
+        if inside and self.containers is not None:
+            targets = (self.containers.kit.python, self.containers.kit.package / "toolchain")
+        links = self.work.link_tools(*targets, inside=inside)
+
+        def renamed(value: str) -> str:
+            words = value.replace(str(toolchain), str(links / "toolchain")).split(";")
+            return ";".join(
+                str(links / "python") if word == str(python) else word for word in words
+            )
+
+        return {
+            name: renamed(value) if name in KEPT_BY_CMAKE else value for name, value in base.items()
+        }
 
     def _command(self, step: Step, script: Path, env: dict[str, str]) -> list[str]:
         """The command line of a step on this machine."""

@@ -200,7 +200,7 @@ class _Files:
             if os.path.exists(path):  # noqa: PTH110
                 self.shown[str(path)] = ("ro", "/dev/null", str(path))
         self.put("rw", self.work)
-        for name in ("lock", "placed", "scripts", "started"):
+        for name in ("lock", "placed", "scripts", "started", "tools"):
             self.put("ro", self.work / ".torchsmith" / name)
         self._guard_results()
         for place in (Path("/tmp"), Path("/var/tmp"), self.temporary):

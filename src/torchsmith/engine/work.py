@@ -4,6 +4,7 @@
 .torchsmith/started/STEP     the key of a step that was begun and not finished
 .torchsmith/placed/STEP      the key and the mark of a step's outputs as they were put here
 .torchsmith/scripts/STEP.sh  what the step runs, to be read or run by hand
+.torchsmith/tools/           links to torchsmith's own programs, for what a build keeps paths of
 """
 
 from __future__ import annotations
@@ -64,6 +65,21 @@ class WorkFolder:
         with room(self.path, len(text)):
             write_whole(path, text.encode())
         return path
+
+    def link_tools(self, python: Path, toolchain: Path, *, inside: bool) -> Path:
+        """Link a Python and torchsmith's toolchain; return the folder of the links.
+
+        CMake writes the names of both into a configured tree. By these names the tree goes on, and
+        compiles nothing again, when torchsmith has moved or is another release.
+        """
+        folder = self._own / "tools" / ("inside" if inside else "here")
+        with room(self.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            for link, target in ((folder / "python", python), (folder / "toolchain", toolchain)):
+                if not link.is_symlink() or link.readlink() != target:
+                    link.unlink(missing_ok=True)
+                    link.symlink_to(target)
+        return folder
 
     def _started(self, step: Step) -> Path:
         return self._own / "started" / plain_name(step.id)

@@ -44,7 +44,10 @@ _LONGEST = 107
 _SOCKET = "governor"
 # Where nothing tells how much memory there is.
 _UNKNOWN = 4096 * MIB
-_LANGUAGES = ("C", "CXX", "CUDA")
+_COMPILERS = tuple(f"CMAKE_{name}_COMPILER_LAUNCHER" for name in ("C", "CXX", "CUDA"))
+_LINKERS = tuple(name.replace("COMPILER", "LINKER") for name in _COMPILERS)
+# What these name, CMake writes into a build folder.
+KEPT_BY_CMAKE = frozenset([*_COMPILERS, *_LINKERS, "TORCHSMITH_SHIMS"])
 
 
 def launcher() -> tuple[str, ...]:
@@ -132,8 +135,8 @@ class Governor:
             "TORCHSMITH_GOVERNOR": str(self._place),
             "MAKEFLAGS": self._makeflags,
             # CMake takes these over when it first configures a build folder.
-            **{f"CMAKE_{name}_COMPILER_LAUNCHER": words for name in _LANGUAGES},
-            **{f"CMAKE_{name}_LINKER_LAUNCHER": ";".join(launcher()) for name in _LANGUAGES},
+            **dict.fromkeys(_COMPILERS, words),
+            **dict.fromkeys(_LINKERS, ";".join(launcher())),
             # PyTorch would put a ccache it finds in the launcher's place, not behind it.
             "USE_CCACHE": "0",
         }
