@@ -139,10 +139,8 @@ def test_on_one_host_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
     assert lock.holder().pid == holder.pid
     holder.kill()
     holder.communicate()
-    began = time.monotonic()
-    assert lock.acquire()
     # No need to wait for its count to stand still: the kernel knows.
-    assert time.monotonic() - began < 3
+    assert lock.try_acquire()
     lock.release()
     assert list((tmp_path / "locks").iterdir()) == []
 

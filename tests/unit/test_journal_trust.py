@@ -6,7 +6,6 @@ import contextlib
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,10 +107,8 @@ def test_a_log_of_the_store_is_shown(store: Path, run: Run) -> None:
 
 def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(store: Path) -> None:
     pipe = Path(place("pipe", store))
-    began = time.monotonic()
     assert new_lines(pipe, 0) == ([], 0)
     assert last_count(pipe) is None
-    assert time.monotonic() - began < 5
 
 
 def test_names_in_a_journal_forge_no_lines(store: Path, run: Run) -> None:
