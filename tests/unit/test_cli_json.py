@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,15 +67,34 @@ def test_a_recipe_that_cannot_exist_is_not_written(run: Run, tmp_path: Path) -> 
     assert not (tmp_path / "new.toml").exists()
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["facts gpu", "init --list", "schema", "build --help"])
-def test_a_reader_that_has_seen_enough_is_no_failure(words: str) -> None:
+def test_a_reader_that_has_seen_enough_is_no_failure(words: str, unbuffered: str) -> None:
     command = [sys.executable, "-m", "torchsmith", *words.split()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+    ) as program:
         assert program.stdout is not None
         program.stdout.close()
         assert program.stderr is not None
         assert program.stderr.read() == b""
     assert program.returncode == 0
+
+
+@pytest.mark.parametrize("words", ["init --list", "-V", "build --help"])
+def test_an_answer_that_finds_no_room_is_a_failure(words: str) -> None:
+    line = f"{sys.executable} -m torchsmith {words} >/dev/full"
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(line, shell=True, env=env, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 7
+    assert done.stderr.startswith(b"error: No space left on device")
+    assert b"Exception ignored" not in done.stderr
+
+
+def test_a_refusal_that_nobody_can_read_keeps_its_exit_code() -> None:
+    line = f"{sys.executable} -m torchsmith plan missing.toml 2>/dev/full"
+    assert subprocess.run(line, shell=True, check=False).returncode == 2
 
 
 def test_a_value_that_cannot_be_is_explained_in_words(run: Run) -> None:
