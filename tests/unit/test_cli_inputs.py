@@ -33,7 +33,7 @@ FILES = {
     "fits @": ".whl",
     "inspect  @": ".conda",
     "finish @": ".whl",
-    "finish x.whl --pins @": ".txt",
+    "finish x.whl --libraries wheels --pins @": ".txt",
     "conda @": ".whl",
     "conda --explain @": ".txt",
     "libtorch @": ".whl",
@@ -188,15 +188,60 @@ def test_a_number_without_end_is_refused(run: Run, words: str) -> None:
         ("plan --torch 2.6.0 --json --explain", "--explain and --json do not go together"),
         ("plan --torch 2.6.0 --json --as conda", "--as and --json do not go together"),
         ("diagnose x.log --yes", "--yes needs --fix"),
-        ("conda x.whl --channel here", "--channel needs --explain"),
-        ("conda x.whl --explain x.txt", "--explain packs no wheel"),
+        ("conda x.whl --channel here", "--channel does nothing without --explain"),
+        ("conda --explain x.txt -o here", "--output does nothing with --explain"),
+        ("doctor --workers 4", "--workers does nothing without --env"),
+        ("doctor --timeout=9", "--timeout does nothing without --env"),
+        ("verify x.whl --signature --save", "--save does nothing where only signatures"),
+        ("verify x.whl --no-run --keep", "--keep does nothing with --no-run"),
+        ("verify . --save", "--save does nothing without a wheel"),
+        ("bench --read x.json a b", "YOURS OTHER... does nothing with --read"),
+        ("bench --read x.json --suite quick", "--suite does nothing with --read"),
+        ("bench --cases --html x.html", "--html does nothing with --cases"),
+        ("parity --read x.json --operator add", "--operator does nothing with --read"),
+        ("parity --operators a b", "YOURS OTHER does nothing with --operators"),
+        ("parity --device both a b", "'both' is not one of 'cpu', 'cuda'"),
+        ("diagnose --list --fix x.toml", "--fix does nothing with --list"),
+        ("init --list new.toml", "PATH does nothing with --list"),
+        ("init --list --torch 2.6.0", "--torch does nothing with --list"),
+        ("finish x.whl --pins x.txt", "--pins does nothing without --libraries wheels"),
+        ("publish x.whl --index i --force", "--force does nothing without --to anaconda"),
+        ("publish x.whl --index i --repository r", "--repository does nothing without --to pypi"),
+        ("publish x.whl --index i --bucket s3://b", "--bucket does nothing without --to s3"),
+        ("publish x.whl --index i --work w", "--work does nothing where files are named"),
+        ("yank x==1 --index i --undo --reason r", "--reason does nothing with --undo"),
+        ("run x --batch 1M", "--batch does nothing without --workers"),
+        ("build --claim c", "--claim does nothing without --on"),
+        ("build --on slurm --claim c", "--claim does nothing with --on slurm"),
+        ("build --on local --partition p", "--partition does nothing with --on local"),
+        ("build --on slurm -o here", "--output does nothing with --on"),
+        (
+            "build --preset quickstart --python 3.11 --dry-run --engine podman",
+            "--engine does nothing where no step runs in a container",
+        ),
     ],
 )
 def test_a_flag_that_would_change_nothing_is_refused(run: Run, words: str, reason: str) -> None:
     code, out, err = run(*words.split())
-    assert code == 2
+    assert code == 2, err
     assert reason in err
     assert not out or json.loads(out)["error"]["message"] == reason
+
+
+def test_the_jobs_of_a_farm_are_told_which_container_tool_to_take(run: Run, tmp_path: Path) -> None:
+    text = 'torch = "2.6.0"\npython = "3.11"\nsystem = "debian-12"\n'
+    (tmp_path / "lab.toml").write_text(text, encoding="utf-8")
+    words = "build lab.toml --on local --dry-run --engine podman --network host"
+    code, out, err = run(*words.split())
+    assert code == 0, err
+    assert "--engine podman --network host" in out
+
+
+def test_a_variable_may_say_what_this_command_does_not_need(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHSMITH_ENGINE", "podman")
+    assert run("build", "--preset", "quickstart", "--python", "3.11", "--dry-run")[0] == 0
 
 
 @pytest.mark.parametrize(

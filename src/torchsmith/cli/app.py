@@ -16,6 +16,7 @@ from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from torchsmith import __version__
+from torchsmith.cli.options import note_given
 from torchsmith.cli.output import flush_streams, print_json_error
 from torchsmith.errors import UsageError
 
@@ -40,6 +41,11 @@ class Command(TyperCommand):
                     "Give it a value, or leave it out: is a variable unset?",
                 )
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, which may ask what its command line names."""
+        note_given(ctx)
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Write arguments as `FILE` and `[FILE]`."""

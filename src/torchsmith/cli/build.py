@@ -107,11 +107,15 @@ def build(
     from torchsmith.plan.models import shipping
     from torchsmith.toolchain.preload import ALLOCATOR
 
-    if on is None and (partition or time_limit or image or claim or detach):
-        raise UsageError(
-            "--partition, --time-limit, --image, --claim and --detach go with --on",
-            "Name the cluster: --on slurm.",
-        )
+    if on is None:
+        hint = "Name the cluster: --on slurm."
+        of_jobs = ("partition", "time_limit", "image", "claim", "detach")
+        options.unused("without --on", *of_jobs, hint=hint)
+    else:
+        whole = ("variant", "step", "work", "bundle", "fresh", "output")
+        options.unused("with --on", *whole, hint="A farm builds every variant, into the store.")
+        elsewhere = {"local": ("partition", "image", "claim"), "slurm": ("claim",)}
+        options.unused(f"with --on {on}", *elsewhere.get(on, ()))
     loaded = planning.read_recipe(recipe, preset, overrides)
     here = planning.machine_for(loaded)
     project = loaded.project
@@ -129,6 +133,9 @@ def build(
         lock=not no_lock,
     )
     plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
+    if not any(step.place.inside or step.kind == "image" for step in plan.steps):
+        hint = 'Name a distribution to build in: system = "ubuntu-22.04".'
+        options.unused("where no step runs in a container", "engine", "network", hint=hint)
     ensure = partial(ensure_packages, install=install_deps)
     acts = not dry_run and on is None
     if acts:
@@ -149,11 +156,11 @@ def build(
     if on is not None:
         from torchsmith.cli import farm
 
-        farm.check(variant=variant, step=step, work=work, bundle=bundle, fresh=fresh)
         words = options.as_arguments(overrides) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
         words += ["--online"] * online + ["--no-lock"] * no_lock
+        words += ["--engine", engine] * bool(engine) + ["--network", network] * bool(network)
         cores = jobs or recipes.jobs
         cluster = farm.Cluster(on, partition, time_limit, image, claim, detach, cores, budget)
         built = farm.run(

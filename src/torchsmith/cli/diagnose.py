@@ -46,6 +46,7 @@ def diagnose(
     from torchsmith.diagnose.diagnose import explained, wants_host
 
     if list_:
+        options.unused("with --list", "log", "fix", "yes", "host")
         _show_list(json=json)
         return
     if yes and fix is None:
