@@ -142,13 +142,13 @@ def yank(
 
 
 def remove(
-    file: Annotated[str, Argument(help="The name of one file.")],
+    what: Annotated[str, Argument(help="NAME==VERSION, or the name of one file.")],
     index: Index = None,
     channel: Channel = None,
     json: options.Json = False,
 ) -> None:
-    """Delete a published file; nobody gets it any more."""
+    """Delete a published release or file; nobody gets it any more."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import remove as take_away
 
-    show(take_away(file, Places(index, channel)), json=json)
+    show(take_away(what, Places(index, channel)), json=json)
