@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The known name that is closest, in whatever case it is written; empty if none is close."""
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)

@@ -89,6 +89,30 @@ def test_whatever_is_in_a_file_no_command_breaks(run: Run, tmp_path: Path, words
         assert "Errno" not in err
 
 
+def test_a_preset_in_the_place_of_a_file_is_recognised(run: Run) -> None:
+    code, _, err = run("plan", "quickstart")
+    assert (code, err) == (
+        2,
+        "error: quickstart does not exist\n"
+        "  It is a preset: --preset quickstart; `torchsmith init --preset quickstart` writes it.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("init x.toml --preset nope", "Presets: dgx-spark,"),
+        ("facts stack nope", "`torchsmith facts stack` lists them."),
+        ("bench --cases --group nope", "Known are "),
+        ("timeline", "`torchsmith build` builds something."),
+    ],
+)
+def test_a_hint_names_nothing_that_is_not_meant(run: Run, words: str, hint: str) -> None:
+    code, _, err = run(*words.split())
+    assert code == 2
+    assert err.splitlines()[1].startswith(f"  {hint}")
+
+
 def test_flags_that_are_wrong_are_named_and_have_no_lines(run: Run) -> None:
     code, _, err = run("plan", "--torch", "2.6.0", "--cuda", "12x", "--gpu", "RTX 309")
     assert code == 2

@@ -31,11 +31,14 @@ def read_recipe(
     """The recipe that a command is about: a file, a preset, or flags alone."""
     from torchsmith.recipe.compose import COMMAND_LINE, compose, overridden
     from torchsmith.recipe.load import load_recipe, parse_recipe
-    from torchsmith.recipe.presets import find_preset
+    from torchsmith.recipe.presets import find_preset, presets
 
     overrides = dict(overrides or {})
     if recipe is not None and preset is not None:
         raise UsageError("a recipe file and --preset were both given", "Name one of the two.")
+    if recipe is not None and not recipe.exists() and str(recipe) in [it.name for it in presets()]:
+        hint = f"It is a preset: --preset {recipe}; `torchsmith init --preset {recipe}` writes it."
+        raise UsageError(f"{recipe} does not exist", hint)
     path = find_preset(preset).path if preset is not None else recipe
     if path is None and _DEFAULT_RECIPE.is_file():
         path = _DEFAULT_RECIPE
