@@ -381,7 +381,20 @@ def test_a_dry_run_says_what_the_build_itself_would_be_refused_for(run: Run) -> 
     code, out, err = run("build", "--dry-run", *words)
     assert (code, "Nothing was run" in out) == (0, True)
     assert f"{there} cannot be compiled on this" in err
-    assert err.count("the build itself would end here") == 1
+    assert err.count("the build itself would end here") == 1 + ("packages are missing" in err)
+
+
+def test_only_steps_that_compile_need_packages_and_a_dry_run_names_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchsmith.engine.preflight.missing_packages", list)
+    words = ("--preset", "quickstart", "--python", "3.11", "--dry-run")
+    _, out, err = run("build", *words)
+    assert "Nothing was run" in out
+    assert "system packages are missing: " in err
+    assert "the build itself would end here. " in err
+    for more in (("--step", "fetch"), ("--install-deps",)):
+        assert "packages are missing" not in run("build", *words, *more)[2]
 
 
 # What people may ask in each command without a file; those that serve, build or push are not.

@@ -100,7 +100,7 @@ def build(
         ensure_toolkits,
         lacks_cache,
     )
-    from torchsmith.engine.schedule import choose
+    from torchsmith.engine.schedule import choose, part
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
     from torchsmith.images.select import ensure_containers, ensure_images
@@ -147,7 +147,7 @@ def build(
             ensure(["ccache"])
         else:
             planning.warn("without ccache each of these compiles all of torch")
-    if acts and ensure_programs(plan, ensure):
+    if acts and ensure_programs(part(plan, step), ensure):
         # With a compiler there now, the plan is another.
         here = planning.machine_for(loaded)
         plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
@@ -172,6 +172,9 @@ def build(
         root = Store(root.root)
         farm.check_built(plan, pending_steps(plan, root))
     chosen_steps = choose(plan, step)
+    compiled = {item.variant for item in chosen_steps if item.kind in ("configure", "compile")}
+    here_built = [item for item in plan.variants if item.variant in compiled - set(plan.inside)]
+    packages = list(dict.fromkeys(name for item in here_built for name in item.apt))
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run, tell_refusals
         from torchsmith.engine.runner import outlook
@@ -181,6 +184,8 @@ def build(
             partial(ensure_platform, plan, here),
             partial(ensure_images, chosen_steps),
             lambda: ensure_containers(chosen_steps, pending_steps(plan, root, work), engine),
+            lambda: None if install_deps else ensure_programs(part(plan, step), ensure),
+            lambda: None if install_deps else ensure(packages),
         )
         ahead = outlook(
             plan,
@@ -198,8 +203,7 @@ def build(
         planning.warn(emulated)
     ensure_images(chosen_steps)
     ensure_containers(chosen_steps, pending_steps(plan, root, work), engine)
-    here_built = [item for item in plan.variants if item.variant not in plan.inside]
-    ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
+    ensure(packages)
     ensure_formats(here_built, ensure)
     wheels = unpack(bundle, root) if bundle is not None else None
     with display(json=json, quiet=quiet) as shown:

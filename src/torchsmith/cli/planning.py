@@ -53,7 +53,8 @@ def read_recipe(
         tell(f"no recipe was named: this is the embedded default, {_DEFAULT_PRESET}")
         return load_recipe(find_preset(_DEFAULT_PRESET).path)
     if "torch" not in overrides:
-        raise UsageError("--torch is missing", "Without a recipe file, --torch says which release.")
+        hint = "Without a recipe file, --torch names a release, or --preset a recipe to start from."
+        raise UsageError("--torch is missing", hint)
     with flags_named():
         return parse_recipe(compose(overrides), COMMAND_LINE, None)
 
