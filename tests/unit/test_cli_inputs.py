@@ -103,6 +103,7 @@ def test_a_preset_in_the_place_of_a_file_is_recognised(run: Run) -> None:
     [
         ("init x.toml --preset nope", "Presets: dgx-spark,"),
         ("facts stack nope", "`torchsmith facts stack` lists them."),
+        ("build --engine nerdctl", "Known are "),
         ("bench --cases --group nope", "Known are "),
         ("timeline", "`torchsmith build` builds something."),
     ],
@@ -122,6 +123,8 @@ def test_flags_that_are_wrong_are_named_and_have_no_lines(run: Run) -> None:
     code, out, _ = run("plan", "--torch", "v2.6.0", "--python", "3.11", "--cuda", "cu126")
     assert code == 0
     assert "CUDA 12.6" in out
+    assert "error: --compiler: 'a/b'" in run("plan", "--torch", "2.6.0", "--compiler", "a/b")[2]
+    assert "did you mean 'jetson-tx2'" in run("plan", "--torch", "2.6.0", "--board", "tx2")[2]
 
 
 def test_a_torch_on_the_command_line_is_laid_over_the_recipe_that_is_here(

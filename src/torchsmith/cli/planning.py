@@ -74,6 +74,9 @@ def flags_named() -> Iterator[None]:
         for problem in error.problems:
             key, _, rest = problem.key.partition(".")
             key = key.partition("#")[0]
+            if key not in names and rest in names:
+                # A flag may stand for a key of a table: build.compiler.
+                key, rest = rest, ""
             flag = " ".join(part for part in (names.get(key, key), rest) if part)
             messages.append(str(RecipeProblem(problem.message, key=flag, meant=problem.meant)))
         raise UsageError(
