@@ -127,6 +127,12 @@ def test_flags_that_are_wrong_are_named_and_have_no_lines(run: Run) -> None:
     assert "did you mean 'jetson-tx2'" in run("plan", "--torch", "2.6.0", "--board", "tx2")[2]
 
 
+def test_an_image_that_is_named_after_another_release_is_told_of(run: Run) -> None:
+    told = "torch 1.2.0 goes into an image called orion-pytorch:1.1.0-py3.5"
+    assert told in run("plan", "--preset", "orion-vgpu", "--torch", "1.2.0")[2]
+    assert "an image called" not in run("plan", "--preset", "orion-vgpu", "--python", "3.6")[2]
+
+
 def test_a_torch_on_the_command_line_is_laid_over_the_recipe_that_is_here(
     run: Run, tmp_path: Path
 ) -> None:

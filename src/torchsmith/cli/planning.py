@@ -29,7 +29,7 @@ def read_recipe(
     recipe: Path | None, preset: str | None = None, overrides: Mapping[str, object] | None = None
 ) -> LoadedRecipe:
     """The recipe that a command is about: a file, a preset, or flags alone."""
-    from torchsmith.recipe.compose import COMMAND_LINE, compose, overridden
+    from torchsmith.recipe.compose import COMMAND_LINE, compose, outdated_name, overridden
     from torchsmith.recipe.load import load_recipe, parse_recipe
     from torchsmith.recipe.presets import find_preset, presets
 
@@ -47,8 +47,14 @@ def read_recipe(
             warn(f"{path} with {flags} laid over it")
     if path is not None:
         plain = load_recipe(path)
+        if not overrides:
+            return plain
         with flags_named():
-            return overridden(plain, overrides) if overrides else plain
+            changed = overridden(plain, overrides)
+        if name := outdated_name(plain.recipe, changed.recipe):
+            release = changed.recipe.torch.release
+            warn(f"torch {release} goes into an image called {name}; image.name changes that")
+        return changed
     if not overrides:
         tell(f"no recipe was named: this is the embedded default, {_DEFAULT_PRESET}")
         return load_recipe(find_preset(_DEFAULT_PRESET).path)
