@@ -89,6 +89,16 @@ def test_whatever_is_in_a_file_no_command_breaks(run: Run, tmp_path: Path, words
         assert "Errno" not in err
 
 
+def test_a_mistake_in_a_job_file_is_explained_as_one(run: Run, tmp_path: Path) -> None:
+    text = '[[job]]\nname = "My Job"\n[[job.role]]\ncommand = "true"\n'
+    (tmp_path / "job.toml").write_text(text, encoding="utf-8")
+    code, _, err = run("job", "render", "job.toml", "--to", "slurm")
+    assert code == 2
+    assert "line 2: job#1.name: 'My Job': expected a name of letters, digits, '_' and '-'" in err
+    assert "error: job.toml: 1 problem in the job file" in err
+    assert "`torchsmith schema --job` describes every key" in err
+
+
 def test_a_preset_in_the_place_of_a_file_is_recognised(run: Run) -> None:
     code, _, err = run("plan", "quickstart")
     assert (code, err) == (

@@ -36,7 +36,7 @@ def read_recipe(
     overrides = dict(overrides or {})
     if recipe is not None and preset is not None:
         raise UsageError("a recipe file and --preset were both given", "Name one of the two.")
-    if recipe is not None and not recipe.exists() and str(recipe) in [it.name for it in presets()]:
+    if str(recipe) in [item.name for item in presets()] and not Path(str(recipe)).exists():
         hint = f"It is a preset: --preset {recipe}; `torchsmith init --preset {recipe}` writes it."
         raise UsageError(f"{recipe} does not exist", hint)
     path = find_preset(preset).path if preset is not None else recipe

@@ -207,8 +207,8 @@ def companion_options(facts: Facts, asked: Combination) -> Iterator[Option]:
     settled = asked
     both = itertools.chain(companion_rule(facts, asked), stack_rule(facts, asked))
     for clash in {clash.subject: clash for clash in both}.values():
-        match = stack_release(facts, clash.subject, "match", asked)
-        match = match or companion_for(facts, clash.subject, asked.torch)
+        newest = companion_for(facts, clash.subject, asked.torch)
+        match = stack_release(facts, clash.subject, "match", asked) or newest
         if match and dict(asked.companions)[clash.subject] in ("match", match.version):
             # It takes this torch, but not the rest.
             match = None
