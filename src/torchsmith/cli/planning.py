@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ def read_recipe(
     overrides = dict(overrides or {})
     if recipe is not None and preset is not None:
         raise UsageError("a recipe file and --preset were both given", "Name one of the two.")
-    if str(recipe) in [item.name for item in presets()] and not Path(str(recipe)).exists():
+    missing = recipe is not None and not os.path.exists(recipe)
+    if missing and str(recipe) in [item.name for item in presets()]:
         hint = f"It is a preset: --preset {recipe}; `torchsmith init --preset {recipe}` writes it."
         raise UsageError(f"{recipe} does not exist", hint)
     path = find_preset(preset).path if preset is not None else recipe
@@ -124,8 +126,6 @@ def machine_for(loaded: LoadedRecipe, path: Path | None = None) -> Host:
 
 def with_torches(host: Host, loaded: LoadedRecipe) -> Host:
     """This machine with the installed torches that a recipe means to use."""
-    import os
-
     from torchsmith.recipe.matrix import expand
 
     wanted = [
