@@ -37,7 +37,8 @@ def read_recipe(
     overrides = dict(overrides or {})
     if recipe is not None and preset is not None:
         raise UsageError("a recipe file and --preset were both given", "Name one of the two.")
-    missing = recipe is not None and not os.path.exists(recipe)
+    # Path.exists() raises for a name that is too long.
+    missing = recipe is not None and not os.path.exists(recipe)  # noqa: PTH110
     if missing and str(recipe) in [item.name for item in presets()]:
         hint = f"It is a preset: --preset {recipe}; `torchsmith init --preset {recipe}` writes it."
         raise UsageError(f"{recipe} does not exist", hint)
