@@ -92,6 +92,29 @@ def test_an_answer_that_finds_no_room_is_a_failure(words: str) -> None:
     assert b"Exception ignored" not in done.stderr
 
 
+def test_ctrl_c_before_the_command_begins_leaves_no_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchsmith.cli._open_closed_streams", stopped)
+    code, out, err = run("facts", "torch")
+    assert (code, out, err) == (130, "", "interrupted\n")
+
+
+def test_a_task_that_is_stopped_leaves_no_traceback_in_the_log() -> None:
+    program = """
+import os, signal, msgspec
+from torchsmith.tasks import run_task
+class Nothing(msgspec.Struct): pass
+run_task(Nothing, lambda _: os.kill(os.getpid(), signal.SIGINT))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=b"{}", capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
 def test_a_refusal_that_nobody_can_read_keeps_its_exit_code() -> None:
     line = f"{sys.executable} -m torchsmith plan missing.toml 2>/dev/full"
     assert subprocess.run(line, shell=True, check=False).returncode == 2

@@ -14,7 +14,16 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; explained failures end with one sentence and an exit code."""
+    """Run the command line; Ctrl-C ends it without a traceback, however early it comes."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        raise SystemExit(130) from None
+
+
+def _run() -> None:
+    """Run it; explained failures end with one sentence and an exit code."""
     # Looking for garbage cycles after every 700 new objects takes a tenth of the start-up time.
     gc.set_threshold(50_000)
     # We use no pydantic plugins, and looking for them opens a file of every installed package.

@@ -275,7 +275,7 @@ def print_content(text: str) -> None:
 
 
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files; one that holds other things is left alone."""
+    """Write files into a folder; what else is in it stays."""
     from torchsmith.files import write_result
 
     if folder.is_file():
