@@ -253,6 +253,7 @@ def test_a_number_without_end_is_refused(run: Run, words: str) -> None:
         ("publish x.whl --index i --bucket s3://b", "--bucket does nothing without --to s3"),
         ("publish x.whl --index i --work w", "--work does nothing where files are named"),
         ("yank x==1 --index i --undo --reason r", "--reason does nothing with --undo"),
+        ("timeline --json --slowest 3", "--slowest does nothing with --json"),
         ("run x --batch 1M", "--batch does nothing without --workers"),
         ("build --claim c", "--claim does nothing without --on"),
         ("build --on slurm --claim c", "--claim does nothing with --on slurm"),

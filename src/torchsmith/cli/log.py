@@ -129,6 +129,8 @@ def timeline(
     from torchsmith.engine.store import Store
     from torchsmith.files import write_result
 
+    if json:
+        options.unused("with --json", "slowest")
     if output is not None and output.suffix not in (".html", ".svg", ".json"):
         raise UsageError(
             f"{output}: a timeline is written as .html, .svg or .json",

@@ -150,19 +150,25 @@ def resolutions(loaded: LoadedRecipe, host: Host) -> list[Resolution]:
         return resolved(loaded, host)
 
 
-def refusal(loaded: LoadedRecipe, host: Host) -> str:
-    """Why a recipe cannot exist on a machine, and what would work; empty if it can."""
+def refused(loaded: LoadedRecipe, host: Host) -> Refusal | None:
+    """The refusal of a recipe on a machine, if it cannot exist there."""
     from torchsmith.engine.door import RefusedError
     from torchsmith.engine.door import resolutions as resolved
 
     try:
         resolved(loaded, host)
-    except RefusedError as refused:
-        return "; ".join(
-            f"{item.message} (what works: {item.cure})" if item.cure else item.message
-            for item in refused.refusals[0].conflicts
-        )
-    return ""
+    except RefusedError as error:
+        return error.refusals[0]
+    return None
+
+
+def refusal(loaded: LoadedRecipe, host: Host) -> str:
+    """Why a recipe cannot exist on a machine, and what would work; empty if it can."""
+    found = refused(loaded, host)
+    return "; ".join(
+        f"{item.message} (what works: {item.cure})" if item.cure else item.message
+        for item in (found.conflicts if found is not None else ())
+    )
 
 
 def make(
