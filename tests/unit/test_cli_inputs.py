@@ -272,13 +272,20 @@ def test_a_flag_that_would_change_nothing_is_refused(run: Run, words: str, reaso
     assert not out or json.loads(out)["error"]["message"] == reason
 
 
-def test_the_jobs_of_a_farm_are_told_which_container_tool_to_take(run: Run, tmp_path: Path) -> None:
+def test_the_jobs_of_a_farm_are_told_which_container_tool_to_take(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = 'torch = "2.6.0"\npython = "3.11"\nsystem = "debian-12"\n'
     (tmp_path / "lab.toml").write_text(text, encoding="utf-8")
     words = "build lab.toml --on local --dry-run --engine podman --network host"
     code, out, err = run(*words.split())
     assert code == 0, err
     assert "--engine podman --network host" in out
+    monkeypatch.setenv("TORCHSMITH_ENGINE", "podman")
+    (tmp_path / "lab.toml").write_text('torch = "2.6.0"\npython = "3.11"\n', encoding="utf-8")
+    code, out, err = run("build", "lab.toml", "--on", "local", "--dry-run")
+    assert code == 0, err
+    assert "--engine" not in out
 
 
 def test_a_variable_may_say_what_this_command_does_not_need(

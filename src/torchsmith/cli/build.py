@@ -160,7 +160,9 @@ def build(
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
         words += ["--online"] * online + ["--no-lock"] * no_lock
-        words += ["--engine", engine] * bool(engine) + ["--network", network] * bool(network)
+        # Jobs make no images; without a container they would refuse these.
+        words += ["--engine", engine] * bool(engine and plan.inside)
+        words += ["--network", network] * bool(network and plan.inside)
         cores = jobs or recipes.jobs
         cluster = farm.Cluster(on, partition, time_limit, image, claim, detach, cores, budget)
         built = farm.run(
