@@ -24,6 +24,7 @@ def wheel(
     says: str = "",
     member: str = "",
     record: str = "",
+    tag: str = "py3-none-any",
 ) -> Path:
     """A wheel with one module; `says`, `member` and `record` make it a bad one."""
     plain = name.replace("-", "_")
@@ -34,7 +35,7 @@ def wheel(
             f"Metadata-Version: 2.1\nName: {says or name}\nVersion: {version}\n"
             f"Requires-Python: {requires_python}\n"
         ).encode(),
-        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n".encode(),
     }
     if member:
         files[member] = b"x"
@@ -45,7 +46,7 @@ def wheel(
             lines.append(f"{path},sha256={digest},{len(data)}")
     files[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,"]).encode()
     folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"{plain}-{version}-py3-none-any.whl"
+    target = folder / f"{plain}-{version}-{tag}.whl"
     with zipfile.ZipFile(target, "w") as archive:
         for path, data in files.items():
             archive.writestr(zipfile.ZipInfo(path), data)

@@ -27,11 +27,13 @@ class UsageError(TorchsmithError):
 
 
 class RecipeError(TorchsmithError):
-    """Every problem that is in a recipe file, or why it could not be read at all (`unread`)."""
+    """Every problem that is in a recipe or a job file, or why it could not be read (`unread`)."""
 
     exit_code = 2
 
-    def __init__(self, path: str, problems: Sequence[RecipeProblem], unread: str = "") -> None:
+    def __init__(
+        self, path: str, problems: Sequence[RecipeProblem], unread: str = "", *, job: bool = False
+    ) -> None:
         self.path = path
         self.problems = tuple(problems)
         if unread:
@@ -43,8 +45,8 @@ class RecipeError(TorchsmithError):
         count = len(self.problems)
         noun = "problem" if count == 1 else "problems"
         super().__init__(
-            f"{path}: {count} {noun} in the recipe",
-            "Mend the lines above; `torchsmith schema` describes every key.",
+            f"{path}: {count} {noun} in the {'job file' if job else 'recipe'}",
+            f"Mend the lines above; `torchsmith schema{' --job' * job}` describes every key.",
         )
 
 

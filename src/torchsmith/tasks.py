@@ -20,4 +20,7 @@ def run_task(kind: type[Arguments], work: Callable[[Arguments], int | None]) -> 
     except TorchsmithError as error:
         print(f"error: {error.message}\n  {error.hint}", file=sys.stderr, flush=True)
         code = error.exit_code
+    except KeyboardInterrupt:
+        # The build says that it was stopped; a traceback in the log says nothing more.
+        code = 130
     sys.exit(code or 0)

@@ -18,7 +18,7 @@ from tests.tiny_packages import conda, wheel
 
 from torchsmith.errors import DiskFullError, OutputError
 from torchsmith.ship.channel import publish_packages
-from torchsmith.ship.index import publish_wheels, remove_wheel
+from torchsmith.ship.index import publish_wheels, remove_wheels
 
 pytestmark = pytest.mark.integration
 
@@ -136,12 +136,12 @@ def test_a_removal_killed_anywhere_can_be_done_again(tmp_path: Path) -> None:
         publish_wheels(index, [wheel(made, "other", "1.0"), wheel(made, "tiny-lib", "1.0")])
 
         def work(index: Path = index) -> object:
-            return remove_wheel(index, NAME)
+            return remove_wheels(index, NAME)
 
         assert killed_at(count, "unlink", work, below="tiny-lib")
         listed = json.loads((index / "simple/index.json").read_bytes())["projects"]
         assert listed == [{"name": "other"}]
-        remove_wheel(index, NAME)
+        remove_wheels(index, NAME)
         assert tree(index) == tree(undisturbed), f"killed at file {count}"
 
 

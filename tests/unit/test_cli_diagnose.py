@@ -187,6 +187,23 @@ def test_a_change_that_plan_refuses_is_not_offered(run: Run, tmp_path: Path) -> 
     assert recipe.read_text(encoding="utf-8") == text
 
 
+def test_an_older_compiler_is_offered_where_plan_refuses_the_newest(
+    run: Run, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "lab.toml"
+    text = 'torch = "2.1.0"\npython = "3.11"\ncuda = "12.1"\nsystem = "ubuntu-22.04"\n'
+    recipe.write_text(text, encoding="utf-8")
+    (tmp_path / "x.log").write_text(
+        "host_config.h:132:2: error: #error -- unsupported GNU version! gcc versions later than 12 "
+        "are not supported!\n",
+        encoding="utf-8",
+    )
+    code, out, err = run("diagnose", "x.log", "--fix", str(recipe), "--yes")
+    assert code == 0, err
+    # With gcc 12 FBGEMM's copy in this release would fail next.
+    assert '+compiler = "gcc-11"' in out
+
+
 def test_what_can_be_planned_is_written_though_another_change_cannot(
     run: Run, tmp_path: Path
 ) -> None:

@@ -33,7 +33,7 @@ FILES = {
     "fits @": ".whl",
     "inspect  @": ".conda",
     "finish @": ".whl",
-    "finish x.whl --pins @": ".txt",
+    "finish x.whl --libraries wheels --pins @": ".txt",
     "conda @": ".whl",
     "conda --explain @": ".txt",
     "libtorch @": ".whl",
@@ -89,6 +89,41 @@ def test_whatever_is_in_a_file_no_command_breaks(run: Run, tmp_path: Path, words
         assert "Errno" not in err
 
 
+def test_a_mistake_in_a_job_file_is_explained_as_one(run: Run, tmp_path: Path) -> None:
+    text = '[[job]]\nname = "My Job"\n[[job.role]]\ncommand = "true"\n'
+    (tmp_path / "job.toml").write_text(text, encoding="utf-8")
+    code, _, err = run("job", "render", "job.toml", "--to", "slurm")
+    assert code == 2
+    assert "line 2: job#1.name: 'My Job': expected a name of letters, digits, '_' and '-'" in err
+    assert "error: job.toml: 1 problem in the job file" in err
+    assert "`torchsmith schema --job` describes every key" in err
+
+
+def test_a_preset_in_the_place_of_a_file_is_recognised(run: Run) -> None:
+    code, _, err = run("plan", "quickstart")
+    assert (code, err) == (
+        2,
+        "error: quickstart does not exist\n"
+        "  It is a preset: --preset quickstart; `torchsmith init --preset quickstart` writes it.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("init x.toml --preset nope", "Presets: dgx-spark,"),
+        ("facts stack nope", "`torchsmith facts stack` lists them."),
+        ("build --engine nerdctl", "Known are "),
+        ("bench --cases --group nope", "Known are "),
+        ("timeline", "`torchsmith build` builds something."),
+    ],
+)
+def test_a_hint_names_nothing_that_is_not_meant(run: Run, words: str, hint: str) -> None:
+    code, _, err = run(*words.split())
+    assert code == 2
+    assert err.splitlines()[1].startswith(f"  {hint}")
+
+
 def test_flags_that_are_wrong_are_named_and_have_no_lines(run: Run) -> None:
     code, _, err = run("plan", "--torch", "2.6.0", "--cuda", "12x", "--gpu", "RTX 309")
     assert code == 2
@@ -98,6 +133,14 @@ def test_flags_that_are_wrong_are_named_and_have_no_lines(run: Run) -> None:
     code, out, _ = run("plan", "--torch", "v2.6.0", "--python", "3.11", "--cuda", "cu126")
     assert code == 0
     assert "CUDA 12.6" in out
+    assert "error: --compiler: 'a/b'" in run("plan", "--torch", "2.6.0", "--compiler", "a/b")[2]
+    assert "did you mean 'jetson-tx2'" in run("plan", "--torch", "2.6.0", "--board", "tx2")[2]
+
+
+def test_an_image_that_is_named_after_another_release_is_told_of(run: Run) -> None:
+    told = "torch 1.2.0 goes into an image called orion-pytorch:1.1.0-py3.5"
+    assert told in run("plan", "--preset", "orion-vgpu", "--torch", "1.2.0")[2]
+    assert "an image called" not in run("plan", "--preset", "orion-vgpu", "--python", "3.6")[2]
 
 
 def test_a_torch_on_the_command_line_is_laid_over_the_recipe_that_is_here(
@@ -188,15 +231,68 @@ def test_a_number_without_end_is_refused(run: Run, words: str) -> None:
         ("plan --torch 2.6.0 --json --explain", "--explain and --json do not go together"),
         ("plan --torch 2.6.0 --json --as conda", "--as and --json do not go together"),
         ("diagnose x.log --yes", "--yes needs --fix"),
-        ("conda x.whl --channel here", "--channel needs --explain"),
-        ("conda x.whl --explain x.txt", "--explain packs no wheel"),
+        ("conda x.whl --channel here", "--channel does nothing without --explain"),
+        ("conda --explain x.txt -o here", "--output does nothing with --explain"),
+        ("doctor --workers 4", "--workers does nothing without --env"),
+        ("doctor --timeout=9", "--timeout does nothing without --env"),
+        ("verify x.whl --signature --save", "--save does nothing where only signatures"),
+        ("verify x.whl --no-run --keep", "--keep does nothing with --no-run"),
+        ("verify . --save", "--save does nothing without a wheel"),
+        ("bench --read x.json a b", "YOURS OTHER... does nothing with --read"),
+        ("bench --read x.json --suite quick", "--suite does nothing with --read"),
+        ("bench --cases --html x.html", "--html does nothing with --cases"),
+        ("parity --read x.json --operator add", "--operator does nothing with --read"),
+        ("parity --operators a b", "YOURS OTHER does nothing with --operators"),
+        ("parity --device both a b", "'both' is not one of 'cpu', 'cuda'"),
+        ("diagnose --list --fix x.toml", "--fix does nothing with --list"),
+        ("init --list new.toml", "PATH does nothing with --list"),
+        ("init --list --torch 2.6.0", "--torch does nothing with --list"),
+        ("finish x.whl --pins x.txt", "--pins does nothing without --libraries wheels"),
+        ("publish x.whl --index i --force", "--force does nothing without --to anaconda"),
+        ("publish x.whl --index i --repository r", "--repository does nothing without --to pypi"),
+        ("publish x.whl --index i --bucket s3://b", "--bucket does nothing without --to s3"),
+        ("publish x.whl --index i --work w", "--work does nothing where files are named"),
+        ("yank x==1 --index i --undo --reason r", "--reason does nothing with --undo"),
+        ("timeline --json --slowest 3", "--slowest does nothing with --json"),
+        ("run x --batch 1M", "--batch does nothing without --workers"),
+        ("build --claim c", "--claim does nothing without --on"),
+        ("build --on slurm --claim c", "--claim does nothing with --on slurm"),
+        ("build --on local --partition p", "--partition does nothing with --on local"),
+        ("build --on slurm -o here", "--output does nothing with --on"),
+        (
+            "build --preset quickstart --python 3.11 --dry-run --engine podman",
+            "--engine does nothing where no step runs in a container",
+        ),
     ],
 )
 def test_a_flag_that_would_change_nothing_is_refused(run: Run, words: str, reason: str) -> None:
     code, out, err = run(*words.split())
-    assert code == 2
+    assert code == 2, err
     assert reason in err
     assert not out or json.loads(out)["error"]["message"] == reason
+
+
+def test_the_jobs_of_a_farm_are_told_which_container_tool_to_take(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = 'torch = "2.6.0"\npython = "3.11"\nsystem = "debian-12"\n'
+    (tmp_path / "lab.toml").write_text(text, encoding="utf-8")
+    words = "build lab.toml --on local --dry-run --engine podman --network host"
+    code, out, err = run(*words.split())
+    assert code == 0, err
+    assert "--engine podman --network host" in out
+    monkeypatch.setenv("TORCHSMITH_ENGINE", "podman")
+    (tmp_path / "lab.toml").write_text('torch = "2.6.0"\npython = "3.11"\n', encoding="utf-8")
+    code, out, err = run("build", "lab.toml", "--on", "local", "--dry-run")
+    assert code == 0, err
+    assert "--engine" not in out
+
+
+def test_a_variable_may_say_what_this_command_does_not_need(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHSMITH_ENGINE", "podman")
+    assert run("build", "--preset", "quickstart", "--python", "3.11", "--dry-run")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -312,7 +408,20 @@ def test_a_dry_run_says_what_the_build_itself_would_be_refused_for(run: Run) -> 
     code, out, err = run("build", "--dry-run", *words)
     assert (code, "Nothing was run" in out) == (0, True)
     assert f"{there} cannot be compiled on this" in err
-    assert err.count("the build itself would end here") == 1
+    assert err.count("the build itself would end here") == 1 + ("packages are missing" in err)
+
+
+def test_only_steps_that_compile_need_packages_and_a_dry_run_names_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchsmith.engine.preflight.missing_packages", list)
+    words = ("--preset", "quickstart", "--python", "3.11", "--dry-run")
+    _, out, err = run("build", *words)
+    assert "Nothing was run" in out
+    assert "system packages are missing: " in err
+    assert "the build itself would end here. " in err
+    for more in (("--step", "fetch"), ("--install-deps",)):
+        assert "packages are missing" not in run("build", *words, *more)[2]
 
 
 # What people may ask in each command without a file; those that serve, build or push are not.

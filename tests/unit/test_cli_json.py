@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,15 +67,57 @@ def test_a_recipe_that_cannot_exist_is_not_written(run: Run, tmp_path: Path) -> 
     assert not (tmp_path / "new.toml").exists()
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["facts gpu", "init --list", "schema", "build --help"])
-def test_a_reader_that_has_seen_enough_is_no_failure(words: str) -> None:
+def test_a_reader_that_has_seen_enough_is_no_failure(words: str, unbuffered: str) -> None:
     command = [sys.executable, "-m", "torchsmith", *words.split()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+    ) as program:
         assert program.stdout is not None
         program.stdout.close()
         assert program.stderr is not None
         assert program.stderr.read() == b""
     assert program.returncode == 0
+
+
+@pytest.mark.parametrize("words", ["init --list", "-V", "build --help"])
+def test_an_answer_that_finds_no_room_is_a_failure(words: str) -> None:
+    line = f"{sys.executable} -m torchsmith {words} >/dev/full"
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(line, shell=True, env=env, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 7
+    assert done.stderr.startswith(b"error: No space left on device")
+    assert b"Exception ignored" not in done.stderr
+
+
+def test_ctrl_c_before_the_command_begins_leaves_no_traceback(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torchsmith.cli._open_closed_streams", stopped)
+    code, out, err = run("facts", "torch")
+    assert (code, out, err) == (130, "", "interrupted\n")
+
+
+def test_a_task_that_is_stopped_leaves_no_traceback_in_the_log() -> None:
+    program = """
+import os, signal, msgspec
+from torchsmith.tasks import run_task
+class Nothing(msgspec.Struct): pass
+run_task(Nothing, lambda _: os.kill(os.getpid(), signal.SIGINT))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=b"{}", capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
+def test_a_refusal_that_nobody_can_read_keeps_its_exit_code() -> None:
+    line = f"{sys.executable} -m torchsmith plan missing.toml 2>/dev/full"
+    assert subprocess.run(line, shell=True, check=False).returncode == 2
 
 
 def test_a_value_that_cannot_be_is_explained_in_words(run: Run) -> None:

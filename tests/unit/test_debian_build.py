@@ -48,6 +48,18 @@ def test_a_torch_that_is_not_compiled_needs_no_libraries_of_its_source() -> None
     assert published.apt == ()
 
 
+@pytest.mark.parametrize(("system", "cautioned"), [("ubuntu-22.04", True), ("debian-13", False)])
+def test_a_distribution_older_than_those_it_was_built_on_is_a_caution(
+    system: str, cautioned: bool
+) -> None:
+    text = f'torch = "2.6.0"\npython = "3.11"\nsystem = "{system}"\nsource.kind = "debian"\n'
+    (variant,) = expand(parse_recipe(text, "t", None).recipe)
+    resolution = resolve(variant, FACTS, HOST, {})
+    assert isinstance(resolution, Resolution), resolution
+    found = [item.message for item in resolution.cautions]
+    assert any("takes libraries of the distribution" in text for text in found) is cautioned
+
+
 @pytest.mark.parametrize("known", FACTS.systems.debian_build, ids=lambda known: known.torch)
 def test_what_is_lent_goes_into_the_tree_and_comes_from_a_package_we_know(
     known: DebianBuild,

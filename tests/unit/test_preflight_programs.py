@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from torchsmith.engine import preflight
+from torchsmith.engine.schedule import part
 from torchsmith.facts.files import shipped
 from torchsmith.host.models import Host
 from torchsmith.plan.build import make_plan
@@ -54,6 +55,13 @@ def test_a_machine_without_anything_gets_the_distributions_own_compiler(
     assert plan.variants[0].compiler.version == "12.2.0"
     found = asked_for(monkeypatch, plan, ["python3.11"], "dev\nvenv\n")
     assert found == ["gcc", "g++", "patch", "python3.11-dev", "python3.11-venv"]
+
+
+def test_steps_that_only_fetch_need_no_compiler_and_no_headers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only = part(planned(DEBIAN), ["fetch"])
+    assert asked_for(monkeypatch, only, ["python3.11"], "dev\nvenv\n") == ["patch"]
 
 
 def test_uv_brings_a_python_with_headers(monkeypatch: pytest.MonkeyPatch) -> None:

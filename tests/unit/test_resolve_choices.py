@@ -258,6 +258,11 @@ def test_a_toolkit_that_is_not_here_is_said_with_a_distribution_that_has_one() -
     assert "has no CUDA" not in cautions(inside)
 
 
+def test_a_compiler_is_called_as_distributions_call_it() -> None:
+    made = resolved(torch="2.6.0", python="3.11", build={"compiler": "gcc13"})
+    assert (made.compiler.cc, made.compiler.cxx) == ("gcc-13", "g++-13")
+
+
 def test_a_compiler_asked_for_that_is_not_here_is_said() -> None:
     made = resolved(torch="2.6.0", python="3.11", build={"compiler": "clang-14"})
     assert "this machine has no clang-14 -> apt-get install clang-14" in cautions(made)

@@ -16,7 +16,7 @@ from tests.tiny_packages import conda, wheel
 from tests.unit.conftest import Run
 
 from torchsmith.errors import OutputError, UsageError, VerificationError
-from torchsmith.ship.channel import publish_packages, remove_package, yank_packages
+from torchsmith.ship.channel import publish_packages, remove_packages, yank_packages
 from torchsmith.ship.publish import Places, publish, yank
 
 pytestmark = pytest.mark.unit
@@ -348,10 +348,10 @@ def test_a_removed_package_is_gone(channel: Path, made: Path) -> None:
     publish_packages(channel, [conda(made, "other", "1.0")])
     before = tree(channel)
     publish_packages(channel, [conda(made, "tiny", "1.0")])
-    remove_package(channel, "tiny-1.0-0.conda")
+    remove_packages(channel, "tiny-1.0-0.conda")
     assert tree(channel) == before
     with pytest.raises(UsageError, match="is not in"):
-        remove_package(channel, "tiny-1.0-0.conda")
+        remove_packages(channel, "tiny-1.0-0.conda")
 
 
 def test_a_channel_that_another_program_indexed_is_read_all_the_same(

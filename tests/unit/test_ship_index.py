@@ -13,13 +13,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.tiny_packages import tarred, wheel
+from tests.tiny_packages import conda, tarred, wheel
 from tests.unit.conftest import Run
 
 from torchsmith.errors import OutputError, UsageError, VerificationError
 from torchsmith.plan.attest import attestations
 from torchsmith.ship import folder
-from torchsmith.ship.index import publish_wheels, remove_wheel, yank_wheels
+from torchsmith.ship.channel import publish_packages
+from torchsmith.ship.index import publish_wheels, remove_wheels, yank_wheels
 from torchsmith.ship.publish import Places, publish
 
 pytestmark = pytest.mark.unit
@@ -140,7 +141,7 @@ def test_the_documents_on_a_wheel_go_along_and_leave_with_it(index: Path, made: 
     there = index / "simple/tiny-lib"
     assert all((there / item.name).read_bytes() == item.read_bytes() for item in documents)
     assert list(files(index)) == [path.name]
-    remove_wheel(index, path.name)
+    remove_wheels(index, path.name)
     assert not there.exists()
 
 
@@ -319,9 +320,30 @@ def test_the_last_file_of_a_project_takes_the_project_along(index: Path, made: P
     publish_wheels(index, [wheel(made, "other", "1.0")])
     before = tree(index)
     publish_wheels(index, [wheel(made, "tiny-lib", "1.0")])
-    remove_wheel(index, NAME)
+    remove_wheels(index, NAME)
     assert tree(index) == before
     assert not (index / "simple/tiny-lib").exists()
+
+
+def test_a_release_is_removed_with_all_its_files_wherever_it_was_published(
+    run: Run, index: Path, made: Path
+) -> None:
+    files = [wheel(made, "tiny", "1.0", tag=tag) for tag in ("py3-none-any", "py2-none-any")]
+    publish_wheels(index, [*files, wheel(made, "tiny", "1.1")])
+    publish_packages(made / "channel", [conda(made, "tiny", "1.0"), conda(made, "tiny", "1.1")])
+    places = ("--index", str(index), "--channel", str(made / "channel"))
+    code, out, _ = run("remove", "tiny==1.0", *places)
+    assert code == 0
+    assert sorted(line.split()[1] for line in out.splitlines()) == [
+        "noarch/tiny-1.0-0.conda",
+        "simple/tiny/tiny-1.0-py2-none-any.whl",
+        "simple/tiny/tiny-1.0-py3-none-any.whl",
+    ]
+    assert [path.name for path in index.rglob("*.whl")] == ["tiny-1.1-py3-none-any.whl"]
+    assert [path.name for path in made.glob("channel/*/*.conda")] == ["tiny-1.1-0.conda"]
+    code, _, err = run("remove", "tiny==1.0", "--index", str(index))
+    assert code == 2
+    assert "Of tiny it has 1.1." in err
 
 
 def test_every_label_has_a_folder_as_in_pytorchs_own_index(index: Path, made: Path) -> None:
@@ -342,14 +364,14 @@ def test_every_label_has_a_folder_as_in_pytorchs_own_index(index: Path, made: Pa
     # What has no label and is for any machine is in all of them.
     assert list(Links((index / "whl/cpu/index.html").read_bytes()).found) == ["tiny-lib", "torch"]
     for version in ("2.6.0+cu130.sm90", "2.7.0+cu130"):
-        remove_wheel(index, f"torch-{version}-py3-none-any.whl")
+        remove_wheels(index, f"torch-{version}-py3-none-any.whl")
     assert tree(index) == before
     assert not (index / "whl/cu130").exists()
 
 
 def test_a_removed_name_may_come_again_with_other_bytes(index: Path, made: Path) -> None:
     publish_wheels(index, [wheel(made, "tiny-lib", "1.0")])
-    remove_wheel(index, NAME)
+    remove_wheels(index, NAME)
     publish_wheels(index, [wheel(made, "tiny-lib", "1.0", content="# mended")])
 
 
@@ -380,7 +402,7 @@ def test_a_left_over_file_with_other_bytes_is_refused_until_it_is_removed(
     path = wheel(made, "tiny-lib", "1.0")
     with pytest.raises(OutputError, match="with other bytes"):
         publish_wheels(index, [path])
-    remove_wheel(index, NAME)
+    remove_wheels(index, NAME)
     publish_wheels(index, [path])
     assert held.read_bytes() == path.read_bytes()
 
@@ -414,7 +436,7 @@ def test_the_command_says_what_it_did(run: Run, tmp_path: Path) -> None:
         (("publish", "--to", "s3", "--index", "idx", "--bucket", "lab"), 2, "is not a pip index"),
         (("yank", "x==1", "--index", "idx"), 2, "is not a pip index of torchsmith"),
         (("remove", "../x.whl", "--index", "idx"), 2, "a file's name is needed"),
-        (("serve",), 2, "neither an index nor a channel"),
+        (("serve",), 2, "Add --index DIR or --channel DIR; a recipe names them under [publish]"),
         (("serve", "--index", "idx"), 2, "is not a pip index of torchsmith"),
         (("publish", "recipe.toml", "--index", "idx"), 2, "nothing to publish was built"),
     ],

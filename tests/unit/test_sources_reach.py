@@ -40,6 +40,9 @@ def test_git_is_kept_when_it_answers() -> None:
         'torch = { release = "2.6.0", ref = "main" }',
         'torch = { release = "2.6.0", use = "wheel" }',
         'torch = "2.6.0"\n[source]\nkind = "git"',
+        # focal has no libonnx-dev, no libtensorpipe-dev and other packages that it takes.
+        'torch = "2.6.0"\nsystem = "ubuntu-20.04"',
+        'torch = "2.6.0"\nboard = "jetson-agx-orin"\ncuda = "host"',
     ],
 )
 def test_nothing_else_is_changed_and_nobody_is_asked(text: str) -> None:

@@ -263,6 +263,29 @@ def test_who_does_not_go_with_the_rest_is_named(
     assert isinstance(resolve(Variant("near", recipe), FACTS, HERE), Resolution)
 
 
+@pytest.mark.parametrize(
+    ("wish", "release"),
+    [
+        ({"torch": "2.4.1", "cuda": "12.1", "gpus": ["8.0"]}, "2.8.3.post2"),
+        # From 2.7.4 on its setup asks for CUDA 12.
+        ({"torch": "2.4.1", "cuda": "11.8", "gpus": ["8.0"]}, "2.7.3"),
+        ({"torch": "2.4.1", "cuda": "11.8", "gpus": ["8.0"], "python": "3.8"}, "2.7.0.post2"),
+    ],
+)
+def test_match_is_the_newest_release_that_takes_the_cuda_and_python_asked_for(
+    wish: dict[str, Any], release: str
+) -> None:
+    found = resolved(system="ubuntu-22.04", stack={"flash-attn": "match"}, **wish)
+    (extension,) = found.extensions
+    assert extension.sdist == f"flash-attn=={release}"
+
+
+def test_the_cure_of_a_release_that_does_not_take_this_cuda_is_one_that_does() -> None:
+    wish = {"torch": "2.4.1", "cuda": "11.8", "gpus": ["8.0"], "system": "ubuntu-22.04"}
+    found = refused(stack={"flash-attn": "2.8.3"}, **wish)
+    assert "flash-attn 2.7.3" in found.nearest
+
+
 def test_a_name_nobody_knows_is_a_mistake_with_a_suggestion() -> None:
     from torchsmith.recipe.load import parse_recipe
 

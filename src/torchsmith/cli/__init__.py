@@ -6,6 +6,7 @@ command that needs it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -13,7 +14,16 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; explained failures end with one sentence and an exit code."""
+    """Run the command line; Ctrl-C ends it without a traceback, however early it comes."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        raise SystemExit(130) from None
+
+
+def _run() -> None:
+    """Run it; explained failures end with one sentence and an exit code."""
     # Looking for garbage cycles after every 700 new objects takes a tenth of the start-up time.
     gc.set_threshold(50_000)
     # We use no pydantic plugins, and looking for them opens a file of every installed package.
@@ -21,7 +31,12 @@ def main() -> None:
     # A store that everybody may write to could not be trusted the next time.
     os.umask(os.umask(0o022) | 0o002)
     _open_closed_streams()
-    from torchsmith.cli.output import begin_output, guard_streams, print_json_error
+    from torchsmith.cli.output import (
+        begin_output,
+        flush_streams,
+        guard_streams,
+        print_json_error,
+    )
     from torchsmith.errors import HostError, StoreError, TorchsmithError
 
     guard_streams()
@@ -39,7 +54,10 @@ def main() -> None:
         from torchsmith.settings import apply_settings
 
         apply_settings(os.environ)
-        command_line(sys.argv[1:])(prog_name="torchsmith")
+        try:
+            command_line(sys.argv[1:])(prog_name="torchsmith")
+        finally:
+            flush_streams()
     except TorchsmithError as error:
         _end(error, debug, error.message, error.hint)
     except (OSError, MemoryError, RecursionError) as error:
@@ -88,9 +106,11 @@ def _open_closed_streams() -> None:
 
 
 def _complain(message: str, hint: str = "") -> None:
-    print(message, file=sys.stderr)
-    if hint:
-        print(f"  {hint}", file=sys.stderr)
+    # The exit code is what counts, where nobody reads the words.
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr)
+        if hint:
+            print(f"  {hint}", file=sys.stderr)
 
 
 def _system_reason(error: BaseException) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -17,7 +16,8 @@ from typer import Option
 from typer.core import TyperCommand, TyperGroup
 
 from torchsmith import __version__
-from torchsmith.cli.output import print_json_error
+from torchsmith.cli.options import note_given
+from torchsmith.cli.output import flush_streams, print_json_error
 from torchsmith.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,6 +42,11 @@ class Command(TyperCommand):
                 )
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, which may ask what its command line names."""
+        note_given(ctx)
+        return super().invoke(ctx)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Write arguments as `FILE` and `[FILE]`."""
         pieces = super().collect_usage_pieces(ctx)
@@ -61,7 +66,7 @@ class Group(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             # `torchsmith ... | head`: the reader has seen enough. click would call it a failure.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            flush_streams()
             raise typer.Exit(0) from None
         except Exception as error:
             # typer carries a copy of click: its errors are known by what they can do.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from torchsmith.cli import options
 from torchsmith.cli.output import print_json
 from torchsmith.errors import ParityError, UsageError
 
@@ -29,6 +30,13 @@ class Device(StrEnum):
 
     cpu = "cpu"
     cuda = "cuda"
+
+
+class Devices(StrEnum):
+    """Where, each in turn."""
+
+    cpu = "cpu"
+    cuda = "cuda"
     both = "both"
 
 
@@ -42,7 +50,7 @@ def bench(
         ),
     ] = None,
     suite: Annotated[Suite, Option(help="How much to measure.")] = Suite.quick,
-    device: Annotated[Device, Option(help="Where to measure.")] = Device.cpu,
+    device: Annotated[Devices, Option(help="Where to measure.")] = Devices.cpu,
     group: Annotated[list[str] | None, Option(help="Only this group of cases; repeatable.")] = None,
     skip: Annotated[list[str] | None, Option(help="Leave this group out; repeatable.")] = None,
     threads: Annotated[int, Option(min=0, help="Threads, each on a core of its own; 0: all.")] = 0,
@@ -82,10 +90,13 @@ def bench(
         raise UsageError(
             f"{html}: a result is drawn as .html or .svg", "Name the file so: --html bench.html."
         )
+    results = ("sides", "threads", "repeat", "setting", "control", "seconds", "seed", "python")
     if cases:
+        options.unused("with --cases", *results, "read", "output", "html", "everything")
         _list(suite.value, device.value, group or (), skip or (), json=json)
         return
     if read is not None:
+        options.unused("with --read", *results, "suite", "device", "group", "skip")
         result = read_result(read)
     else:
         from torchsmith.bench.launch import parse_sides
@@ -153,7 +164,7 @@ def parity(
     ] = None,
     operator: Annotated[list[str] | None, Option(help="Only this operator; repeatable.")] = None,
     dtype: Annotated[list[str] | None, Option(help="Only this type; repeatable.")] = None,
-    device: Annotated[Device, Option(help="cpu or cuda.")] = Device.cpu,
+    device: Annotated[Device, Option(help="Where to compute.")] = Device.cpu,
     threads: Annotated[int, Option(min=1, help="Threads of each side.")] = 1,
     setting: Annotated[
         list[str] | None, Option(help="For both sides: env:KEY=VALUE or set:KEY=VALUE.")
@@ -182,7 +193,9 @@ def parity(
     from torchsmith.bench.result import as_json
     from torchsmith.files import write_result
 
+    runs = ("sides", "device", "threads", "setting", "seed", "python")
     if operators:
+        options.unused("with --operators", *runs, "read", "output", "everything")
         chosen = choose(operator or (), dtype or ())
         if json:
             print_json({"operators": [{"name": name, "dtype": kind} for name, kind in chosen]})
@@ -191,6 +204,7 @@ def parity(
             print(f"{kind:<9} {name}")
         return
     if read is not None:
+        options.unused("with --read", *runs, "operator", "dtype")
         found = read_parity(read)
     else:
         from torchsmith.bench.launch import parse_sides

@@ -100,18 +100,22 @@ def build(
         ensure_toolkits,
         lacks_cache,
     )
-    from torchsmith.engine.schedule import choose
+    from torchsmith.engine.schedule import choose, part
     from torchsmith.engine.store import Store, default_root
     from torchsmith.engine.wheels import unpack
     from torchsmith.images.select import ensure_containers, ensure_images
     from torchsmith.plan.models import shipping
     from torchsmith.toolchain.preload import ALLOCATOR
 
-    if on is None and (partition or time_limit or image or claim or detach):
-        raise UsageError(
-            "--partition, --time-limit, --image, --claim and --detach go with --on",
-            "Name the cluster: --on slurm.",
-        )
+    if on is None:
+        hint = "Name the cluster: --on slurm."
+        of_jobs = ("partition", "time_limit", "image", "claim", "detach")
+        options.unused("without --on", *of_jobs, hint=hint)
+    else:
+        whole = ("variant", "step", "work", "bundle", "fresh", "output")
+        options.unused("with --on", *whole, hint="A farm builds every variant, into the store.")
+        elsewhere = {"local": ("partition", "image", "claim"), "slurm": ("claim",)}
+        options.unused(f"with --on {on}", *elsewhere.get(on, ()))
     loaded = planning.read_recipe(recipe, preset, overrides)
     here = planning.machine_for(loaded)
     project = loaded.project
@@ -129,6 +133,9 @@ def build(
         lock=not no_lock,
     )
     plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
+    if not any(step.place.inside or step.kind == "image" for step in plan.steps):
+        hint = 'Name a distribution to build in: system = "ubuntu-22.04".'
+        options.unused("where no step runs in a container", "engine", "network", hint=hint)
     ensure = partial(ensure_packages, install=install_deps)
     acts = not dry_run and on is None
     if acts:
@@ -140,7 +147,7 @@ def build(
             ensure(["ccache"])
         else:
             planning.warn("without ccache each of these compiles all of torch")
-    if acts and ensure_programs(plan, ensure):
+    if acts and ensure_programs(part(plan, step), ensure):
         # With a compiler there now, the plan is another.
         here = planning.machine_for(loaded)
         plan = planning.make(loaded, here, json=json, store=root, wanted=wanted)
@@ -149,11 +156,13 @@ def build(
     if on is not None:
         from torchsmith.cli import farm
 
-        farm.check(variant=variant, step=step, work=work, bundle=bundle, fresh=fresh)
         words = options.as_arguments(overrides) if Path(loaded.path).is_file() else []
         words += ["--no-accel"] * no_accel + ["--reproducible"] * reproducible
         words += ["--install-deps"] * install_deps + ["--here"] * stay
         words += ["--online"] * online + ["--no-lock"] * no_lock
+        # Jobs make no images; without a container they would refuse these.
+        words += ["--engine", engine] * bool(engine and plan.inside)
+        words += ["--network", network] * bool(network and plan.inside)
         cores = jobs or recipes.jobs
         cluster = farm.Cluster(on, partition, time_limit, image, claim, detach, cores, budget)
         built = farm.run(
@@ -165,6 +174,9 @@ def build(
         root = Store(root.root)
         farm.check_built(plan, pending_steps(plan, root))
     chosen_steps = choose(plan, step)
+    compiled = {item.variant for item in chosen_steps if item.kind in ("configure", "compile")}
+    here_built = [item for item in plan.variants if item.variant in compiled - set(plan.inside)]
+    packages = list(dict.fromkeys(name for item in here_built for name in item.apt))
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run, tell_refusals
         from torchsmith.engine.runner import outlook
@@ -174,6 +186,8 @@ def build(
             partial(ensure_platform, plan, here),
             partial(ensure_images, chosen_steps),
             lambda: ensure_containers(chosen_steps, pending_steps(plan, root, work), engine),
+            lambda: None if install_deps else ensure_programs(part(plan, step), ensure),
+            lambda: None if install_deps else ensure(packages),
         )
         ahead = outlook(
             plan,
@@ -191,8 +205,7 @@ def build(
         planning.warn(emulated)
     ensure_images(chosen_steps)
     ensure_containers(chosen_steps, pending_steps(plan, root, work), engine)
-    here_built = [item for item in plan.variants if item.variant not in plan.inside]
-    ensure(list(dict.fromkeys(name for item in here_built for name in item.apt)))
+    ensure(packages)
     ensure_formats(here_built, ensure)
     wheels = unpack(bundle, root) if bundle is not None else None
     with display(json=json, quiet=quiet) as shown:

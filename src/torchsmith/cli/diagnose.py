@@ -46,6 +46,7 @@ def diagnose(
     from torchsmith.diagnose.diagnose import explained, wants_host
 
     if list_:
+        options.unused("with --list", "log", "fix", "yes", "host")
         _show_list(json=json)
         return
     if yes and fix is None:
@@ -151,6 +152,9 @@ def _mended(
         try:
             change = change_for(fix, text, host.cores)
             loaded = parse_recipe(change.after, str(path), path.parent)
+            if older := _older_compiler(fix, loaded, host):
+                change = change_for(older, text, host.cores)
+                loaded = parse_recipe(change.after, str(path), path.parent)
             if reason := _refusal(loaded, host, named_host=named_host):
                 refused[f"{item.id}, {change.key} = {change.shown}: {reason}"] = None
                 continue
@@ -165,6 +169,24 @@ def _mended(
 def _curable(found: Diagnosis) -> Iterator[tuple[Named, Fix]]:
     """The causes that a change of a recipe cures; what follows from them goes with them."""
     return ((item, item.fix) for item in found.named if item.fix is not None and not item.after)
+
+
+def _older_compiler(fix: Fix, loaded: LoadedRecipe, host: Host) -> Fix | None:
+    """A fix with the compiler that `plan` names where it refuses that of the fix.
+
+    Fixes name the newest compiler that does not fail: an older one cures as well.
+    """
+    from msgspec.structs import replace
+
+    from torchsmith.resolve.toolchain import written_compiler
+
+    refused = planning.refused(loaded, host) if fix.key == "build.compiler" else None
+    changes = refused.changes if refused is not None else ()
+    if [change.key for change in changes] != [fix.key]:
+        return None
+    (kind, found), (wanted, most) = map(written_compiler, (changes[0].value, str(fix.value)))
+    older = kind == wanted and found and int(found) < int(most)
+    return replace(fix, value=changes[0].value) if older else None
 
 
 def _refusal(loaded: LoadedRecipe, host: Host, *, named_host: bool) -> str:

@@ -37,6 +37,8 @@ def doctor(
 
     Ends with 0 if everything is there, 4 if something must be mended first.
     """
+    if not env:
+        options.unused("without --env", "workers", "timeout")
     if env:
         _environment(recipe, preset, host, workers=workers, timeout=timeout, json=json)
         return

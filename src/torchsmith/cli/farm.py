@@ -32,16 +32,6 @@ class Cluster(NamedTuple):
     memory: int | None
 
 
-def check(**options: object) -> None:
-    """Refuse options that only make sense on this machine."""
-
-    for name, value in options.items():
-        if value:
-            raise UsageError(
-                f"--{name} does not go with --on", "A farm builds every variant, all of it."
-            )
-
-
 def check_built(plan: Plan, pending: Collection[str]) -> None:
     """Refuse to ship from here if the nodes built the variants differently."""
 

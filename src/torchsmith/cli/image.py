@@ -57,7 +57,6 @@ def build(
     from functools import partial
 
     from msgspec import to_builtins
-    from msgspec.structs import replace
 
     from torchsmith.cli.show_build import display
     from torchsmith.engine.build import build as run
@@ -66,7 +65,7 @@ def build(
     from torchsmith.engine.door import Wanted
     from torchsmith.engine.made_images import made_image
     from torchsmith.engine.preflight import ensure_packages, ensure_platform, ensure_programs
-    from torchsmith.engine.schedule import choose
+    from torchsmith.engine.schedule import part
     from torchsmith.engine.store import Store, default_root
     from torchsmith.images.select import ensure_containers, ensure_images, image_steps
     from torchsmith.recipe.compose import with_training
@@ -84,7 +83,7 @@ def build(
     whole = planning.make(loaded, here, json=json, store=root, wanted=wish)
     images = image_steps(whole, variant, only or ())
     wanted = [step.id for step in images]
-    plan = replace(whole, steps=tuple(choose(whole, wanted)))
+    plan = part(whole, wanted)
     if dry_run:
         from torchsmith.cli.show_build import show_dry_run, tell_refusals
         from torchsmith.engine.runner import outlook

@@ -36,6 +36,7 @@ def init(
     from torchsmith.recipe.presets import find_preset, presets
 
     if list_presets:
+        options.unused("with --list", "path", "preset", "force", *(it.key for it in options.FLAGS))
         rows = [{"name": item.name, "summary": item.summary} for item in presets()]
         lines = (f"{row['name']:<18} {row['summary']}" for row in rows)
         answer({"presets": rows}, "\n".join(lines), json=json)

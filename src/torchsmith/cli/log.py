@@ -129,6 +129,8 @@ def timeline(
     from torchsmith.engine.store import Store
     from torchsmith.files import write_result
 
+    if json:
+        options.unused("with --json", "slowest")
     if output is not None and output.suffix not in (".html", ".svg", ".json"):
         raise UsageError(
             f"{output}: a timeline is written as .html, .svg or .json",
@@ -136,20 +138,19 @@ def timeline(
         )
     place = Store(store)
     journal = past_journal(place)
-    if run is not None:
-        names = [find_run(journal, run).id]
-    else:
-        names = [item.id for item in journal.runs()] if journal is not None else []
+    wanted = find_run(journal, run or "last")
+    assert journal is not None
+    names = [wanted.id] if run is not None else [item.id for item in journal.runs()]
     logs = place.root / "logs"
     for name in names:
         found = lay_out(read_compiles(logs, name), read_jobs(logs, name))
         if found is not None:
             break
     else:
-        steps = [item for item in journal.steps(names[0]) if item.ended] if journal else []
+        steps = [item for item in journal.steps(names[0]) if item.ended]
         if not any(item.started for item in steps) or output is not None:
             raise UsageError(
-                f"no compile was recorded in run {names[0]}" if names else "nothing was built yet",
+                f"no compile was recorded in run {names[0]}",
                 "Compiles of torch and of extensions are; `torchsmith log` lists the runs.",
             )
         _show_steps(names[0], steps, json=json)

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from torchsmith.errors import UsageError
 
 if TYPE_CHECKING:
-    pass
+    from typer import Context
 
 RecipeArgument = Annotated[
     Path | None, Argument(help="The recipe file; default: ./recipe.toml, or the embedded one.")
@@ -45,6 +45,28 @@ Online = Annotated[
     Option("--online", help="Let steps use the network after fetching; else they have none."),
 ]
 NoLock = Annotated[bool, Option("--no-lock", help="Ignore the lock file beside the recipe.")]
+
+
+# What the command line names, by the parameter's name: not what is a default or a variable's.
+_given: dict[str, str] = {}
+
+
+def note_given(context: Context) -> None:
+    """Remember which options and arguments this call names, for `unused`."""
+    _given.clear()
+    for item in context.command.params:
+        name = item.name or ""
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            argument = (getattr(item, "metavar", None) or name).upper()
+            _given[name] = next((word for word in item.opts if word.startswith("--")), argument)
+
+
+def unused(why: str, *names: str, hint: str = "Leave it out.") -> None:
+    """Refuse options that do nothing here: whoever gave one counts on it."""
+    for name in names:
+        if name in _given:
+            raise UsageError(f"{_given[name]} does nothing {why}", hint)
 
 
 def _size(text: str | None) -> str | None:

@@ -87,6 +87,20 @@ def guard_streams() -> None:
     sys.stderr = cast(TextIO, PrintableStream(unfiltered(sys.stderr)))
 
 
+def flush_streams() -> None:
+    """Write what is still buffered: Python would do so too late to say what goes wrong with it.
+
+    A reader that has gone has seen enough; nothing more is written to it.
+    """
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), unfiltered(stream).fileno())
+            if stream is sys.stdout and not isinstance(error, BrokenPipeError):
+                raise
+
+
 def unfiltered(stream: TextIO) -> TextIO:
     """The stream behind a guarded one, for those who make their text printable themselves."""
     return stream.unfiltered if isinstance(stream, PrintableStream) else stream
@@ -261,7 +275,7 @@ def print_content(text: str) -> None:
 
 
 def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files; one that holds other things is left alone."""
+    """Write files into a folder; what else is in it stays."""
     from torchsmith.files import write_result
 
     if folder.is_file():

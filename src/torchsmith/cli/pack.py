@@ -51,6 +51,8 @@ def finish(
     """
     from msgspec import to_builtins
 
+    if libraries != "wheels":
+        options.unused("without --libraries wheels", "pins")
     from torchsmith.package.finish.design import Options
     from torchsmith.package.finish.finish import finish_wheels, lines, pins_in
 
@@ -135,13 +137,12 @@ def conda(
     """Pack wheels as conda packages; or say why a solver found none."""
     from dataclasses import asdict
 
-    if channel and explain is None:
-        raise UsageError(
-            "--channel needs --explain", "To write into a channel, name its folder: --output."
-        )
-    if explain is not None and wheel:
-        raise UsageError("--explain packs no wheel", "Leave the wheels out.")
-    if explain is not None:
+    if explain is None:
+        hint = "To write into a channel, name its folder: --output."
+        options.unused("without --explain", "channel", hint=hint)
+    else:
+        packing = ("wheel", "output", "archive", "build_string", "number", "python", "prefix")
+        options.unused("with --explain, which packs no wheel", *packing, "dry_run")
         _explain(explain, channel or [], json=json)
         return
     if not wheel:

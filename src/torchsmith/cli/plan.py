@@ -111,6 +111,7 @@ def _render(made: Plan, loaded: LoadedRecipe, render: str, output: Path | None) 
             print_content(text)
         else:
             write_result(output, text.encode(), mode=0o755)
+            print(f"written: {output}")
         return
     files = (
         render_conda(made)

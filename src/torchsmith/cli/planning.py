@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,13 +30,18 @@ def read_recipe(
     recipe: Path | None, preset: str | None = None, overrides: Mapping[str, object] | None = None
 ) -> LoadedRecipe:
     """The recipe that a command is about: a file, a preset, or flags alone."""
-    from torchsmith.recipe.compose import COMMAND_LINE, compose, overridden
+    from torchsmith.recipe.compose import COMMAND_LINE, compose, outdated_name, overridden
     from torchsmith.recipe.load import load_recipe, parse_recipe
-    from torchsmith.recipe.presets import find_preset
+    from torchsmith.recipe.presets import find_preset, presets
 
     overrides = dict(overrides or {})
     if recipe is not None and preset is not None:
         raise UsageError("a recipe file and --preset were both given", "Name one of the two.")
+    # Path.exists() raises for a name that is too long.
+    missing = recipe is not None and not os.path.exists(recipe)  # noqa: PTH110
+    if missing and str(recipe) in [item.name for item in presets()]:
+        hint = f"It is a preset: --preset {recipe}; `torchsmith init --preset {recipe}` writes it."
+        raise UsageError(f"{recipe} does not exist", hint)
     path = find_preset(preset).path if preset is not None else recipe
     if path is None and _DEFAULT_RECIPE.is_file():
         path = _DEFAULT_RECIPE
@@ -44,13 +50,20 @@ def read_recipe(
             warn(f"{path} with {flags} laid over it")
     if path is not None:
         plain = load_recipe(path)
+        if not overrides:
+            return plain
         with flags_named():
-            return overridden(plain, overrides) if overrides else plain
+            changed = overridden(plain, overrides)
+        if name := outdated_name(plain.recipe, changed.recipe):
+            release = changed.recipe.torch.release
+            warn(f"torch {release} goes into an image called {name}; image.name changes that")
+        return changed
     if not overrides:
         tell(f"no recipe was named: this is the embedded default, {_DEFAULT_PRESET}")
         return load_recipe(find_preset(_DEFAULT_PRESET).path)
     if "torch" not in overrides:
-        raise UsageError("--torch is missing", "Without a recipe file, --torch says which release.")
+        hint = "Without a recipe file, --torch names a release, or --preset a recipe to start from."
+        raise UsageError("--torch is missing", hint)
     with flags_named():
         return parse_recipe(compose(overrides), COMMAND_LINE, None)
 
@@ -70,6 +83,9 @@ def flags_named() -> Iterator[None]:
         for problem in error.problems:
             key, _, rest = problem.key.partition(".")
             key = key.partition("#")[0]
+            if key not in names and rest in names:
+                # A flag may stand for a key of a table: build.compiler.
+                key, rest = rest, ""
             flag = " ".join(part for part in (names.get(key, key), rest) if part)
             messages.append(str(RecipeProblem(problem.message, key=flag, meant=problem.meant)))
         raise UsageError(
@@ -111,8 +127,6 @@ def machine_for(loaded: LoadedRecipe, path: Path | None = None) -> Host:
 
 def with_torches(host: Host, loaded: LoadedRecipe) -> Host:
     """This machine with the installed torches that a recipe means to use."""
-    import os
-
     from torchsmith.recipe.matrix import expand
 
     wanted = [
@@ -136,19 +150,25 @@ def resolutions(loaded: LoadedRecipe, host: Host) -> list[Resolution]:
         return resolved(loaded, host)
 
 
-def refusal(loaded: LoadedRecipe, host: Host) -> str:
-    """Why a recipe cannot exist on a machine, and what would work; empty if it can."""
+def refused(loaded: LoadedRecipe, host: Host) -> Refusal | None:
+    """The refusal of a recipe on a machine, if it cannot exist there."""
     from torchsmith.engine.door import RefusedError
     from torchsmith.engine.door import resolutions as resolved
 
     try:
         resolved(loaded, host)
-    except RefusedError as refused:
-        return "; ".join(
-            f"{item.message} (what works: {item.cure})" if item.cure else item.message
-            for item in refused.refusals[0].conflicts
-        )
-    return ""
+    except RefusedError as error:
+        return error.refusals[0]
+    return None
+
+
+def refusal(loaded: LoadedRecipe, host: Host) -> str:
+    """Why a recipe cannot exist on a machine, and what would work; empty if it can."""
+    found = refused(loaded, host)
+    return "; ".join(
+        f"{item.message} (what works: {item.cure})" if item.cure else item.message
+        for item in (found.conflicts if found is not None else ())
+    )
 
 
 def make(

@@ -79,10 +79,19 @@ def publish(
     """
     from torchsmith.ship.publish import deliver, order
 
+    for service, *names in (
+        ("pypi", "repository"),
+        ("anaconda", "user", "force"),
+        ("s3", "bucket"),
+    ):
+        if service not in (to or ()):
+            options.unused(f"without --to {service}", *names)
     named = files or []
     recipe = named[0] if len(named) == 1 and named[0].suffix == ".toml" else None
     only_copy = to == ["s3"] and not named and preset is None and bool(index or channel)
     loaded = None
+    if named and recipe is None:
+        options.unused("where files are named", "preset", "work")
     if recipe is not None or not (named or only_copy):
         loaded = planning.read_recipe(recipe, preset)
     ordered = order(
@@ -121,6 +130,8 @@ def yank(
     json: options.Json = False,
 ) -> None:
     """Take a release back; whoever pinned it still gets it."""
+    if undo:
+        options.unused("with --undo", "reason")
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import yank as take_back
 
@@ -131,13 +142,13 @@ def yank(
 
 
 def remove(
-    file: Annotated[str, Argument(help="The name of one file.")],
+    what: Annotated[str, Argument(help="NAME==VERSION, or the name of one file.")],
     index: Index = None,
     channel: Channel = None,
     json: options.Json = False,
 ) -> None:
-    """Delete a published file; nobody gets it any more."""
+    """Delete a published release or file; nobody gets it any more."""
     from torchsmith.ship.publish import Places
     from torchsmith.ship.publish import remove as take_away
 
-    show(take_away(file, Places(index, channel)), json=json)
+    show(take_away(what, Places(index, channel)), json=json)

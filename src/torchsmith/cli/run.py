@@ -58,6 +58,8 @@ def run(
 
     if json and not dry_run:
         raise UsageError("--json needs --dry-run", "What runs in the image writes its own output.")
+    if not workers:
+        options.unused("without --workers", "batch")
     recipe = planning.read_recipe(Path(what)).recipe if what.endswith(".toml") else None
     if recipe is not None:
         # A recipe without an image is refused first: no container tool would help.

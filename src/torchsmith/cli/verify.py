@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from torchsmith.cli import planning
+from torchsmith.cli import options, planning
 from torchsmith.cli.diagnose import known_of_lines
 from torchsmith.cli.output import print_checks, print_json, tell
 from torchsmith.errors import VerificationError
@@ -58,8 +58,14 @@ def verify(
     Ends with 0 if every check passed, 9 if one failed.
     """
     if signature or key is not None or policy is not None:
+        more = ("recipe", "preset", "python", "keep", "report", "save", "timeout")
+        options.unused("where only signatures are checked", *more)
         _signatures(target, key, policy, json=json)
         return
+    if no_run:
+        options.unused("with --no-run", "python", "keep", "timeout")
+    if all(path.suffix != ".whl" for path in target):
+        options.unused("without a wheel", "python", "keep", "save")
     from torchsmith.package.envelope import sign_report
     from torchsmith.plan.expects import expected
     from torchsmith.verify.report import keep as keep_report

@@ -139,8 +139,10 @@ def _programs(plan: Plan, resolution: Resolution) -> list[str]:
         wanted["patch"] = "patch"
     lacking = [package for program, package in wanted.items() if shutil.which(program) is None]
     # A Python without headers is left for one of uv's, where uv is.
-    served = resolution.installed is not None or (
-        resolution.python_from == "uv" and shutil.which("uv") is not None
+    served = (
+        resolution.installed is not None
+        or not any(step.kind == "environment" for step in steps)
+        or (resolution.python_from == "uv" and shutil.which("uv") is not None)
     )
     return lacking if served else lacking + _parts_of_python(f"python{resolution.python}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from torchsmith.engine.store import inside
 from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.names import did_you_mean
@@ -86,6 +88,11 @@ def choose(plan: Plan, only: Sequence[str] | None) -> list[Step]:
     needs = closures(steps)
     wanted = chosen.union(*(needs[name] for name in chosen))
     return [step for step in steps if step.id in wanted]
+
+
+def part(plan: Plan, only: Sequence[str] | None) -> Plan:
+    """The plan with no more than the steps asked for and all they need."""
+    return replace(plan, steps=tuple(choose(plan, only)))
 
 
 def _mentions(text: str, output: str) -> bool:

@@ -67,7 +67,7 @@ def _unknown(what: str, name: str, names: Iterable[str]) -> UsageError:
     known, words = list(names), name.lower().replace("-", " ").split()
     # Part of a name is closer than a misspelt one: orin, jetson orin.
     close = [item for item in known if words and all(word in item.lower() for word in words)][:4]
-    close = close or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    close = close or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
     if what in ("torch", "cuda") and not release(known[0]) <= release(name) <= release(known[-1]):
         # A number outside of all we know is not one of them misspelt.
         return UsageError(

@@ -722,6 +722,8 @@ class DebianBuild(Fact, frozen=True, kw_only=True):
     env: dict[str, str]
     # Packages with the libraries the sources were parted from.
     apt: list[str]
+    # The oldest distribution whose libraries it was built with.
+    oldest: str
     # Whether it can be done with upstream's part alone, where no mirror has Debian's.
     upstream_alone: bool = False
     # What no package brings.

@@ -40,7 +40,8 @@ def load_jobs(path: Path, changes: Sequence[str] = (), names: Iterable[str] = ()
     tables = table.get("job", []) if listed else [table]
     if recipe is None and listed and set(table) - {"job"}:
         other = ", ".join(sorted(set(table) - {"job"}))
-        raise RecipeError(shown, [RecipeProblem(f"{other}: a file of jobs holds [[job]] only")])
+        problem = RecipeProblem(f"{other}: a file of jobs holds [[job]] only")
+        raise RecipeError(shown, [problem], job=True)
     if not isinstance(tables, list) or not tables or (recipe is not None and not listed):
         raise UsageError(f"{shown} has no job", "Add a [[job]] with at least one role.")
     chosen = [item for item in tables if _wanted(item, tuple(names))]
@@ -67,9 +68,9 @@ def _validated(
         if not listed:
             for problem in problems:
                 problem.key = problem.key.removeprefix("job#1").removeprefix(".")
-        raise RecipeError(shown, problems) from None
+        raise RecipeError(shown, problems, job=True) from None
     except ValueError as error:
-        raise RecipeError(shown, [RecipeProblem(str(error), key="job")]) from None
+        raise RecipeError(shown, [RecipeProblem(str(error), key="job")], job=True) from None
 
 
 def _resolved(job: written.Job, recipe: Recipe | None) -> Job:

@@ -184,6 +184,13 @@ def overridden(loaded: LoadedRecipe, wishes: Mapping[str, object]) -> LoadedReci
     return LoadedRecipe(recipe, loaded.path, loaded.files)
 
 
+def outdated_name(before: Recipe, after: Recipe) -> str:
+    """The name of an image that tells the release a flag has replaced; empty if none does."""
+    old = before.torch.release
+    name = after.image.name if after.image is not None else ""
+    return name if old not in after.torch.release and old in name.partition(":")[2] else ""
+
+
 _HEAD = """\
 # A torchsmith recipe: what is wanted. `torchsmith plan` says whether it can exist and what
 # would be done; `torchsmith schema` describes every key. An editor with Even Better TOML

@@ -146,9 +146,9 @@ class Kubernetes(Section):
 class Role(Section):
     """One kind of task of a job."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")] = Field(
-        "main", description="The role's name."
-    )
+    name: Annotated[
+        str, Form(r"[A-Za-z_][A-Za-z0-9_]{0,254}", "a name of letters, digits and '_'")
+    ] = Field("main", description="The role's name.")
     tasks: Tasks = Field(1, description="How many tasks of this kind.")
     cpus: Annotated[int, Field(ge=1, le=4096)] = Field(1, description="CPU cores of each.")
     memory_mb: Annotated[int, Field(ge=1, le=100_000_000)] = Field(
@@ -209,9 +209,9 @@ class Role(Section):
 class Job(Section):
     """A workload to run with the result."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,254}$")] = Field(
-        description="Its name on the cluster."
-    )
+    name: Annotated[
+        str, Form(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,254}", "a name of letters, digits, '_' and '-'")
+    ] = Field(description="Its name on the cluster.")
     image: ImageName | None = Field(None, description="Default: the recipe's own image.")
     environment: SourcePath | None = Field(
         None, description="A Python environment on the machines, in place of an image."

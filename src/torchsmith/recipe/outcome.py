@@ -109,13 +109,13 @@ class Training(Section):
     )
     groups: list[Login] = Field(default_factory=list, description="More groups the user is in.")
     timezone: TimeZone = Field("Etc/UTC", description="IANA time zone.")
-    locale: Annotated[str, Field(pattern=r"^[A-Za-z_]{1,16}(\.[A-Za-z0-9-]{1,16})?$")] = Field(
-        "C.UTF-8", description="LANG and LC_ALL."
-    )
-    shell: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/_-]{1,64}$")] = Field(
+    locale: Annotated[
+        str, Form(r"[A-Za-z_]{1,16}(?:\.[A-Za-z0-9-]{1,16})?", "a locale such as en_GB.UTF-8")
+    ] = Field("C.UTF-8", description="LANG and LC_ALL.")
+    shell: Annotated[str, Form(r"/[A-Za-z0-9/_-]{1,64}", "a path such as /bin/bash")] = Field(
         "/bin/bash", description="Login shell."
     )
-    workdir: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/._-]{0,200}$")] = Field(
+    workdir: Annotated[str, Form(r"/[A-Za-z0-9/._-]{0,200}", "a path such as /workspace")] = Field(
         "/workspace", description="Folder one starts in; owned by the user."
     )
     apt: list[AptPackage] = Field(default_factory=list, description="More Debian packages.")

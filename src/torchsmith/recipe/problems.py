@@ -168,8 +168,6 @@ def _message(item: dict[str, Any], value: Any) -> str:
         return f"must be {item['ctx']['expected']}"
     if kind == "value_error":
         return str(item["ctx"]["error"])
-    if kind == "string_pattern_mismatch":
-        return f"does not have the form {item['ctx']['pattern']}"
     text = str(item["msg"])
     return text[0].lower() + text[1:]
 

@@ -23,6 +23,7 @@ from torchsmith.resolve.models import (
     SourceChoice,
     VendoredChoice,
 )
+from torchsmith.resolve.sources import lacks_libraries
 from torchsmith.resolve.target import Target
 
 
@@ -62,6 +63,13 @@ def debian_build(case: Case, source: SourceChoice) -> DebianBuild | None:
             "source.kind = 'git'; or say in [build.env] and build.apt what it needs",
         )
         return None
+    if lacks_libraries(case.facts, found, case.recipe, case.host.system):
+        system = case.recipe.system or case.recipe.board or case.host.system
+        case.caution(
+            f"Debian's source of torch {case.torch} takes libraries of the distribution, and was "
+            f"built with those of {found.oldest} and newer: {system} lacks some, or has older ones",
+            f"system = '{found.oldest}'; or source.kind = 'git'",
+        )
     case.choose(
         "libraries",
         "the system's",

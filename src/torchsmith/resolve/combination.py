@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from torchsmith.facts.conditions import ANYWHERE, Place
 from torchsmith.facts.files import Facts
-from torchsmith.facts.torch import companion_for
 from torchsmith.resolve.models import Conflict
 
 
@@ -50,7 +49,7 @@ class Combination(Struct, frozen=True):
     # A base image of the recipe's own: what it holds is not ours to judge.
     own_base: bool = False
 
-    def shown(self, facts: Facts) -> str:
+    def shown(self) -> str:
         """In words a person would use."""
         parts = [f"torch {self.torch}"]
         if self.python:
@@ -62,9 +61,7 @@ class Combination(Struct, frozen=True):
             parts.append(f"cuDNN {self.cudnn}")
         if self.compiler and self.compiler[1]:
             parts.append(f"{self.compiler[0]} {self.compiler[1]}")
-        for name, version in self.companions:
-            match = companion_for(facts, name, self.torch) if version == "match" else None
-            parts.append(f"{name} {match.version if match else version}")
+        parts += [f"{name} {version}" for name, version in self.companions]
         if self.system:
             parts.append(self.system)
         if self.jetpack:

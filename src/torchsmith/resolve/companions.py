@@ -19,6 +19,7 @@ from torchsmith.facts.torch import companion_for, companion_releases, stack_pack
 from torchsmith.recipe.gpus import gpu_wish
 from torchsmith.recipe.models import Recipe
 from torchsmith.recipe.values import BRANCH
+from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.models import (
     Arch,
     Case,
@@ -297,21 +298,23 @@ def _own_names(facts: Facts) -> dict[str, str]:
 
 
 def decide_stack(
-    case: Case, asked: tuple[tuple[str, str], ...], cuda: CudaChoice | None
+    case: Case, asked: Combination, cuda: CudaChoice | None
 ) -> tuple[ExtensionChoice, ...]:
     """The packages of a stack as extensions, each with how its own setup is called."""
     facts = case.facts
     own = _own_names(facts)
     chosen: list[ExtensionChoice] = []
-    for name, wish in asked:
+    for name, wish in asked.companions:
         package = stack_package(facts, name)
         if package is None:
             continue
-        entry = stack_release(facts, name, wish, case.torch)
+        entry = stack_release(facts, name, wish, asked)
         assert entry is not None, name
-        known = ((item, stack_package(facts, item)) for item, _ in asked)
+        known = ((item, stack_package(facts, item)) for item, _ in asked.companions)
         needed = next((item for item, other in known if other and name in other.uses), "")
-        reason = f"the newest that takes torch {case.torch}" if wish == "match" else "asked for"
+        reason = "asked for"
+        if wish == "match":
+            reason = f"the newest that takes torch {case.torch} and the rest of the recipe"
         if name not in case.recipe.stack:
             reason = f"{needed} imports it"
         case.choose(name, entry.version, reason, addresses(facts.stack.sources, entry))

@@ -39,6 +39,7 @@ from torchsmith.resolve.rules import (
     cuda_rule,
     cudnn_rule,
     python_rule,
+    stack_release,
     stack_rule,
     wheel_python_rule,
     wheel_rule,
@@ -206,7 +207,8 @@ def companion_options(facts: Facts, asked: Combination) -> Iterator[Option]:
     settled = asked
     both = itertools.chain(companion_rule(facts, asked), stack_rule(facts, asked))
     for clash in {clash.subject: clash for clash in both}.values():
-        match = companion_for(facts, clash.subject, asked.torch)
+        newest = companion_for(facts, clash.subject, asked.torch)
+        match = stack_release(facts, clash.subject, "match", asked) or newest
         if match and dict(asked.companions)[clash.subject] in ("match", match.version):
             # It takes this torch, but not the rest.
             match = None

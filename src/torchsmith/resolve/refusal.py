@@ -26,6 +26,7 @@ from torchsmith.resolve.nearest import (
     python_options,
     torch_options,
 )
+from torchsmith.resolve.rules import with_releases
 
 _BINARY = "its code runs on {} too, without what is new there"
 
@@ -290,7 +291,8 @@ def refuse(
     others_in_words = [_wish(change) for change in others if change.key not in ("torch", "cuda")]
     if any(change.key == "cuda" for change in others) and not near.cuda:
         near = replace(near, cuda=next(c.value for c in others if c.key == "cuda"))
-    return Refusal(variant.name, unique, ", ".join([near.shown(facts), *others_in_words]), changes)
+    nearest = ", ".join([with_releases(facts, near).shown(), *others_in_words])
+    return Refusal(variant.name, unique, nearest, changes)
 
 
 def _wish(change: Change) -> str:

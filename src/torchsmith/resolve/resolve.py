@@ -301,7 +301,7 @@ class _Attempt:
             with_cudnn=self.features.modes.get("cudnn") not in (None, "off"),
         )
         companions = decide_companions(case, self.asked.companions, self.python)
-        stack = decide_stack(case, self.asked.companions, chosen)
+        stack = decide_stack(case, self.asked, chosen)
         magma = decide_magma(case, chosen, self.source)
         check_base(case)
         check_pip(case)

@@ -32,7 +32,7 @@ from torchsmith.facts.torch import (
     wheel_pythons,
 )
 from torchsmith.recipe.gpus import split_arch_list
-from torchsmith.resolve.combination import Clash, Combination, Rule
+from torchsmith.resolve.combination import Clash, Combination, Rule, with_companion
 from torchsmith.resolve.models import Conflict, Evidence, Standing
 
 
@@ -422,20 +422,42 @@ def stack_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
     """Whether each package takes this Python, CUDA and GPU, and all of them one torch."""
     for name, wish in asked.companions:
         package = stack_package(facts, name)
-        if package is not None and (entry := stack_release(facts, name, wish, asked.torch)):
+        if package is not None and (entry := stack_release(facts, name, wish, asked)):
             yield from _package_clashes(facts, package, entry, asked)
     for first, second in combinations(asked.companions, 2):
         yield from _apart(facts, first, second)
 
 
-def stack_release(facts: Facts, name: str, wish: str, torch: str) -> StackRelease | None:
-    """The release of a package that is meant, if it is known."""
-    found = (
-        companion_for(facts, name, torch)
-        if wish == "match"
-        else next((item for item in companion_releases(facts, name) if item.version == wish), None)
-    )
-    return found if isinstance(found, StackRelease) else None
+def stack_release(facts: Facts, name: str, wish: str, asked: Combination) -> StackRelease | None:
+    """The release of a package that is meant, if it is known.
+
+    `match` is the newest that takes all that is asked for; where none does, the newest for torch.
+    """
+    package = stack_package(facts, name)
+    every = facts.stack.release if package is not None else ()
+    newest = companion_for(facts, name, asked.torch)
+    if wish == "match" and package is not None and isinstance(newest, StackRelease):
+        takes_torch = (
+            item
+            for item in reversed(every)
+            if item.name == name and asked.torch in version_range(item.torch)
+        )
+        fitting = (
+            item
+            for item in (newest, *takes_torch)
+            if not any(_package_clashes(facts, package, item, asked))
+        )
+        return next(fitting, newest)
+    return next((item for item in every if (item.name, item.version) == (name, wish)), None)
+
+
+def with_releases(facts: Facts, asked: Combination) -> Combination:
+    """The same combination with the releases that `match` means."""
+    for name, wish in asked.companions:
+        found = stack_release(facts, name, wish, asked) or companion_for(facts, name, asked.torch)
+        if wish == "match" and found is not None:
+            asked = with_companion(asked, name, found.version)
+    return asked
 
 
 def _package_clashes(

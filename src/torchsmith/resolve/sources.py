@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torchsmith.facts.conditions import Place, holds
 from torchsmith.facts.files import Facts, addresses
-from torchsmith.facts.models import DebianSource, Mode, PatchFact, TorchRelease
+from torchsmith.facts.models import DebianBuild, DebianSource, Mode, PatchFact, TorchRelease
 from torchsmith.facts.ranges import dotted, release, version_range
 from torchsmith.facts.torch import entry_for
 from torchsmith.host.models import Host, InstalledTorch
@@ -35,6 +35,14 @@ def debian_source(facts: Facts, torch: str, suite: str | None) -> DebianSource |
         ),
         None,
     )
+
+
+def lacks_libraries(facts: Facts, build: DebianBuild, recipe: Recipe, here: str = "") -> bool:
+    """Whether it is built on a distribution older than those Debian's source was built on."""
+    known = {item.name: release(item.glibc) for item in facts.systems.system}
+    system = recipe.system or here
+    # What the makers of boards ship is years behind.
+    return bool(recipe.board) or (system in known and known[system] < known[build.oldest])
 
 
 def decide_source(case: Case, release: TorchRelease) -> SourceChoice:
@@ -86,7 +94,11 @@ def decide_source(case: Case, release: TorchRelease) -> SourceChoice:
     commit = torch.commit or ("" if torch.ref else release.commit or "")
     # Who names a commit wants that one and no package of the same release.
     free = source.kind == "auto" and not torch.commit
-    fallback = debian_source(facts, release.version, source.suite) if free else None
+    known = entry_for(facts.systems.debian_build, release.version)
+    if free and known is not None and not lacks_libraries(facts, known, case.recipe):
+        fallback = debian_source(facts, release.version, source.suite)
+    else:
+        fallback = None
     reason = "the release's tag" if not torch.ref else "the recipe names the ref"
     if commit:
         reason += f", which must point to {commit[:12]}"

@@ -116,6 +116,9 @@ def _missing_compiler(case: Case, cuda: str, why: str, place: Place) -> Compiler
 
 def _asked_compiler(case: Case, asked: str, system: System | None) -> CompilerChoice:
     kind, version = written_compiler(asked)
+    if kind in ("gcc", "clang"):
+        # gcc13 is gcc-13, as distributions call it.
+        asked = f"{kind}-{version}" if version else kind
     own = _own_version(kind, version, system, case.host)
     case.choose("compiler", asked, "the recipe says so")
     if kind not in ("gcc", "clang"):

@@ -477,18 +477,22 @@ def yank_packages(root: Path, what: str, *, undo: bool = False) -> list[Change]:
     return made
 
 
-def remove_package(root: Path, name: str) -> list[Change]:
-    """Take a file away for good; lock files that name it will not install any more."""
+def remove_packages(root: Path, what: str) -> list[Change]:
+    """Take NAME==VERSION or a file away for good; locks that name it will not install any more."""
     check_folder(root, "channel", exists=True)
-    stem(name)
     with changing(root, "channel") as changes:
         subdirs = published_packages(root)
-        left = sorted(path.name for path in root.iterdir() if (path / name).is_file())
-        homes = left or [subdir for subdir, _ in _named(root, subdirs, name)]
-        for home in homes:
+        if "==" in what:
+            found = _named(root, subdirs, what)
+        else:
+            stem(what)
+            # One that no page names was left by a publication or a removal that was killed.
+            left = sorted(path.name for path in root.iterdir() if (path / what).is_file())
+            found = [(home, what) for home in left] or _named(root, subdirs, what)
+        for home, name in found:
             contents = subdirs.setdefault(home, Subdir({}, set()))
             contents.packages.pop(name, None)
             contents.removed.discard(name)
             changes.drop(f"{home}/{name}")
         _write_pages(changes, subdirs)
-    return [Change("removed", f"{home}/{name}") for home in homes]
+    return [Change("removed", f"{home}/{name}") for home, name in found]

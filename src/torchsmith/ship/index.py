@@ -468,19 +468,25 @@ def mark_project(
     return [Change(action, f"{SIMPLE}/{project}", "")]
 
 
-def remove_wheel(root: Path, name: str) -> list[Change]:
-    """Take a file away for good; lock files that name it will not install any more."""
+def remove_wheels(root: Path, what: str) -> list[Change]:
+    """Take NAME==VERSION or a file away for good; locks that name it will not install any more."""
     check_folder(root, "index", exists=True)
+    made: list[Change] = []
     with changing(root, "index") as changes:
         projects = published_files(root)
-        owner = _owner(name)
-        target = f"{SIMPLE}/{owner}/{name}"
-        # One that no page names was left by a publication or a removal that was killed.
-        if not (root / target).exists():
-            _named(projects, name, root)
-        listed = projects.get(owner, ())
-        projects[owner] = tuple(file for file in listed if file.filename != name)
+        names = [what]
+        if "==" in what:
+            names = [file.filename for _, file in _named(projects, what, root)]
+        for name in names:
+            owner = _owner(name)
+            target = f"{SIMPLE}/{owner}/{name}"
+            # One that no page names was left by a publication or a removal that was killed.
+            if not (root / target).exists():
+                _named(projects, name, root)
+            listed = projects.get(owner, ())
+            projects[owner] = tuple(file for file in listed if file.filename != name)
+            changes.drop(f"{target}.metadata")
+            changes.drop(target)
+            made.append(Change("removed", target))
         _write_pages(root, changes, projects)
-        changes.drop(f"{target}.metadata")
-        changes.drop(target)
-    return [Change("removed", target)]
+    return made

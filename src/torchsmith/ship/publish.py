@@ -20,13 +20,13 @@ from torchsmith.inputs import check_file
 from torchsmith.plan.publish import Accounts, Service, Shipment
 from torchsmith.recipe.load import LoadedRecipe
 from torchsmith.recipe.outcome import Publish
-from torchsmith.ship.channel import ENDINGS, publish_packages, remove_package, yank_packages
+from torchsmith.ship.channel import ENDINGS, publish_packages, remove_packages, yank_packages
 from torchsmith.ship.folder import Change, FolderKind, Say, check_folder
 from torchsmith.ship.index import (
     ProjectStatus,
     mark_project,
     publish_wheels,
-    remove_wheel,
+    remove_wheels,
     yank_wheels,
 )
 from torchsmith.ship.libtorch import is_libtorch, publish_archives, remove_archive
@@ -50,7 +50,7 @@ class Places(Struct, frozen=True):
         if self.index is None and self.channel is None:
             raise UsageError(
                 "neither an index nor a channel was named",
-                "Add --index DIR or --channel DIR, or put them under [publish] in the recipe.",
+                "Add --index DIR or --channel DIR; a recipe names them under [publish].",
             )
 
     def check(self) -> None:
@@ -153,18 +153,23 @@ def yank(
 
 
 def remove(name: str, places: Places) -> list[Change]:
-    """Take a file away for good."""
+    """Take every file of a release, or the one that is named, away for good."""
+    if "==" in name:
+        return [
+            *(remove_wheels(places.index, name) if places.index is not None else ()),
+            *(remove_packages(places.channel, name) if places.channel is not None else ()),
+        ]
     if Path(name).name != name:
         raise UsageError(f"{name} is a path, and a file's name is needed", "Leave the folder out.")
     if name.endswith(ENDINGS) and not is_libtorch(name):
         if places.channel is None:
             raise UsageError(f"no channel was named for {name}", "Add --channel DIR.")
-        return remove_package(places.channel, name)
+        return remove_packages(places.channel, name)
     if places.index is None:
         raise UsageError(f"no index was named for {name}", "Add --index DIR.")
     if is_libtorch(name):
         return remove_archive(places.index, name)
-    return remove_wheel(places.index, name)
+    return remove_wheels(places.index, name)
 
 
 def deliver(

@@ -25,7 +25,7 @@ from torchsmith.host.probe import run
 from torchsmith.programs import Answer
 from torchsmith.recipe.models import Recipe
 from torchsmith.resolve.models import SourceChoice
-from torchsmith.resolve.sources import TORCH_REPOSITORY, debian_source
+from torchsmith.resolve.sources import TORCH_REPOSITORY, debian_source, lacks_libraries
 from torchsmith.sources.addresses import check_git_address, is_local, joined, shown
 from torchsmith.sources.download import PATIENT, Retry, locked
 from torchsmith.sources.git_program import answer, git, is_final, is_refused, reason, unreachable
@@ -475,14 +475,16 @@ def with_reachable_source(
     """The recipe with Debian's source where it leaves the choice open and git does not answer.
 
     The second value is a sentence that says so; empty where git answers. Only for a release whose
-    Debian source we know how to build: otherwise git stays, and its own error says what is wrong.
+    Debian source we know how to build, and a distribution that has the libraries for it: otherwise
+    git stays, and its own error says what is wrong.
     """
     source = recipe.source
     torch = recipe.torch
     if source.kind != "auto" or torch.use != "source" or torch.ref or torch.commit:
         return recipe, ""
     release = find_release(facts, recipe.torch.release)
-    if release is None or entry_for(facts.systems.debian_build, release.version) is None:
+    known = entry_for(facts.systems.debian_build, release.version) if release else None
+    if release is None or known is None or lacks_libraries(facts, known, recipe):
         return recipe, ""
     entry = debian_source(facts, release.version, source.suite)
     url = source.url or TORCH_REPOSITORY

@@ -238,7 +238,9 @@ def _changes(wheel: Wheel, wanted: Design) -> Iterator[Change]:
         sizes = {item.path: item.strippable for item in wheel.libraries}
         sizes |= {path: item.library.strippable for path, item in wanted.taken.items()}
         total = sum(sizes[path] for path in wanted.stripped)
-        yield Change("stripped", f"{len(wanted.stripped)} libraries, {total / 1e6:.1f} MB")
+        number = len(wanted.stripped)
+        many = "1 library" if number == 1 else f"{number} libraries"
+        yield Change("stripped", f"{many}, {total / 1e6:.1f} MB")
     for name, text in wanted.texts.items():
         if name.endswith(".py"):
             yield Change(name, f"__version__ is {wanted.version}")
