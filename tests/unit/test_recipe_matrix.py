@@ -29,6 +29,7 @@ def test_a_recipe_without_a_matrix_is_one_variant() -> None:
 
 def test_a_list_of_pythons_is_a_matrix() -> None:
     assert names('python = ["3.11", "3.12"]') == ["torch_py3.11", "torch_py3.12"]
+    assert names('python = "3.11, 3.12"') == ["torch_py3.11", "torch_py3.12"]
     assert [item.recipe.python for item in variants('python = ["3.11", "3.12"]')] == [
         ["3.11"],
         ["3.12"],
@@ -168,3 +169,9 @@ def test_flags_cannot_exclude_everything() -> None:
     with pytest.raises(RecipeError) as caught:
         overridden(loaded, {"python": ["3.9"]})
     assert "every combination is excluded" in str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize("text", ["ubuntu-22.04", "ubuntu:22.04", "Ubuntu 22.04"])
+def test_a_distribution_may_be_written_as_images_write_it(text: str) -> None:
+    (only,) = variants(f'system = "{text}"')
+    assert only.recipe.system == "ubuntu-22.04"

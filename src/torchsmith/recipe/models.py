@@ -37,6 +37,7 @@ from torchsmith.recipe.values import (
     Sha256,
     Size,
     SourcePath,
+    System,
     TorchRelease,
     Url,
     VersionText,
@@ -360,7 +361,7 @@ class Recipe(Section):
     platform: PlatformText = Field("host", description="The machine the result runs on.")
     board: Name | None = Field(None, description="e.g. jetson-tx2; sets platform, GPU and patches.")
     jetpack: VersionText | None = Field(None, description="JetPack release on the board.")
-    system: Name | None = Field(
+    system: System | None = Field(
         None, description="Distribution to build and run on, e.g. ubuntu-20.04; default: this one."
     )
     cuda: CudaValue = Field(

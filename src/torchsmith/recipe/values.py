@@ -162,9 +162,19 @@ def one_or_many(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
+def _pythons(value: Any) -> Any:
+    """Several Pythons, also in one text with commas, as a command line has them."""
+    texts = one_or_many(value)
+    return [
+        word.strip() if isinstance(word, str) else word
+        for text in texts
+        for word in (text.split(",") if isinstance(text, str) else [text])
+    ]
+
+
 Pythons = Annotated[
     list[PythonText],
-    BeforeValidator(one_or_many),
+    BeforeValidator(_pythons),
     Field(min_length=1, max_length=64),
     WithJsonSchema(
         {
@@ -193,6 +203,16 @@ PackageVersion = Annotated[str, PACKAGE_VERSION, AfterValidator(_is_pep440)]
 Name = Annotated[
     str, Form(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a name of letters, digits, '.', '_' and '-'")
 ]
+
+
+def _system(value: Any) -> Any:
+    """One spelling: images write `ubuntu:22.04`, and the system itself `Ubuntu 22.04`."""
+    if isinstance(value, str) and (found := re.fullmatch(r"([A-Za-z]+)[: ](\w[\w.]*)", value)):
+        return f"{found[1].lower()}-{found[2].lower()}"
+    return value
+
+
+System = Annotated[Name, BeforeValidator(_system)]
 # PEP 440's local version segment, or the word that leaves it out.
 Label = Annotated[
     str,
