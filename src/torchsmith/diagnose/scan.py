@@ -99,7 +99,12 @@ _TROUBLE = re.compile(
     r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*|out of memory|"
     r"mismatch|conflicts for|is (?:nan|inf)|unrecogni[sz]ed|not recogni[sz]ed|duplicate symbol|"
     r"\w+Failed|\w*Interrupt|StopIteration|unexpectedly|terminated|not able to|"
-    r"restarting kernel|not a directory|truncated to fit)\b"
+    r"restarting kernel|not a directory|truncated to fit|got stuck)\b"
+)
+# A library warns, and goes on: that is no failure unless the warning itself names one.
+_WARNED = re.compile(r"\b[A-Z]\w+Warning: |\[W\d{3,4} \d\d:\d\d:\d\d[.\d]* ")
+_OF_A_FAILURE = re.compile(
+    r"(?i)error|fail|exception|killed|denied|incompatib|too old|not compiled"
 )
 # What stands in a traceback before the error itself.
 _LEADING = re.compile(r"^\s*Traceback \(most recent call last\):$|^\s+(?:File \"|raise )")
@@ -160,8 +165,7 @@ class Seen:
         left = [line for line in self.suspects if not known or _sounds_bad(line.text)]
         left = [line for line in left if not any(item.search(line.text) for item in known)]
         return bool(left) or any(
-            _UNREAD.search(line.text)
-            or (_TROUBLE.search(line.text) and not _IDLE.search(line.text))
+            _UNREAD.search(line.text) or (_TROUBLE.search(line.text) and not _is_mild(line.text))
             for line in _without_warnings(self.tail)
             if not any(item.search(line.text) for item in known)
         )
@@ -176,6 +180,12 @@ def _without_warnings(lines: Iterable[Line]) -> Iterator[Line]:
         )
         if not warned:
             yield line
+
+
+def _is_mild(text: str) -> bool:
+    """Whether a line only sounds like a failure."""
+    warned = _WARNED.search(text) is not None and _OF_A_FAILURE.search(text) is None
+    return warned or only_tried(text)
 
 
 def only_tried(text: str) -> bool:
