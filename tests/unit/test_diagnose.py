@@ -369,6 +369,12 @@ def test_what_ended_the_program_comes_before_a_warning_above_it() -> None:
         ("a.py:7: UserWarning: Failed to load the compiled part", "badly"),
         ("RuntimeError: The folder for plots could not be created", "badly"),
         ("the watchdog of NCCL got stuck", "badly"),
+        ("[W Utils.hpp:135] Warning: NCCL_ASYNC_ERROR_HANDLING is deprecated", "quiet"),
+        ("root - WARNING - ENV[NCCL_ASYNC_ERROR_HANDLING] will be overridden to 3", "quiet"),
+        ("root - WARNING - an error was found in the shards", "badly"),
+        ("Solving environment: failed with initial frozen solve. Retrying.", "quiet"),
+        ("NAME: gpu-operator", "quiet"),
+        ("#5 1.20 E: Unable to fetch some archives", "badly"),
     ],
 )
 def test_a_library_that_warns_and_goes_on_is_no_failure(line: str, ended: str) -> None:

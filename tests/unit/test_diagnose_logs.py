@@ -193,6 +193,10 @@ GCC-9.3 or newer is required to compile PyTorch, but found 9.2.1|compiler-too-ol
 RuntimeError: Library cublas64_11.dll is not found or cannot be loaded|cuda-library-missing
 The detected CUDA version (%s) mismatches the version that was used to compile|cuda-versions-differ
 Please reinstall xformers (see https://github.com/facebookresearch/xformers)|xformers-for-another-torch
+ImportError: DLL load failed: Операционная система не может запустить %1.|windows-library-clash
+ImportError: DLL load failed: %1 is not a valid Win32 application.|windows-library-not-runnable
+KeyError: 'CMAKE_BUILD_TYPE'|cmake-cache-incomplete
+NCCL WARN Bootstrap Root : rank 1 of 8 ranks has already checked in|nccl-rank-twice
 """
 
 
