@@ -374,6 +374,8 @@ def test_what_ended_the_program_comes_before_a_warning_above_it() -> None:
         ("root - WARNING - an error was found in the shards", "badly"),
         ("Solving environment: failed with initial frozen solve. Retrying.", "quiet"),
         ("NAME: gpu-operator", "quiet"),
+        ("--   CXX flags : -fPIC -Wno-error=pedantic -Wno-error=old-style-cast", "quiet"),
+        ("[WARNING]  sparse_attn requires a torch version >= 1.5 and < 2.0", "quiet"),
         ("#5 1.20 E: Unable to fetch some archives", "badly"),
     ],
 )

@@ -90,7 +90,7 @@ _BAD_END = re.compile(
 )
 # Not all of these are failures, but a log with none of them reports no failure.
 _TROUBLE = re.compile(
-    r"(?i)\b(?:errors?|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
+    r"(?i)\b(?:(?<!-Wno-)errors?|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
     r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such|"
     r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*|out of memory|"
     r"mismatch|conflicts for|is (?:nan|inf)|unrecogni[sz]ed|not recogni[sz]ed|duplicate symbol|"
