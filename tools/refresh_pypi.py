@@ -39,7 +39,7 @@ SNAPSHOT = Path(__file__).parent.parent / "tests" / "data" / "pypi.json"
 INDEX = "https://pypi.org/simple"
 PROJECTS = ("torch", "torchvision", "torchaudio", "torchtext", "xformers", "vllm")
 # Older ones belong to another time: Python 2, CUDA 8, no companion with compiled code.
-OLDEST = {"torch": (1, 0), "xformers": (0, 0, 20), "vllm": (0, 6)}
+OLDEST = {"torch": (1, 0), "xformers": (0, 0, 20), "vllm": (0, 4, 1)}
 # Which of a wheel's requirements are worth keeping.
 KEPT_REQUIREMENTS = re.compile(r"(torch|triton|pytorch[-_]triton|nvidia[-_\w]*|cuda[-_\w]*)\b")
 

@@ -346,3 +346,38 @@ def test_secrets_do_not_come_back_in_the_words_of_a_cure() -> None:
     found = diagnose([line])
     assert found.named
     assert "geheim123" not in str(found.as_json())
+
+
+def test_what_ended_the_program_comes_before_a_warning_above_it() -> None:
+    found = diagnose(
+        [
+            "[WARNING] [runner.py:117:fetch_hostfile] Unable to find hostfile, will proceed with "
+            "training with local resources only.",
+            "Traceback (most recent call last):",
+            '  File "fail.py", line 1, in <module>',
+            "NameError: name 'model' is not defined",
+        ]
+    )
+    assert ids(found) == ["python-name-undefined", "deepspeed-without-hostfile"]
+
+
+@pytest.mark.parametrize(
+    ("line", "ended"),
+    [
+        ("a.py:7: UserWarning: The folder for plots could not be created; going on", "quiet"),
+        ("[W825 13:09:39.96 Context.cpp:80] Warning: the old backend cannot be set here", "quiet"),
+        ("a.py:7: UserWarning: Failed to load the compiled part", "badly"),
+        ("RuntimeError: The folder for plots could not be created", "badly"),
+        ("the watchdog of NCCL got stuck", "badly"),
+        ("[W Utils.hpp:135] Warning: NCCL_ASYNC_ERROR_HANDLING is deprecated", "quiet"),
+        ("root - WARNING - ENV[NCCL_ASYNC_ERROR_HANDLING] will be overridden to 3", "quiet"),
+        ("root - WARNING - an error was found in the shards", "badly"),
+        ("Solving environment: failed with initial frozen solve. Retrying.", "quiet"),
+        ("NAME: gpu-operator", "quiet"),
+        ("--   CXX flags : -fPIC -Wno-error=pedantic -Wno-error=old-style-cast", "quiet"),
+        ("[WARNING]  sparse_attn requires a torch version >= 1.5 and < 2.0", "quiet"),
+        ("#5 1.20 E: Unable to fetch some archives", "badly"),
+    ],
+)
+def test_a_library_that_warns_and_goes_on_is_no_failure(line: str, ended: str) -> None:
+    assert diagnose(["epoch 1", line, "epoch 2"]).ended == ended

@@ -146,7 +146,7 @@ Undefined symbols for architecture x86_64:|undefined-reference
   Could not find a configuration file for package "OpenCV" that is compatible|cmake-package-missing
 c++: error: torch: No such file or directory|build-input-missing
 ImportError: type "Net" referenced unknown base type "torch::nn::Module"|torch-not-imported-first
-Error: Could not find some dependencies for pytorch: cudatoolkit >=9.0,<9.1|conda-unsatisfiable
+Error: Could not find some dependencies for pytorch: cudatoolkit >=9.0,<9.1|conda-years-old
 mv: cannot stat 'dist/torch-*.whl': No such file or directory|file-missing
 AssertionError: Default process group is not initialized|process-group-missing
 BlockingIOError: [Errno 11] Resource temporarily unavailable|threads-not-permitted
@@ -184,6 +184,19 @@ E: Release file for http://x/InRelease is not valid yet (invalid for another 5h)
 sbatch: error: AssocGrpGRES|slurm-account
 AssertionError: /usr/lib/python3.8/distutils/core.py|debian-setuptools-mixed
 RuntimeError: makeDeviceForHostname(): unsupported gloo device|gloo-interface
+[ERROR] [launch.py:321] ['python3', 'a.py'] exits with return code = -7|bus-error
+[ERROR] [launch.py:321] ['python3', 'a.py'] exits with return code = -11|segmentation-fault
+ERROR: a 1 has requirement b==2, but you'll have b 1 which is incompatible|pip-left-conflicts
+error: command 'C:/A B/CUDA\\v10.1\\bin\\nvcc' failed: No such file or directory|nvcc-not-found
+TypeError: can't pickle _thread.lock objects|not-picklable
+GCC-9.3 or newer is required to compile PyTorch, but found 9.2.1|compiler-too-old
+RuntimeError: Library cublas64_11.dll is not found or cannot be loaded|cuda-library-missing
+The detected CUDA version (%s) mismatches the version that was used to compile|cuda-versions-differ
+Please reinstall xformers (see https://github.com/facebookresearch/xformers)|xformers-for-another-torch
+ImportError: DLL load failed: Операционная система не может запустить %1.|windows-library-clash
+ImportError: DLL load failed: %1 is not a valid Win32 application.|windows-library-not-runnable
+KeyError: 'CMAKE_BUILD_TYPE'|cmake-cache-incomplete
+NCCL WARN Bootstrap Root : rank 1 of 8 ranks has already checked in|nccl-rank-twice
 """
 
 

@@ -358,6 +358,29 @@ def test_a_wheel_without_code_for_the_gpu_is_refused() -> None:
     assert resolved(torch={"release": "2.13.0", "use": "wheel"}, cuda="12.6", **wish)
 
 
+def test_a_wheel_is_held_against_this_machine_s_own_gpus() -> None:
+    volta = X86.model_copy(update={"gpus": (InstalledGpu(name="Tesla V100", arch="7.0"),)})
+    wish: dict[str, Any] = {"torch": {"release": "2.9.1", "use": "wheel"}, "python": "3.12"}
+    made = refused(volta, cuda="13.0", gpus="native", **wish)
+    assert "wheel-gpu" in kinds(made)
+    assert resolved(volta, cuda="12.8", gpus="native", **wish)
+
+
+def test_a_wheel_whose_cudnn_left_the_gpu_behind_is_known_to_fail_there() -> None:
+    wish: dict[str, Any] = {"cuda": "11.8", "python": "3.10", "gpus": "Tesla K80"}
+    made = resolved(torch={"release": "2.7.1", "use": "wheel"}, **wish)
+    (caution,) = (item for item in made.cautions if "cuDNN 9.1" in item.message)
+    assert caution.standing == "fails"
+    older = resolved(torch={"release": "2.3.1", "use": "wheel"}, **wish)
+    assert "cuDNN" not in cautions(older)
+
+
+def test_a_wheel_nobody_has_looked_into_says_so_where_gpus_are_named() -> None:
+    wish: dict[str, Any] = {"torch": {"release": "2.13.0", "use": "wheel"}, "python": "3.12"}
+    assert "nobody has looked" in cautions(resolved(cuda="12.9", gpus="V100", **wish))
+    assert "nobody has looked" not in cautions(resolved(cuda="12.9", **wish))
+
+
 # --------------------------------------------------------------------- a GPU without a CUDA
 
 
@@ -423,7 +446,24 @@ def test_another_system_is_refused_with_what_there_is(platform: str) -> None:
 
 
 def test_an_unknown_distribution_is_answered_with_the_known_ones() -> None:
-    assert "debian-13" in problems('torch = "2.6.0"\nsystem = "fedora-40"')
+    assert "debian-13" in problems('torch = "2.6.0"\nsystem = "gentoo"')
+
+
+@pytest.mark.parametrize(
+    ("name", "glibc", "wheels", "home"),
+    [
+        ("centos-7", "2.17", "torch 2.7 and newer need 2.28", "does not"),
+        ("amzn-2", "2.26", "torch 2.7 and newer need 2.28", "ubuntu-16.04"),
+        ("rocky-8.9", "2.28", "every published wheel runs there", "debian-10"),
+        ("opensuse-leap-15.5", "2.31", "every published wheel", "ubuntu-20.04"),
+        ("rhel-9.4", "2.34", "every published wheel", "ubuntu-20.04"),
+    ],
+)
+def test_a_distribution_nothing_is_built_in_is_told_what_runs_there(
+    name: str, glibc: str, wheels: str, home: str
+) -> None:
+    said = problems(f'torch = "2.6.0"\nsystem = "{name}"')
+    assert all(part in said for part in (f"glibc {glibc}", wheels, home))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def refused(**wish: Any) -> Refusal:
         if conflict.kind.startswith("python"):
             continue
         assert conflict.first.statement
-        assert conflict.second.source.startswith("https://pypi.org/project/")
+        assert conflict.second.source.startswith(("https://pypi.org/", "https://github.com/"))
     return found
 
 
@@ -229,6 +229,16 @@ def test_two_that_take_no_torch_in_common_are_both_named() -> None:
             {"torch": "2.6.0", "board": "jetson-agx-orin", "stack": {"flash-attn": "match"}},
             "stack-gpu",
             "flash-attn 2.8.3.post2 has no code for compute capability 8.7",
+        ),
+        (
+            {"torch": "2.6.0", "gpus": ["GTX 980"], "stack": {"bitsandbytes": "0.49.2"}, **CUDA},
+            "stack-gpu",
+            "bitsandbytes 0.49.2 has no code for compute capability 5.2",
+        ),
+        (
+            {"torch": "2.3.0", "python": "3.12", "stack": {"vllm": "0.4.2"}, **CUDA},
+            "stack-python",
+            "vllm 0.4.2 does not take Python 3.12",
         ),
         (
             {"torch": "2.6.0", "stack": {"xformers": "0.0.28"}},

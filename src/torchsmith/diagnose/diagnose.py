@@ -141,12 +141,14 @@ def explained(
     if ended != "badly":
         # The other names of a warning tell nothing new.
         left = tuple(item for item in left if not item.after)
-    unknown = ended == "badly" and not left
+    # A warning does not end a program: what came after it may.
+    unknown = ended == "badly" and standings <= {"warning", "note"}
     error = _first_error(seen) if unknown else ()
     if unknown and (kind := _kind(error, known)):
         failure, hit = kind
-        seen.hits.update({text: [hit] for text in failure.any_of})
-        left = (_named(failure, known.area_of[failure.id], [hit], seen, host, {}),)
+        if not any(line.number == hit.line.number for item in left for line in item.lines):
+            seen.hits.update({text: [hit] for text in failure.any_of})
+            left = (_named(failure, known.area_of[failure.id], [hit], seen, host, {}), *left)
     return Diagnosis(
         left,
         () if left else error,

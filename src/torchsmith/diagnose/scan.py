@@ -49,7 +49,8 @@ _CONTROLS = re.compile(
 # measures), what NCCL and torchrun tell of their settings, the head of a table, what TensorFlow
 # says when something imports it, and a warning that says it is no more than that, is no failure.
 _IDLE = re.compile(
-    r"This is not an error|[Uu]nable to register cu\w+ factory|Could not initialize NNPACK|"
+    r"This is not an error|failed with (?:initial frozen solve|repodata from current_repodata)|"
+    r"[Uu]nable to register cu\w+ factory|Could not initialize NNPACK|"
     r"^INFO \d\d-\d\d |CMake (?:Deprecation )?Warning|Turn this warning off|"
     r"\bls(?:mod|pci): (?:command )?not found|"
     r"(?:could not be|cannot be) found[.,]\s+(?:Defaulting to|now searching for) |"
@@ -63,16 +64,11 @@ _IDLE = re.compile(
 _SUSPICIOUS = (
     *(b"error:", b"Error:", b"error :", b"ERROR", b"CMake Error", b"fatal", b"FAILED", b"Killed"),
     *(b"undefined reference", b"multiple definition", b"cannot find", b"No space left"),
-    *(
-        b"Exception",
-        b"Segmentation fault",
-        b"Traceback",
-        b"E: ",
-        b"curl: (",
-        b"Illegal instruction",
-    ),
+    *(b"Exception", b"Segmentation fault", b"Traceback", b"curl: (", b"Illegal instruction"),
     *(b"Aborted", b"core dumped", b"panic: ", b"FATAL", b"denied: ", b"Fehler: "),
 )
+# How apt says it; a key that ends with E, as NAME: does, is none.
+_APT = re.compile(rb"(?<![A-Za-z_])E: ")
 # A line with one of these is kept, even if it looks like the command of a compiler.
 _SAYING = re.compile(
     rb"rror:|Error|ERROR|atal|FATAL|annot |not found|No such|illed|undefined|ailed|arning"
@@ -94,12 +90,20 @@ _BAD_END = re.compile(
 )
 # Not all of these are failures, but a log with none of them reports no failure.
 _TROUBLE = re.compile(
-    r"(?i)\b(?:errors?|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
+    r"(?i)\b(?:(?<!-Wno-)errors?|fail(?:ed|ure)?|fatal|exception|traceback|killed|abort(?:ed)?|denied|refused|"
     r"core dumped|cannot|could not|unable to|panic|undefined|timed? ?out|not found|no such|"
     r"\w+error|can.t find|no rule to make|exceeded|exit(?:ed with)? code:? [1-9]\d*|out of memory|"
     r"mismatch|conflicts for|is (?:nan|inf)|unrecogni[sz]ed|not recogni[sz]ed|duplicate symbol|"
     r"\w+Failed|\w*Interrupt|StopIteration|unexpectedly|terminated|not able to|"
-    r"restarting kernel|not a directory|truncated to fit)\b"
+    r"restarting kernel|not a directory|truncated to fit|got stuck)\b"
+)
+# A library warns, and goes on: that is no failure unless the warning itself names one, and
+# more than the name of a setting (TORCH_NCCL_ASYNC_ERROR_HANDLING).
+_WARNED = re.compile(
+    r"\b[A-Z]\w+Warning: |\[W\d{3,4} \d\d:\d\d:\d\d[.\d]* |\[W \w+\.\w+:\d+\] | - WARNING - "
+)
+_OF_A_FAILURE = re.compile(
+    r"(?i)error(?!_handling)|fail|exception|killed|denied|incompatib|too old|not compiled"
 )
 # What stands in a traceback before the error itself.
 _LEADING = re.compile(r"^\s*Traceback \(most recent call last\):$|^\s+(?:File \"|raise )")
@@ -160,8 +164,7 @@ class Seen:
         left = [line for line in self.suspects if not known or _sounds_bad(line.text)]
         left = [line for line in left if not any(item.search(line.text) for item in known)]
         return bool(left) or any(
-            _UNREAD.search(line.text)
-            or (_TROUBLE.search(line.text) and not _IDLE.search(line.text))
+            _UNREAD.search(line.text) or (_TROUBLE.search(line.text) and not _is_mild(line.text))
             for line in _without_warnings(self.tail)
             if not any(item.search(line.text) for item in known)
         )
@@ -176,6 +179,12 @@ def _without_warnings(lines: Iterable[Line]) -> Iterator[Line]:
         )
         if not warned:
             yield line
+
+
+def _is_mild(text: str) -> bool:
+    """Whether a line only sounds like a failure."""
+    warned = _WARNED.search(text) is not None and _OF_A_FAILURE.search(text) is None
+    return warned or only_tried(text)
 
 
 def only_tried(text: str) -> bool:
@@ -311,7 +320,7 @@ def _scan(chunks: Iterable[bytes]) -> Seen:
         open_patterns = [
             item for item in open_patterns if len(seen.hits.get(item.text, ())) < _HITS
         ]
-        if len(seen.suspects) < _SUSPECTS and any(word in fresh for word in _SUSPICIOUS):
+        if len(seen.suspects) < _SUSPECTS and _suspicious(fresh):
             _suspect(chunk, seen)
         last = chunk.rstrip(b"\n").rsplit(b"\n", _TAIL)[-_TAIL:]
         ends = seen.lines + chunk.rstrip(b"\n").count(b"\n") + 1
@@ -374,7 +383,7 @@ def _ended_well(tail: Iterable[Line]) -> Line | None:
 
 
 def _sounds_bad(text: str) -> bool:
-    bad = _BAD_END.search(text) or any(word.decode() in text for word in _SUSPICIOUS)
+    bad = _BAD_END.search(text) or _suspicious(text.encode())
     return bool(bad) and not _IDLE.search(text)
 
 
@@ -410,6 +419,13 @@ def _match(pattern: Pattern, chunk: bytes, seen: Seen) -> None:
         at = chunk.find(pattern.literal, max(end, at + 1))
 
 
+def _suspicious(text: bytes) -> bool:
+    """Whether it holds a word of a failure."""
+    return any(word in text for word in _SUSPICIOUS) or (
+        b"E: " in text and _APT.search(text) is not None
+    )
+
+
 def _suspect(chunk: bytes, seen: Seen) -> None:
     """Keep the lines that sound like a failure, with what stands around each."""
     lines = chunk.split(b"\n")
@@ -417,8 +433,8 @@ def _suspect(chunk: bytes, seen: Seen) -> None:
     warned = False
     for index, line in enumerate(lines):
         warned = b"CMake Warning" in line or (warned and line[:2] == b"  " and not line.isspace())
-        if len(line) < _AROUND and any(word in line for word in _SUSPICIOUS):
-            if warned or _IDLE.search(_text(line)):
+        if len(line) < _AROUND and _suspicious(line):
+            if warned or _is_mild(_text(line)):
                 continue
             kept.update(range(max(0, index - 2), min(len(lines), index + 4)))
             if len(kept) + len(seen.suspects) >= _SUSPECTS:

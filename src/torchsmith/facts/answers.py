@@ -20,6 +20,7 @@ from torchsmith.facts.cuda import (
 from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
 from torchsmith.facts.models import Toolkit, TorchRelease
+from torchsmith.facts.platforms import runs_on_glibc
 from torchsmith.facts.ranges import cuda_release, release, version_range
 from torchsmith.facts.torch import (
     companion_for,
@@ -521,6 +522,14 @@ def about_systems(facts: Facts) -> Answer:
         for item in facts.systems.system
     ]
     lines += [
+        AnswerLine(
+            item.name,
+            f"glibc {item.glibc}; nothing is built in it: {runs_on_glibc(facts, item.glibc)}",
+            addresses(table, item),
+        )
+        for item in facts.systems.other_system
+    ]
+    lines += [
         AnswerLine(f"Debian {item.suite}", f"{item.package} {item.version}", addresses(table, item))
         for item in facts.systems.debian
     ]
@@ -529,6 +538,7 @@ def about_systems(facts: Facts) -> Answer:
             {"system": item.name, **_picked(item, "glibc", "gcc", "gccs", "python")}
             for item in facts.systems.system
         ],
+        "others": [_picked(item, "name", "glibc") for item in facts.systems.other_system],
         "debian": [_picked(item, "suite", "package", "version") for item in facts.systems.debian],
     }
     return Answer("Systems", tuple(lines), data=data)

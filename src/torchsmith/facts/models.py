@@ -189,6 +189,14 @@ class WheelLibc(Fact, frozen=True, kw_only=True):
     glibc: Version
 
 
+class WheelCudnn(Fact, frozen=True, kw_only=True):
+    """The cuDNN that published wheels bring."""
+
+    torch: Range
+    cuda: Range
+    cudnn: Version
+
+
 class TorchFrontend(Fact, frozen=True, kw_only=True):
     """How a release turns its source tree into a wheel."""
 
@@ -218,6 +226,7 @@ class TorchFile(_File, frozen=True, kw_only=True):
     archs: list[TorchArchs]
     published: list[PublishedArchs]
     wheel_libc: list[WheelLibc]
+    wheel_cudnn: list[WheelCudnn]
     trouble: list[Trouble]
     switch: list[TorchSwitch] = []
     frontend: list[TorchFrontend]
@@ -757,12 +766,22 @@ class OtherPlatform(Fact, frozen=True, kw_only=True):
     exists: str
 
 
+class OtherSystem(Fact, frozen=True, kw_only=True):
+    """A distribution nothing is built in here, by what decides what runs there."""
+
+    name: str
+    # A regular expression for its names, in lower case: centos-7, rhel-7.9.
+    pattern: str
+    glibc: Version
+
+
 class SystemsFile(_File, frozen=True, kw_only=True):
     """``systems.toml``."""
 
     system: list[System]
     pinned: list[Pinned] = []
     other_platform: list[OtherPlatform] = []
+    other_system: list[OtherSystem] = []
     cpython: list[CPython]
     debian: list[DebianSource]
     debian_build: list[DebianBuild] = []

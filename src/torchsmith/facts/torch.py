@@ -15,6 +15,7 @@ from torchsmith.facts.models import (
     StackPackage,
     TorchRange,
     TorchRelease,
+    WheelCudnn,
     WheelLibc,
 )
 from torchsmith.facts.ranges import Release, release, version_range
@@ -140,6 +141,14 @@ def wheel_libc(facts: Facts, torch: str, cuda: str, platform: str) -> WheelLibc 
             and entry.platform in (None, platform)
             and (entry.cuda is None or (cuda != "" and cuda in version_range(entry.cuda)))
         ):
+            return entry
+    return None
+
+
+def wheel_cudnn(facts: Facts, torch: str, cuda: str) -> WheelCudnn | None:
+    """The cuDNN of the published wheels of a release; None: nobody has looked."""
+    for entry in facts.torch.wheel_cudnn:
+        if torch in version_range(entry.torch) and cuda in version_range(entry.cuda):
             return entry
     return None
 

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from torchsmith.errors import RecipeError, RecipeProblem
 from torchsmith.facts.files import Facts, shipped
 from torchsmith.facts.gpus import find_gpu, nearest_gpus, other_cards
-from torchsmith.facts.platforms import other_platform
+from torchsmith.facts.platforms import other_platform, other_system, runs_on_glibc
 from torchsmith.foreign import LONG_KEY, MAX_KEY_PARTS
 from torchsmith.inputs import read_file, read_inside
 from torchsmith.names import nearest
@@ -140,6 +140,12 @@ def _unknown_system(facts: Facts, name: str) -> Iterator[_Unknown]:
         return
     if (other := other_platform(facts, name)) is not None:
         message = f"{name!r} is not a distribution torchsmith builds in. {other.exists}"
+    elif (there := other_system(facts, name)) is not None:
+        message = (
+            f"{name!r} is not a distribution torchsmith builds in. {there.name} has glibc "
+            f"{there.glibc}: {runs_on_glibc(facts, there.glibc)}. Without `system`, the build is "
+            "this machine's own"
+        )
     else:
         message = (
             f"{name!r} is not a distribution we know: {', '.join(codenames)}; without it, the "

@@ -98,6 +98,13 @@ def named_archs(facts: Facts, gpus: Sequence[str]) -> list[str]:
     return [arch for arch in named if arch]
 
 
+def wanted_archs(facts: Facts, host: Host, gpus: Sequence[str]) -> list[str]:
+    """The compute capabilities a wish names; `native` stands for those of this machine."""
+    native = any(gpu_wish(text).word == "native" for text in gpus)
+    here = (arch_of_installed(facts, gpu) for gpu in host.gpus if native)
+    return [*named_archs(facts, gpus), *dict.fromkeys(filter(None, here))]
+
+
 def arch_of_installed(facts: Facts, gpu: InstalledGpu) -> str:
     """What the driver tells, or what the name says where the driver is too old to tell."""
     known = find_gpu(facts, gpu.name) if gpu.arch is None else None

@@ -18,13 +18,19 @@ from torchsmith.facts.files import Facts, addresses
 from torchsmith.facts.models import DebianToolkit, Mode
 from torchsmith.facts.models import Toolkit as KnownToolkit
 from torchsmith.facts.ranges import dotted, release, version_range
-from torchsmith.facts.torch import entry_for, is_published, patched_cuda, published_archs
-from torchsmith.resolve.archs import MANY_ARCHS, ArchDecisions, arch_of_installed, named_archs
+from torchsmith.facts.torch import (
+    entry_for,
+    is_published,
+    patched_cuda,
+    published_archs,
+    wheel_cudnn,
+)
+from torchsmith.resolve.archs import MANY_ARCHS, ArchDecisions, named_archs, wanted_archs
 from torchsmith.resolve.build_rules import find_system
 from torchsmith.resolve.combination import Combination
 from torchsmith.resolve.features import FeatureDecisions
 from torchsmith.resolve.models import Case, Change, CudaChoice, Decided, Evidence, RepositoryChoice
-from torchsmith.resolve.rules import builds_with
+from torchsmith.resolve.rules import builds_with, cudnn_arch
 from torchsmith.resolve.target import Target, asked_cuda
 from torchsmith.resolve.toolchain import compiled, decide_toolkit, image_tag
 
@@ -56,8 +62,7 @@ def _for_gpus(case: Case, target: Target) -> str:
     """A GPU is named and no CUDA: the one that goes with torch, the GPU and the driver."""
     facts, torch, host = case.facts, case.torch, case.host
     native = any(text.lower().startswith("native") for text in case.recipe.gpus)
-    here = [arch_of_installed(facts, gpu) for gpu in host.gpus] if native else []
-    archs = [*named_archs(facts, case.recipe.gpus), *filter(None, here)]
+    archs = wanted_archs(facts, host, case.recipe.gpus)
     if not archs and target.board is not None:
         archs = [target.board.arch]
     driver = host.driver if native else None
@@ -273,6 +278,30 @@ def consider_cuda(case: Case, cuda: str, target: Target) -> None:
             f"update the driver{f', or cuda = {offer!r}' if offer else ''}",
             source=addresses(facts.cuda.sources, toolkit),
         )
+
+
+def consider_wheel(case: Case, asked: Combination) -> None:
+    """What a published wheel holds and brings, against the GPUs that it is to run on."""
+    facts, torch, cuda = case.facts, asked.torch, asked.cuda
+    entry = published_archs(facts, torch, cuda, asked.platform)
+    if entry is not None and asked.gpus and not entry.archs:
+        case.caution(
+            f"nobody has looked for which GPUs the wheel of torch {torch} with CUDA {cuda} is "
+            "compiled",
+            "torch.use = 'source'; or look at torch.cuda.get_arch_list() once it is installed",
+            "unknown",
+            addresses(facts.torch.sources, entry),
+        )
+    brought = wheel_cudnn(facts, torch, cuda)
+    for arch in (text.removesuffix("+PTX") for text in asked.gpus if brought):
+        if brought is not None and cudnn_arch(facts, brought.cudnn, arch):
+            case.caution(
+                f"the wheel of torch {torch} with CUDA {cuda} brings cuDNN {brought.cudnn}, which "
+                f"does not run on compute capability {arch}: convolutions fail there",
+                "torch.backends.cudnn.enabled = False; or an older torch; or torch.use = 'source'",
+                "fails",
+                addresses(facts.torch.sources, brought),
+            )
 
 
 def check_cuda_feature(case: Case, wishes: dict[str, Mode], cuda: str) -> None:

@@ -13,7 +13,7 @@ from torchsmith.facts.torch import entry_for, find_release, index_pythons, publi
 from torchsmith.host.models import Host
 from torchsmith.recipe.matrix import Variant
 from torchsmith.recipe.models import Recipe
-from torchsmith.resolve.archs import ArchDecisions, decide_archs, named_archs
+from torchsmith.resolve.archs import ArchDecisions, decide_archs, wanted_archs
 from torchsmith.resolve.build import (
     base_image,
     board_notes,
@@ -44,6 +44,7 @@ from torchsmith.resolve.cuda import (
     check_cuda_wishes,
     consider_cuda,
     consider_driver,
+    consider_wheel,
     cuda_choice,
     decide_cuda,
     decide_cudnn,
@@ -193,7 +194,9 @@ class _Attempt:
             place=self.place,
             pythons=((self.python,) if self.installed is not None else pythons_here(self.host)),
             published=recipe.torch.use == "wheel",
-            gpus=tuple(named_archs(self.facts, recipe.gpus) or ([board.arch] if board else [])),
+            gpus=tuple(
+                wanted_archs(self.facts, self.host, recipe.gpus) or ([board.arch] if board else [])
+            ),
             from_source=recipe.torch.use == "source",
             compiled=compiled(recipe),
             own_base=own_base(recipe),
@@ -216,6 +219,8 @@ class _Attempt:
         self._consider_release()
         self._consider_place(torch)
         consider_cuda(self.case, self.cuda, self.target)
+        if self.cuda and self.asked.published:
+            consider_wheel(self.case, self.asked)
         if self.cuda and not self.target.board:
             consider_driver(self.case, self.recipe.gpus)
 

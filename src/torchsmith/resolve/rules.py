@@ -275,11 +275,11 @@ def cudnn_rule(facts: Facts, asked: Combination) -> Iterator[Clash]:
         if find_toolkit(facts, asked.cuda) is not None:
             yield from _cudnn_cuda(facts, asked.cuda, asked.cudnn)
         for arch in (text.removesuffix("+PTX") for text in asked.archs):
-            yield from _cudnn_arch(facts, asked.cudnn, arch)
+            yield from cudnn_arch(facts, asked.cudnn, arch)
 
 
 @cache
-def _cudnn_arch(facts: Facts, cudnn: str, arch: str) -> tuple[Clash, ...]:
+def cudnn_arch(facts: Facts, cudnn: str, arch: str) -> tuple[Clash, ...]:
     """A cuDNN that does not run on a GPU: 9.12 left Volta behind, Blackwell came with 9.7."""
     lines = [line for line in facts.cuda.cudnn if version_range(line.cudnn).touches(cudnn)]
     if not lines or any(_runs_cudnn(line, arch) for line in lines):
