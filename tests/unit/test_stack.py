@@ -256,7 +256,7 @@ def test_two_that_take_no_torch_in_common_are_both_named() -> None:
             "there is no torch-scatter 9.9 that we know of",
         ),
         (
-            {"torch": "1.13.1", "python": "3.7", "stack": {"torch-cluster": "match"}},
+            {"torch": "1.13.1", "python": "3.7", "stack": {"torch-cluster": "1.6.3"}},
             "stack-python",
             "torch-cluster 1.6.3 does not take Python 3.7",
         ),
