@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import shlex
 import time
 
 import pytest
@@ -98,6 +101,80 @@ KEY_LINE = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cK+"
             )
         ),
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.geheim123geheim",
+        f"\x1b[32mghp_{LONG}\x1b[0m",
+        rf"error\nghp_{LONG}",
+        f"https://example.org/?next=a%3Dghp_{LONG}",
+        # in sentences and tables
+        "log in as ci with password geheim123",
+        "[sudo] password for bob: geheim123",
+        "Password for the elastic user is: geheim123",
+        "**Password:** geheim123",
+        "| password | geheim123 |",
+        "using password 'geheim123'",
+        f"use the token {LONG} to log in",
+        f"API key: {LONG}",
+        "AWS Secret Access Key [None]: geheim123geheim123",
+        # as languages and files write it
+        "os.environ['HF_TOKEN'] = 'geheim123'",
+        "os.environ.setdefault('HF_TOKEN', 'geheim123')",
+        "password: str = 'geheim123'",
+        'const apiToken string = "geheim123"',
+        'password: Some("geheim123")',
+        'password = """geheim123"""',
+        '#define WIFI_PASSWORD "geheim123"',
+        "PASSWORD ?= geheim123",
+        "API_TOKEN:STRING=geheim123",
+        "password: |\n  geheim123\n",
+        '"password":\n    "geheim123"',
+        "- name: DB_PASSWORD\n  value: geheim123",
+        '{"name": "DB_PASSWORD", "value": "geheim123"}',
+        '<add key="ClearTextPassword" value="geheim123" />',
+        '<input type="password" name="p" value="geheim123">',
+        "<token>geheim123</token>",
+        r'"password": "a\"geheim123"',
+        r"export DB_PASSWORD=a\ geheim123",
+        "DB_PASSWORD=a,geheim123",
+        "export DB_PASSWORD=$'geheim123'",
+        "DB_PASSWORD\x1b[0m=\x1b[31mgeheim123\x1b[0m",
+        "password%3Dgeheim123",
+        'psk="geheim123"',
+        '"pass": "geheim123"',
+        "ENV DB_PASSWORD geheim123",
+        "setx API_TOKEN geheim123",
+        "set -gx DB_PASSWORD geheim123",
+        "Connect-Service -User a -Password geheim123",
+        'ConvertTo-SecureString "geheim123" -AsPlainText',
+        '["twine", "upload", "--token", "geheim123"]',
+        "Command '['sshpass', '-p', 'geheim123', 'ssh', 'h']' returned 5",
+        "machine a\n  login b\n  password geheim123",
+        '{"auths": {"example.org": {"auth": "Ym9iOgeheim123=="}}}',
+        # options and arguments of more commands
+        "openssl enc -d -aes-256-cbc -k geheim123 -in a",
+        "7z x -pgeheim123 a.7z",
+        "unrar x -pgeheim123 a.rar",
+        "curl -sSu bob:geheim123 https://example.org",
+        "curl -u :geheim123 https://example.org",
+        "curl --proxy-user bob:geheim123 https://example.org",
+        "curl -b 'session=geheim123' https://example.org",
+        "uv publish -u bob -p geheim123",
+        "poetry config http-basic.a bob geheim123",
+        "cargo login geheim123",
+        "echo 'geheim123' | su -c id",
+        "printf '%s' geheim123 | docker login --password-stdin",
+        "docker login --password-stdin <<EOF\ngeheim123\nEOF",
+        "plink -ssh bob@h -pw geheim123 ls",
+        "sqlcmd -S a -U sa -P geheim123",
+        "snmpwalk -v3 -A geheim123 -X geheim123 h",
+        "vault operator unseal geheim123",
+        "mc alias set a https://example.org bob geheim123",
+        # headers and addresses
+        "Authorization: ApiKey geheim123geheim123",
+        "Authorization: SharedKey bob:geheim123",
+        "authorization=Bearer%20geheim123",
+        'Cookie: a=b; c="geheim123"',
+        "https://bob:a/geheim123@example.org/",
+        "https://example.org/a?b=1&amp;sig=geheim123",
+        "root:$6$salt$geheim123geheim123geheim123:19000",
     ],
 )
 def test_a_secret_is_taken_out(line: str) -> None:
@@ -124,10 +201,53 @@ def test_an_access_key_of_amazon_is_taken_out() -> None:
         "-- Build files have been written to: /src/build",
         "https://download.pytorch.org/whl/cu121",
         "git@github.com:pytorch/pytorch.git",
+        "gcc a.o -lmysqlclient -pthread -o a",
+        "PASS: test1.exp: break at 2",
+        "pass: InstCombinePass",
+        'secret "regcred-2" not found',
+        "error: unknown token _ZN3c106detail19maybe_wrap_dim_slowIlEET_S2_S2_b",
+        "error: unexpected token 'torch2' at a.cpp:12",
+        "fatal: could not read Password for 'https://example.org': No such device or address",
+        "Checking passwords in a/password.c:123",
+        'columns: ["username", "password", "email"]',
+        "assert one.token == other.token",
+        "password: <% $secrets.docker_password %>",
+        "echo 2.6.0 | tee version.txt",
+        "zip -r a.zip b && mkdir -p /src/build",
+        "https://registry.example.org:4873/@scope/package",
     ],
 )
 def test_what_is_no_secret_stays(line: str) -> None:
     assert redacted(line) == line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # cut off at either end, with a date before each line, escaped twice, encrypted
+        f"{KEY_LINE}\nAbCd12+/==\n-----END PRIVATE KEY-----",
+        f"-----BEGIN PRIVATE KEY-----\n{KEY_LINE}\nAbCd12+/==",
+        f"1 | -----BEGIN PRIVATE KEY-----\n1 | {KEY_LINE}\n1 | {KEY_LINE}AbCd12+/==",
+        rf"-----BEGIN PRIVATE KEY-----\\n{KEY_LINE}\\nAbCd12+/==\\n",
+        f"-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,AA\n\n{KEY_LINE}\nAbCd12+/==",
+    ],
+)
+def test_a_private_key_in_pieces_is_taken_out(text: str) -> None:
+    shown = redacted(f"begin\n{text}\nend of it")
+    assert KEY_LINE[:20] not in shown
+    assert "AbCd12" not in shown
+    assert shown.startswith("begin\n")
+    assert shown.endswith("\nend of it")
+
+
+@pytest.mark.parametrize("user", ["", "a:", "ab:", "bob:"])
+def test_a_known_value_is_taken_out_however_a_program_prints_it(user: str) -> None:
+    value = "it's <geheim> & more?"
+    clean = Redactor([f"{value}\n"]).text
+    encoded = base64.b64encode(f"{user}{value}:x".encode()).decode()
+    assert encoded[6:18] not in clean(encoded)
+    for form in (value, shlex.quote(value), html.escape(value), repr(value + '"')):
+        assert "geheim" not in clean(f"say {form} again")
 
 
 def test_a_private_key_is_taken_out_line_by_line() -> None:
@@ -200,4 +320,6 @@ def test_lines_of_a_job_are_redacted_as_they_come() -> None:
     assert shown.startswith("step 1\n")
     assert shown.endswith("\nstep 2")
     assert "hf_AbC" not in shown
+    named = list(redacted_lines(["- name: DB_PASSWORD", "  value: geheim123", "- name: A"]))
+    assert named == ["- name: DB_PASSWORD", "  value: ***", "- name: A"]
     assert "b3BlbnNz" not in shown
