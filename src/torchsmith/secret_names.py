@@ -25,7 +25,9 @@ _POINTS = frozenset(("FILE", "PATH", "DIR", "FOLDER", "NAME", "URL", "ENV", "SOC
 # What is secret although its name ends as a place does.
 _ALWAYS = frozenset(("SLACK_WEBHOOK_URL", "DISCORD_WEBHOOK_URL"))
 # Whole names: GitLab's jobs find logins of registries in the first.
-_WHOLE = frozenset(("DOCKER_AUTH_CONFIG", "AUTHORIZATION", "PGPASS", "BEARER", "COOKIE", "JWT"))
+_WHOLE = frozenset(
+    ("DOCKER_AUTH_CONFIG", "AUTHORIZATION", "PGPASS", "SSHPASS", "BEARER", "COOKIE", "JWT")
+)
 
 
 def is_secret_name(name: str) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from torchsmith.secret_names import is_secret_name
+
 Spans = Iterator[tuple[int, int]]
 
 # A key block that does not end is not waited for beyond this.
@@ -43,7 +45,7 @@ _TOKENS = (
     *(b"subscription-key", b"functions-key", b"activationkey", b"unseal key 1", b"key-data"),
     *(b"accesssignature", b"credential", b"credentials", b"connection_string"),
     *(b"connectionstring", b"webhook_url", b"_authtoken", b"_pat", b"_session", b"jwt"),
-    *(b"dockerconfigjson", b"tls.key"),
+    *(b"dockerconfigjson", b"tls.key", b"wandb-key", b"wandb_key"),
 )
 _COLOUR = rb"(?:\x1b\[[0-9;]{0,12}m)?"
 _VALUE = (
@@ -58,7 +60,8 @@ _VALUE = (
 # Between a name and its value: quotes, brackets, colours, a type; the value may be on a new line.
 _ASSIGNED = re.compile(
     _COLOUR
-    + rb"\\{0,3}(?:[\"'`]|\*\*){0,2}\]?(?::STRING|:UNINITIALIZED|:? str(?:ing)?\b)?[ \t]{0,40}"
+    + rb"\\{0,3}(?:[\"'`]|\*\*){0,2}(?:\[?\])?(?::STRING|:UNINITIALIZED|:? &?[Ss]tr(?:ing)?\b)?"
+    rb"[ \t]{0,40}"
     rb"(?:\[None\])?(?:=>|->|:=|\?=|=(?!=)|::?|\xef\xbc\x9a|%3D)(?:\*\*)?"
     rb"(?:[ \t]{1,3}[|>][+-]?\r?\n[ \t]{1,40}|[ \t]{0,3}\r?\n[ \t]{0,40}(?=\")|[ \t]{0,40})"
     + _COLOUR
@@ -78,8 +81,8 @@ _TAKES_VALUE = re.compile(
 )
 # In a sentence only what is mixed as passwords are, or quoted: no file, address or symbol.
 _TOLD = (
-    rb"(?:[ \t]{1,3}(?:(?:is|was|to|for [^\n:]{1,60}|[^\n:\"']{0,30} is):?[ \t]{1,3})?"
-    rb"|[ \t]{0,3}[|:]\**[ \t]{1,3})[\"'`(]{0,2}(?P<secret>(?!_Z|0x|[/.-])"
+    rb"(?:[ \t]{1,40}(?:(?:is|was|to|for [^\n:]{1,60}|[^\n:\"']{0,30} is):?[ \t]{1,3})?"
+    rb"|[ \t]{0,3}(?:[|:]|\xe2\x94\x82)\**[ \t]{1,3})[\"'`(]{0,2}(?P<secret>(?!_Z|0x|[/.-])"
 )
 _PASSWORD_TOLD = re.compile(
     _TOLD + rb"(?=[^\s\"'`]{0,60}\d)(?=[^\s\"'`]{0,60}[A-Za-z])(?![\w./-]{1,100}\.\w{1,4}\b:\d)"
@@ -87,7 +90,11 @@ _PASSWORD_TOLD = re.compile(
 )
 _TOKEN_TOLD = re.compile(
     _TOLD + rb"(?=[\w.~+/=-]{0,80}\d)(?=[\w.~+/=-]{0,80}[A-Z])(?=[\w.~+/=-]{0,80}[a-z])"
-    rb"[\w.~+/=-]{20,1024})"
+    rb"[\w.~+/=-]{20,1024}|[0-9a-f]{40}(?![0-9a-f]))"
+)
+# Variables, which are secret by their names.
+_VARIABLE = re.compile(
+    rb"(?<![\w$])[A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){0,8}(?=[\"']?[ \t]{0,3}[=:])"
 )
 # Short words that mean other things, too: their value is mixed, or both are quoted.
 _SHORT = re.compile(
@@ -126,6 +133,18 @@ def after_words(content: bytes, lower: bytes) -> Spans:
                     yield from _span(found)
                     at = max(at, found.end())
                 at = lower.find(word, at)
+    done = 0
+    for variable in _VARIABLE.finditer(content):
+        if variable.start() < done or not is_secret_name(variable[0].decode()):
+            continue
+        found = _ASSIGNED.match(content, variable.end())
+        if found is None:
+            continue
+        done = found.end()
+        value = found["secret"].strip(b"\\\"'")
+        # A path is where a key lies.
+        if len(value) >= 8 and not value.startswith((b"/", b"./", b"~")):
+            yield from _span(found)
     for word in _SHORT_WORDS:
         at = lower.find(word)
         while at != -1:
@@ -157,7 +176,7 @@ _OPTIONS = (
     ("conan user|conan remote|ncftp|useradd|security", rf"-p{_TO}"),
     ("anaconda|doctl|codecov", rf"-t{_TO}(?=\S{{8}})"),
     ("mysql", "-p"),
-    ("sqlcmd|ipmitool|p4", rf"-P{_TO}?"),
+    ("sqlcmd|ipmitool|p4|mosquitto_pub|mosquitto_sub", rf"-P{_TO}?"),
     ("ldapsearch|ldapmodify|ldapadd|ldapdelete|ldapwhoami|ldappasswd", rf"-w{_TO}?"),
     ("redis-cli", rf"-a{_TO}"),
     ("smbclient", rf"-U{_TO}?[^\s%]{{1,100}}%"),
