@@ -38,9 +38,18 @@ def _by_beginning(content: bytes) -> Iterator[tuple[int, int]]:
     yield from (found.span("secret") for found in _KEY_LINE.finditer(content))
 
 
-def cleaned(content: bytes) -> bytes:
-    """The same bytes without what looks like a secret."""
-    return _masked(content, _secrets(content))
+def cleaned(content: bytes, before: bytes = b"") -> bytes:
+    """The same bytes without what looks like a secret; the line `before` may say what they are."""
+    start = len(before)
+    found = _secrets(before + content)
+    spans = ((max(first, start) - start, end - start) for first, end in found if end > start)
+    return _masked(content, spans)
+
+
+def _last_line(content: bytes) -> bytes:
+    """The line that stands before what comes next."""
+    last = content.removesuffix(b"\n").rpartition(b"\n")[2]
+    return last[-_LONGEST_BEFORE:] + b"\n" if last else b""
 
 
 def _secrets(content: bytes) -> set[tuple[int, int]]:
@@ -91,12 +100,8 @@ def redacted_lines(lines: Iterable[str]) -> Iterator[str]:
             continue
         content = line.encode(errors="surrogateescape")
         in_key = open_key_block(content) != -1
-        # The line before may say what this one is.
-        start = len(before)
-        found = _secrets(before + content)
-        spans = ((max(first, start) - start, end - start) for first, end in found if end > start)
-        yield _masked(content, spans).decode(errors="surrogateescape")
-        before = content.removesuffix(b"\n")[-_LONGEST_BEFORE:] + b"\n"
+        yield cleaned(content, before).decode(errors="surrogateescape")
+        before = _last_line(content)
 
 
 _LONGEST_BEFORE = 200
@@ -156,11 +161,11 @@ class Redactor:
         self.longest = len(self._forms[0]) if self._forms else 0
         self.several_lines = any(b"\n" in form or b"\r" in form for form in self._forms)
 
-    def clean(self, content: bytes) -> bytes:
-        """The same bytes without any secret."""
+    def clean(self, content: bytes, before: bytes = b"") -> bytes:
+        """The same bytes without any secret; `before` is the line they follow."""
         for form in self._forms:
             content = content.replace(form, _MASK)
-        return cleaned(content)
+        return cleaned(content, before)
 
     def uncut(self, content: bytes, end: int) -> int:
         """The last place not after `end` where no secret is cut in two."""
@@ -184,6 +189,7 @@ class LineReader:
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._rest = b""
+        self._before = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """Take what was read, return what may be kept: whole lines."""
@@ -201,9 +207,14 @@ class LineReader:
         if (key := open_key_block(pending[:end])) != -1:
             end = key
         ready, self._rest = pending[:end], pending[end:]
-        return self._redactor.clean(ready)
+        return self._clean(ready)
 
     def finish(self) -> bytes:
         """What is left at the end of the stream."""
         ready, self._rest = self._rest, b""
-        return self._redactor.clean(ready)
+        return self._clean(ready)
+
+    def _clean(self, ready: bytes) -> bytes:
+        clean = self._redactor.clean(ready, self._before)
+        self._before = _last_line(ready) if ready else self._before
+        return clean

@@ -272,7 +272,8 @@ def test_a_private_key_is_taken_out_line_by_line() -> None:
 def test_a_stream_is_cleaned_too_however_it_is_cut(size: int) -> None:
     text = (
         f"before\n-----BEGIN OPENSSH PRIVATE KEY-----\n{KEY_LINE}\n{KEY_LINE}\n"
-        f"-----END OPENSSH PRIVATE KEY-----\nexport API_KEY={SECRET}\nghp_{LONG}\nafter\n"
+        f"-----END OPENSSH PRIVATE KEY-----\nexport API_KEY={SECRET}\nghp_{LONG}\n"
+        f"- name: DB_PASSWORD\n  value: {SECRET}\nafter\n"
     ).encode()
     reader = LineReader(Redactor([]))
     kept = b"".join(reader.feed(text[at : at + size]) for at in range(0, len(text), size))
