@@ -32,7 +32,7 @@ _HARMLESS = re.compile(
 _PASSWORDS = (b"password", b"passwd", b"passphrase", b"passcode", b"passwort")
 # These are secret however short their value is.
 _SECRETS = (
-    *(b"mysql_pwd", b"_pass", b"-pass", b"-pw", b"secret", b"_auth", b"keypass", b"storepass"),
+    *(b"mysql_pwd", b"_pass", b"secret", b"_auth", b"keypass", b"storepass"),
     *(b"pass_phrase", b"mot de passe", b"requirepass"),
 )
 # A value of these has eight characters at least: `token: 5` is no secret.
@@ -44,7 +44,7 @@ _TOKENS = (
     *(b"signing_key", b"deploy_key", b"kaggle_key", b"sharedaccesskey", b"presharedkey"),
     *(b"subscription-key", b"functions-key", b"activationkey", b"unseal key 1", b"key-data"),
     *(b"accesssignature", b"credential", b"credentials", b"connection_string"),
-    *(b"connectionstring", b"webhook_url", b"_authtoken", b"_pat", b"_session", b"jwt"),
+    *(b"connectionstring", b"webhook_url", b"_authtoken", b"_pat", b"bw_session", b"jwt"),
     *(b"dockerconfigjson", b"tls.key", b"wandb-key", b"wandb_key"),
 )
 _COLOUR = rb"(?:\x1b\[[0-9;]{0,12}m)?"
@@ -98,9 +98,9 @@ _VARIABLE = re.compile(
 )
 # Short words that mean other things, too: their value is mixed, or both are quoted.
 _SHORT = re.compile(
-    rb"(?<![\w.-])(?:[\"'](?:pass|pwd|pw|psk)[\"'][ \t]{0,3}[:=][ \t]{0,3}"
+    rb"(?:(?<![\w.-])|(?<=\s-)|(?<=\s--))(?:[\"'](?:pass|pwd|pw|psk)[\"'][ \t]{0,3}[:=][ \t]{0,3}"
     rb"(?P<quoted>[\"'][^\"'\n]{1,200})"
-    rb"|(?:(?:pass|pwd|pw|psk)[ \t]{0,3}[:=]|(?<=, )pass )[ \t]{0,3}[\"']?"
+    rb"|(?:(?:pass|pwd|pw|psk)[ \t]{0,3}[:=]|(?<=-)pw |(?<=, )pass |(?<=-)pass )[ \t]{0,3}[\"']?"
     rb"(?P<secret>(?=[^\s\"']{0,60}\d)(?=[^\s\"']{0,60}[A-Za-z])(?![.$<-])[^\s\"',;&/]{6,1024})(?!/))"
 )
 _SHORT_WORDS = (b"pass", b"pwd", b"pw", b"psk")
@@ -263,6 +263,7 @@ _PLACES = (
     _rule("digest ", r"digest [^\n]{0,600}?response=\"(?P<secret>[0-9a-f]{8,128})"),
     _rule("cookie:", r"(?<![\"'])cookie:[ \t]{0,3}(?P<secret>[^\r\n]{4,8192})"),
     _rule("cookie:", r"(?<=[\"'])cookie:[ \t]{0,3}(?P<secret>[^\r\n\"']{4,8192})"),
+    _rule("_session=", r"_session=(?P<secret>(?=[^\s;\"']{0,80}\d)[^\s;\"'(]{16,8192})"),
     _rule(
         "sessionid", r"sessionid[\"']?[ \t]{0,3}[:=][ \t]{0,3}[\"']?(?P<secret>[^\s;\"']{8,8192})"
     ),
