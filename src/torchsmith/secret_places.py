@@ -62,7 +62,7 @@ _ASSIGNED = re.compile(
     _COLOUR
     + rb"\\{0,3}(?:[\"'`]|\*\*){0,2}(?:\[?\])?(?::STRING|:UNINITIALIZED|:? &?[Ss]tr(?:ing)?\b)?"
     rb"[ \t]{0,40}"
-    rb"(?:\[None\])?(?:=>|->|:=|\?=|=(?!=)|::?|\xef\xbc\x9a|%3D)(?:\*\*)?"
+    rb"(?:\[None\])?(?:=>|->|:=|\?=|=(?!=)|::|:(?!:)|\xef\xbc\x9a|%3D)(?:\*\*)?"
     rb"(?:[ \t]{1,3}[|>][+-]?\r?\n[ \t]{1,40}|[ \t]{0,3}\r?\n[ \t]{0,40}(?=\")|[ \t]{0,40})"
     + _COLOUR
     + _VALUE
@@ -82,7 +82,7 @@ _TAKES_VALUE = re.compile(
 # In a sentence only what is mixed as passwords are, or quoted: no file, address or symbol.
 _TOLD = (
     rb"(?:[ \t]{1,40}(?:(?:is|was|to|for [^\n:]{1,60}|[^\n:\"']{0,30} is):?[ \t]{1,3})?"
-    rb"|[ \t]{0,3}(?:[|:]|\xe2\x94\x82)\**[ \t]{1,3})[\"'`(]{0,2}(?P<secret>(?!_Z|0x|[/.-])"
+    rb"|[ \t]{0,3}(?:[|:]|\xe2\x94\x82)\**[ \t]{1,3})[\"'`(]{0,2}(?P<secret>(?!_Z|0x|[/.<-]|\w{2,9}://)"
 )
 _PASSWORD_TOLD = re.compile(
     _TOLD + rb"(?=[^\s\"'`]{0,60}\d)(?=[^\s\"'`]{0,60}[A-Za-z])(?![\w./-]{1,100}\.\w{1,4}\b:\d)"
@@ -94,7 +94,7 @@ _TOKEN_TOLD = re.compile(
 )
 # Variables, which are secret by their names.
 _VARIABLE = re.compile(
-    rb"(?<![\w$])[A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){0,8}(?=[\"']?[ \t]{0,3}[=:])"
+    rb"(?<![\w$])(?:[A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){1,8}|SSHPASS)(?=[\"']?[ \t]{0,3}[=:])"
 )
 # Short words that mean other things, too: their value is mixed, or both are quoted.
 _SHORT = re.compile(
