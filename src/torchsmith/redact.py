@@ -120,6 +120,10 @@ def open_key_block(content: bytes) -> int:
 _LONGEST_LINE = 1 << 16
 
 
+# X_TOKEN=1 switches something: no 1 would be left in a log.
+_NO_SECRET = re.compile(r".{0,2}|true|false|yes|none|null", re.IGNORECASE)
+
+
 def _disguises(value: str) -> Iterator[str]:
     """A value in the forms programs print it in: plain, in a URL, in JSON, in a header."""
     yield value
@@ -151,7 +155,8 @@ class Redactor:
         forms = {
             form
             for value in values
-            for meant in {value, value.strip()} - {""}
+            if not _NO_SECRET.fullmatch(value.strip())
+            for meant in {value, value.strip()}
             for form in _disguises(meant)
         }
         # Longest first: a secret that contains another must not leave its own rest behind.

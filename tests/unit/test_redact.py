@@ -264,6 +264,12 @@ def test_a_known_value_is_taken_out_however_a_program_prints_it(user: str) -> No
         assert "geheim" not in clean(f"say {form} again")
 
 
+@pytest.mark.parametrize("value", ["", " ", "\n", "1", "on", "True", "none"])
+def test_a_value_that_is_no_secret_leaves_logs_as_they_are(value: str) -> None:
+    text = "[1/10] c++ -O1 a on 10.0.0.1: True, none \n"
+    assert Redactor([value]).text(text) == text
+
+
 def test_a_private_key_is_taken_out_line_by_line() -> None:
     text = f"a\n-----BEGIN RSA PRIVATE KEY-----\n{KEY_LINE}\n-----END RSA PRIVATE KEY-----\nb"
     assert KEY_LINE[:20] not in redacted(text)
