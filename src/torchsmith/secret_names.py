@@ -25,7 +25,9 @@ _POINTS = frozenset(("FILE", "PATH", "DIR", "FOLDER", "NAME", "URL", "ENV", "SOC
 # What is secret although its name ends as a place does.
 _ALWAYS = frozenset(("SLACK_WEBHOOK_URL", "DISCORD_WEBHOOK_URL"))
 # Whole names: GitLab's jobs find logins of registries in the first.
-_WHOLE = frozenset(("DOCKER_AUTH_CONFIG", "AUTHORIZATION", "PGPASS", "BEARER", "COOKIE", "JWT"))
+_WHOLE = frozenset(
+    ("DOCKER_AUTH_CONFIG", "AUTHORIZATION", "PGPASS", "SSHPASS", "BEARER", "COOKIE", "JWT")
+)
 
 
 def is_secret_name(name: str) -> bool:
@@ -64,17 +66,26 @@ _BEGINNINGS = {
         "hvs. hvb. dp.pt. dt0c01. SG. fio-u- lin_api_ ntn_ pul- PMAK- pnu_ pplx- rdme_ rubygems_ "
         "shippo_ ico- pscale_tkn_ pscale_oauth_ pscale_pw_ CLOJARS_ tfp_ ATATT3 ops_eyJ A3- fo1_ "
         "AGE-SECRET-KEY-1 HRKU-AA FLWSECK fm2_ wandb_v1_ r8_ tskey- dnkey- lsv2_ figd_ xai- "
-        "whsec_"
+        "whsec_ eyJhbGciOi eyJ0eXAiOi eyJraWQiOi"
     ),
-    30: "dop_v1_ doo_v1_ dor_v1_ dapi ABSK AKCp cmVmd p8e-",
+    30: (
+        "dop_v1_ doo_v1_ dor_v1_ dapi ABSK AKCp cmVmd p8e- dp.st.dev. dp.st.stg. dp.st.prd. ATBB "
+        "AKID CCIPAT_ pfx_ sb_secret_ sq0csp-"
+    ),
+    36: "csk- gAAAAAB jina_ pcsk_ sbp_ sqa_ sqp_ squ_",
 }
-_TOKEN = re.compile(rb"[\w-]{8,8192}(?:\.[\w-]{1,8192}){0,3}")
+_TOKEN = re.compile(rb"[\w-]{8,8192}(?:\.[\w-]{1,8192}){0,4}")
 # A name in a program (hf_hub_download_to_folder) begins like that too: it has neither of these.
 _RANDOM = re.compile(rb"[A-Za-z0-9]{16}|[0-9][\w.-]{0,80}[A-Za-z]|[A-Za-z][\w.-]{0,80}[0-9]")
 _STARTS = tuple(
     (start.encode(), least) for least, starts in _BEGINNINGS.items() for start in starts.split()
 )
 _PLAIN = re.compile(rb"[A-Za-z0-9_-]")
+# Before a secret these are no part of a longer word: a colour, `\n`, `\u001b`, `%3D`.
+_ESCAPE = re.compile(
+    rb"(?:\x1b\[[0-9;]{0,12}m|\\(?:[nrt]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}(?:\[[0-9;]{0,8}m)?)"
+    rb"|%[0-9A-F]{2})\Z"
+)
 # What those beginnings do not tell: tokens of letters alone, and a private key.
 _ISSUED = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z]{20,255}|(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])"
@@ -96,7 +107,8 @@ def issued_secrets(content: bytes) -> Iterator[tuple[int, int]]:
         at = content.find(start)
         while at != -1:
             end = at + len(start)
-            if not (at and _PLAIN.match(content, at - 1)):
+            joined = at and _PLAIN.match(content, at - 1)
+            if not joined or _ESCAPE.search(content, max(0, at - 14), at):
                 found = _TOKEN.match(content, end)
                 if found is not None and len(found[0]) >= least and _RANDOM.search(found[0]):
                     end = found.end()

@@ -20,7 +20,7 @@ from torchsmith.sources.fetch import fetch
 from torchsmith.sources.git import fetch_git
 from torchsmith.sources.git_program import read_progress
 from torchsmith.sources.git_tree import git_proof
-from torchsmith.sources.tree import FetchedSource, quiet
+from torchsmith.sources.tree import EARLIEST, FetchedSource, quiet, source_date
 
 pytestmark = pytest.mark.integration
 
@@ -229,6 +229,24 @@ def test_nothing_of_the_environment_or_configuration_is_run(
     monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "elsewhere"))
     bring(SourceChoice("git", url=str(family / "top"), ref="v1.0.0"), tmp_path)
     assert (tmp_path / "tree/name.txt").read_text() == "top"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_repositorys_own_settings_run_no_program(tmp_path: Path) -> None:
+    top = repository(tmp_path, "top")
+    lines = git(top, "cat-file", "commit", "HEAD").replace(
+        "\n\n", "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n YQ==\n -----END PGP SIGNATURE-----\n\n"
+    )
+    (tmp_path / "commit").write_text(lines + "\n")
+    signed = git(top, "hash-object", "-t", "commit", "-w", str(tmp_path / "commit"))
+    git(top, "update-ref", "HEAD", signed)
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    program.chmod(0o755)
+    git(top, "config", "log.showSignature", "true")
+    for name in ("gpg.program", "core.fsmonitor", "core.pager", "diff.external"):
+        git(top, "config", name, str(program))
+    assert source_date(top) > EARLIEST
     assert not (tmp_path / "ran").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,10 @@ def test_lessons_are_read_back_and_a_broken_line_is_passed_over(tmp_path: Path) 
         file.write('{"apart": ["d.cpp"')
     assert read_lessons(path) == first
     assert read_lessons(tmp_path / "none") == Lessons()
+    path.write_bytes(path.read_bytes() + b"\xff\n" + b"[" * 100_000 + b"\n")
+    assert read_lessons(path) == first
+    os.mkfifo(tmp_path / "pipe")
+    assert read_lessons(tmp_path / "pipe") == Lessons()
 
 
 def test_a_profile_keeps_every_two_of_a_group_apart() -> None:

@@ -111,3 +111,15 @@ def test_what_is_no_torch_is_explained(
 def test_processors_are_those_this_process_may_use() -> None:
     assert len(pick_cpus(1)) == 1
     assert set(pick_cpus(1)) <= set(pick_cpus(0))
+
+
+@pytest.mark.parametrize("answer", ["[1]", "{", "[" * 100_000, "9" * 5000, "no JSON"])
+def test_an_answer_of_no_sense_is_that_of_a_lost_worker(answer: str) -> None:
+    program = (
+        f"input(); print({answer[:1]!r} * {len(answer)} if {len(answer)} > 99 else {answer!r})"
+    )
+    with (
+        Worker(Launch((sys.executable, "-I", "-S", "-c", program))) as worker,
+        pytest.raises(WorkerLost, match="makes no sense"),
+    ):
+        worker.ask({"do": "begin"}, 20.0)

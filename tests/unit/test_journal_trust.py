@@ -16,9 +16,12 @@ from hypothesis import strategies as st
 from tests.fuzzing import QUICK, Edit, changed, edits
 from tests.unit.conftest import Run
 
+from torchsmith.engine import door
+from torchsmith.engine.compile_log import read_compiles, read_jobs
 from torchsmith.engine.events import Warned
 from torchsmith.engine.expected import last_count
 from torchsmith.engine.journal import ONE_HOST, Journal
+from torchsmith.engine.store import Store
 from torchsmith.engine.tail import follow_run, kept_log, new_lines
 from torchsmith.errors import TorchsmithError, UsageError
 from torchsmith.jobs.client import Status, TargetId
@@ -109,6 +112,19 @@ def test_a_pipe_in_the_place_of_a_log_is_not_waited_for(store: Path) -> None:
     pipe = Path(place("pipe", store))
     assert new_lines(pipe, 0) == ([], 0)
     assert last_count(pipe) is None
+
+
+def test_a_pipe_in_the_place_of_a_list_is_not_waited_for(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "answers", lambda _: True)
+    logs = store / "logs"
+    for pipe in (logs / "run/compiles.jsonl", logs / "run/jobs.json", store / "reached.json"):
+        pipe.unlink(missing_ok=True)
+        os.mkfifo(pipe)
+    assert read_compiles(logs, "run") == []
+    assert read_jobs(logs, "run") == ()
+    assert door._remembering(Store(store))("https://example.org")
 
 
 def test_names_in_a_journal_forge_no_lines(store: Path, run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from torchsmith.package.envelope import (
     check,
     claims,
     envelope_path,
+    report_signer,
     seal,
     sign_report,
 )
@@ -151,6 +153,14 @@ def test_a_file_without_envelope_is_unsigned(tmp_path: Path) -> None:
 )
 def test_what_is_no_envelope_is_refused(signed: Path, content: bytes) -> None:
     envelope_path(signed).write_bytes(content)
+    assert refused(signed).state == "broken"
+
+
+@pytest.mark.parametrize("name", [None, 5, True])
+def test_a_signer_without_a_name_is_refused(signed: Path, name: object) -> None:
+    read = envelope(signed)
+    read["signatures"][0]["keyid"] = name
+    put(signed, read)
     assert refused(signed).state == "broken"
 
 
@@ -300,6 +310,18 @@ def test_a_report_that_nobody_signed_is_said_to_be_so(signed: Path, run: Run) ->
     forged = beside(signed).read_bytes().replace(b'"archive"', b'"all"')
     beside(signed).write_bytes(forged)
     assert "claimed, not proven" in run("inspect", str(signed))[1]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_a_report_that_is_no_file_is_not_waited_for(signed: Path, run: Run, kind: str) -> None:
+    if kind == "pipe":
+        os.mkfifo(beside(signed))
+    else:
+        beside(signed).symlink_to("/dev/zero")
+    code, answer, _ = run("inspect", str(signed))
+    assert code == 0
+    assert "signed by" in answer
+    assert report_signer(signed, trusted_keys(), "0" * 64, None) == ""
 
 
 def test_a_report_is_also_signed_by_who_built_it(signed: Path, run: Run) -> None:

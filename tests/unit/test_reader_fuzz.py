@@ -11,32 +11,36 @@ import contextlib
 import json
 import shutil
 import tarfile
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from tests.fuzzing import QUICK, Edit, Put, changed, edits, put, put_all, puts, write
 from tests.tiny_packages import conda, wheel
 
 from torchsmith.bench.page import page as bench_page
+from torchsmith.bench.parity import _compared, read_parity
 from torchsmith.bench.result import FORMAT, read_result
 from torchsmith.cli.planning import read_machine
-from torchsmith.cli.show_bench import show
+from torchsmith.cli.show_bench import show, show_parity
 from torchsmith.diagnose.diagnose import explained
 from torchsmith.diagnose.scan import scan_file
 from torchsmith.engine.lockfile import read_lock
 from torchsmith.engine.store import MANIFEST, DamagedEntryError, Store, read_entry
 from torchsmith.errors import TorchsmithError
-from torchsmith.foreign import MalformedError
+from torchsmith.foreign import MalformedError, decode
 from torchsmith.host.models import Host
 from torchsmith.jobs.importing import import_job
 from torchsmith.package.contents import read_contents
 from torchsmith.package.envelope import SignatureError, check, claims, envelope_path, seal
 from torchsmith.package.keys import own_key, read_public, signer
 from torchsmith.package.policy import check_policy, read_policy
+from torchsmith.package.pylock import _toml, read_report
 from torchsmith.plan.models import Step
 from torchsmith.recipe.load import load_recipe
 from torchsmith.ship.channel import read_record
@@ -48,6 +52,9 @@ from torchsmith.verify.report import from_json, lines
 from torchsmith.verify.wheelfile import read_wheel, sound_wheel
 
 pytestmark = pytest.mark.unit
+
+
+Answer = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -335,6 +342,60 @@ def reported(path: Path) -> None:
         "".join(lines(from_json(path.read_bytes()), everything=True))
 
 
+PARITY = {
+    "format": FORMAT,
+    "device": "cpu",
+    "seed": 1,
+    "sides": [{"name": "a", "shown": "a"}, {"name": "b", "shown": "b"}],
+    "compared": [
+        {"operator": "add", "dtype": "float32", "status": "beyond", "absolute": 1.0, "ulps": 3}
+    ],
+    "excluded": {"rand": "it is random"},
+    "stopped": "interrupted",
+}
+# What two workers answer to one operator.
+FLOATS = {"dtype": "float32", "shape": [2], "data": "AACAPwAAAEA="}
+ANSWERS = [
+    {"stable": True, "outputs": {"out": FLOATS, "grad": {**FLOATS, "dtype": "int64", "shape": [1]}}}
+    for _ in range(2)
+]
+PIP = {
+    "version": "1",
+    "environment": {
+        "sys_platform": "linux",
+        "platform_machine": "x86_64",
+        "python_version": "3.11",
+    },
+    "install": [
+        {
+            "metadata": {"name": "A-b", "version": "1.0"},
+            "download_info": {
+                "url": "https://example.org/a_b-1.0-py3-none-any.whl",
+                "archive_info": {"hash": "sha256=0", "hashes": {"sha256": "0" * 64}},
+            },
+        },
+        {
+            "metadata": {"name": "c", "version": "2"},
+            "download_info": {
+                "url": "https://example.org/c-2.tar.gz",
+                "archive_info": {"hash": f"sha256={'0' * 64}"},
+            },
+        },
+    ],
+}
+
+
+def operated(path: Path) -> None:
+    with contextlib.suppress(MalformedError):
+        one, other = decode(path.read_bytes(), tuple[Answer, Answer])
+        msgspec.json.encode(_compared("add", "float32", ("a", "b"), (one, other)))
+
+
+def locked(path: Path) -> None:
+    table = read_report(path.read_bytes(), path.parent).to_dict()
+    assert tomllib.loads(_toml(table))["packages"] == table.get("packages", [])
+
+
 DOCUMENTS: dict[str, tuple[Any, str, Callable[[Path], object]]] = {
     "openpai 2": (OPENPAI_2, "json", import_job),
     "openpai 1": (OPENPAI_1, "json", import_job),
@@ -349,6 +410,9 @@ DOCUMENTS: dict[str, tuple[Any, str, Callable[[Path], object]]] = {
     "recipe": (RECIPE, "toml", load_recipe),
     "page": (PROJECT, "json", paged),
     "bench": (BENCH, "json", benched),
+    "parity": (PARITY, "json", lambda path: show_parity(read_parity(path), everything=True)),
+    "operator": (ANSWERS, "json", operated),
+    "pip's report": (PIP, "json", locked),
     "report": (REPORT, "json", reported),
 }
 

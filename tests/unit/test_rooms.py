@@ -30,6 +30,7 @@ RANKS = (
         "programs",
         "redact",
         "secret_names",
+        "secret_places",
         "settings",
         "tasks",
         "templates",

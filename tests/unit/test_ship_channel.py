@@ -6,13 +6,15 @@ import bz2
 import io
 import json
 import tarfile
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
-from tests.tiny_packages import conda, wheel
+from tests.tiny_packages import conda, tarred, wheel
 from tests.unit.conftest import Run
 
 from torchsmith.errors import OutputError, UsageError, VerificationError
@@ -227,6 +229,9 @@ BAD_MEMBERS = (
     (_member("d", tarfile.LNKTYPE, "nowhere"),),
     (_member("a", tarfile.REGTYPE), _member("./a", tarfile.REGTYPE)),
     (_member("info/index.json", tarfile.REGTYPE),),
+    (_member("a", tarfile.REGTYPE), _member("a/b", tarfile.REGTYPE)),
+    (_member("..\\x", tarfile.REGTYPE),),
+    (_member("n" * 300, tarfile.REGTYPE),),
     (
         _member(
             "holes",
@@ -260,6 +265,40 @@ def test_a_bad_package_is_refused_and_the_channel_stays_as_it_was(
     with pytest.raises(VerificationError, match="is not a conda package to publish"):
         publish_packages(channel, [conda(made, "good", "2.0"), bad(made)])
     assert tree(channel) == before
+
+
+def _parts(made: Path, info: dict[str, bytes], *more: tuple[str, bytes]) -> Path:
+    """A package with more in its first part, and more parts."""
+    path = conda(made, "bad", "1.0")
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    name = "info-bad-1.0-0.tar.zst"
+    with tarfile.open(fileobj=io.BytesIO(zstandard.decompress(parts[name]))) as tar:
+        held = {item: tar.extractfile(item).read() for item in tar.getnames()}  # type: ignore[union-attr]
+    parts[name] = zstandard.compress(tarred(held | info))
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+        warnings.simplefilter("ignore")
+        for part, content in (*parts.items(), *more):
+            archive.writestr(part, content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        # Which of two counts depends on who unpacks it; both parts go into one folder.
+        lambda made: _parts(made, {"share/bad": b"other"}),
+        lambda made: _parts(made, {"share": b"a file"}),
+        lambda made: _parts(made, {}, ("pkg-bad-1.0-0.tar.zst", zstandard.compress(tarred({})))),
+        lambda made: _parts(made, {}, ("pkg-evil-1.0-0.tar.zst", zstandard.compress(tarred({})))),
+        lambda made: conda(made, "bad", "1.0", files={"info/about.json": b"{}"}),
+    ],
+)
+def test_a_package_whose_parts_contradict_each_other_is_refused(
+    bad: Callable[[Path], Path], channel: Path, made: Path
+) -> None:
+    with pytest.raises(VerificationError, match="is not a conda package to publish"):
+        publish_packages(channel, [bad(made)])
 
 
 def test_links_that_stay_inside_are_published(channel: Path, made: Path) -> None:

@@ -229,6 +229,32 @@ def test_a_bad_wheel_is_refused_and_the_index_stays_as_it_was(
     assert not (index / ".incoming").exists()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Installed, these are the file that is there already, or lie below it.
+        "tiny_lib/./__init__.py",
+        "tiny_lib//__init__.py",
+        "./tiny_lib/__init__.py",
+        "tiny_lib/__init__.py/x",
+        "../tiny/",
+        "tiny_lib/\u202exyp.py",
+        "tiny_lib/\x1b]0;x\x07.py",
+        f"tiny_lib/{'n' * 300}.py",
+    ],
+)
+def test_a_wheel_with_a_name_that_means_another_is_refused(
+    name: str, index: Path, made: Path
+) -> None:
+    with pytest.raises(VerificationError, match="file names"):
+        publish_wheels(index, [wheel(made, "tiny-lib", "1.0", member=name)])
+
+
+def test_a_wheel_that_names_itself_twice_is_refused(index: Path, made: Path) -> None:
+    with pytest.raises(VerificationError, match="name: METADATA"):
+        publish_wheels(index, [wheel(made, "tiny-lib", "1.0", says="tiny-lib\nName: torch")])
+
+
 def test_a_bad_wheel_leaves_no_new_folder(index: Path, made: Path) -> None:
     with pytest.raises(VerificationError):
         publish_wheels(index / "deep", [_truncated(made)])

@@ -147,6 +147,29 @@ def test_a_changed_bundle_is_refused_whole(
     assert not any(out.iterdir())
 
 
+@pytest.mark.parametrize("kind", [tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_a_manifest_that_is_no_file_is_refused(tmp_path: Path, kind: bytes) -> None:
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
+        member = tarfile.TarInfo("bundle.json")
+        member.type = kind
+        tar.addfile(member)
+    with pytest.raises(SourceError, match="does not begin with a manifest"):
+        read_manifest(tmp_path / "b.tar.gz")
+
+
+def test_names_too_long_for_a_disk_are_refused_in_a_sentence(tmp_path: Path, bundle: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    named = json.dumps({"format": 1, "trees": {}, "files": {"n" * 300: ""}}).encode()
+    rewritten(bundle, lambda name, old: old, f"sources/torch-2.6.0/{'n' * 300}")
+    with pytest.raises(SourceError, match="cannot be unpacked"):
+        open_bundle(bundle, out)
+    rewritten(bundle, only("bundle.json", named))
+    with pytest.raises(SourceError, match="cannot be the name"):
+        read_manifest(bundle)
+    assert not any(out.iterdir())
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
 def test_a_truncated_bundle_is_refused(tmp_path: Path, bundle: Path, share: float) -> None:
     content = bundle.read_bytes()

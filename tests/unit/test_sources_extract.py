@@ -296,6 +296,24 @@ def test_an_archive_on_disk_is_unpacked_only_if_its_hash_is_right(tmp_path: Path
     assert not any((tmp_path / "wrong").iterdir())
 
 
+def test_folders_of_git_in_an_archive_are_left_out(tmp_path: Path) -> None:
+    # They would say which commit it is of, and their settings name programs that git runs.
+    hidden = (".git/HEAD", ".git/config", "sub/.git", "sub/deep/.GIT/HEAD", ".gitignore")
+    packed = tar_bytes(
+        *(member(f"near/{name}", b"x") for name in hidden), link("near/l/.git", "..")
+    )
+    archive = written(tmp_path / "x.tar", packed)
+    sha256 = hashlib.sha256(packed).hexdigest()
+    fetch(
+        SourceChoice("archive", path=str(archive), sha256=sha256),
+        tmp_path / "tree",
+        cache=tmp_path / "cache",
+    )
+    files = [path for path in (tmp_path / "tree").rglob("*") if path.name != ".gitignore"]
+    assert not [path for path in files if path.name.lower() == ".git"]
+    assert (tmp_path / "tree/.gitignore").is_file()
+
+
 def test_an_archive_without_a_hash_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="sha256"):
         fetch(SourceChoice("archive", path="/x"), tmp_path / "tree", cache=tmp_path / "cache")

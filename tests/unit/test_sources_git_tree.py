@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from torchsmith.errors import SourceError
 from torchsmith.resolve.models import SourceChoice
 from torchsmith.sources.bundle import bundled, read_manifest, write_bundle
 from torchsmith.sources.fetch import fetch
-from torchsmith.sources.git_tree import GitProof, check_commit
+from torchsmith.sources.git_tree import GitProof, check_commit, object_id
 
 pytestmark = pytest.mark.unit
 
@@ -91,6 +92,15 @@ def test_any_change_is_refused(tree: Path, change: str) -> None:
             (tree / "third/sub/setup.py").write_text("evil")
     with pytest.raises(SourceError, match="does not hold the files of its commit"):
         check_commit(tree, PROOF, COMMIT)
+
+
+def test_a_submodule_that_was_taken_out_is_missed(tree: Path) -> None:
+    shutil.rmtree(tree / "third/sub")
+    (tree / "third/sub").mkdir()
+    left = {"third/sub": object_id("commit", _BELOW, COMMIT)}
+    proof = GitProof({"": PROOF.commits[""]}, left, PROOF.crlf)
+    with pytest.raises(SourceError, match="left out"):
+        check_commit(tree, proof, COMMIT)
 
 
 def test_another_commit_is_refused(tree: Path) -> None:

@@ -343,8 +343,12 @@ class Worker:
             answer = self._listen(time.monotonic() + timeout, timeout)
         finally:
             self._signal(signal.SIGSTOP)
-        found = json.loads(answer)
-        assert isinstance(found, dict)
+        try:
+            found = json.loads(answer)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise WorkerLost(f"its answer makes no sense: {answer[:80]!r}")
         return found
 
     def end(self) -> None:

@@ -10,10 +10,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from torchsmith.bench.launch import Say, Side, Worker, WorkerLost, pick_cpus
 from torchsmith.bench.measure import Progress, Runner, prepare, start
@@ -270,7 +270,10 @@ def _compared(
     if unstable:
         detail = f"not the same twice in {' and '.join(unstable)}"
         return Compared(operator, dtype, "unstable", detail=detail)
-    one, other = (_outputs(answer) for answer in answers)
+    try:
+        one, other = (_outputs(answer) for answer in answers)
+    except ValueError as error:
+        return Compared(operator, dtype, "failed", detail=f"an answer of no sense: {error}")
     return _furthest(operator, dtype, one, other)
 
 
@@ -278,12 +281,20 @@ class _Output(Struct, frozen=True):
     """A tensor as a worker sends it."""
 
     dtype: str
-    shape: tuple[int, ...]
-    data: str
+    shape: tuple[Annotated[int, Meta(ge=0)], ...]
+    data: bytes
+
+    def __post_init__(self) -> None:
+        size = 2 if self.dtype == "bfloat16" else _FORMATS.get(self.dtype, ("", 0))[1]
+        if not size or len(self.data) != size * math.prod(self.shape):
+            raise ValueError(f"{len(self.data)} bytes of {self.dtype[:20]} {self.shape[:5]}")
 
 
 def _outputs(answer: Mapping[str, object]) -> dict[str, _Output]:
-    return msgspec.convert(answer["outputs"], dict[str, _Output])
+    try:
+        return msgspec.convert(answer.get("outputs"), dict[str, _Output])
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
 
 
 def _furthest(
@@ -298,9 +309,7 @@ def _furthest(
         if (left.dtype, left.shape) != (right.dtype, right.shape):
             detail = f"{left.dtype} {left.shape} against {right.dtype} {right.shape}"
             return Compared(operator, dtype, "beyond", where, detail=detail)
-        apart = distance(
-            left.dtype, base64.b64decode(left.data), base64.b64decode(right.data), loose
-        )
+        apart = distance(left.dtype, left.data, right.data, loose)
         if not apart.identical and _size(apart) >= _size(worst[1]):
             worst = (where, apart)
     where, apart = worst

@@ -25,6 +25,7 @@ from torchsmith.engine.disk import write_whole
 from torchsmith.engine.events import Event, RunStarted
 from torchsmith.engine.tail import new_lines
 from torchsmith.foreign import decode
+from torchsmith.owners import read_plain
 from torchsmith.toolchain.accel.accelerate import FILE, FOLDER
 from torchsmith.toolchain.governor_events import Event as MemoryEvent
 from torchsmith.toolchain.governor_events import (
@@ -38,6 +39,8 @@ from torchsmith.toolchain.ninja_log import Edge, read_dependencies, read_graph, 
 
 _COMPILES = "compiles.jsonl"
 _MEMORY = "memory.jsonl"
+# A build of torch writes some megabytes.
+_MOST_BYTES = 1 << 30
 _JOBS = "jobs.json"
 # Of thousands of headers the first few hundred are nearly all the text.
 _HEADERS = 500
@@ -133,7 +136,7 @@ class CompileLog:
 def read_compiles(logs: Path, run: str) -> list[CompileRecord]:
     """What a run wrote down, in the order in which compiles ended."""
     try:
-        lines = (logs / run / _COMPILES).read_bytes().splitlines()
+        lines = read_plain(logs / run / _COMPILES, _MOST_BYTES).splitlines()
     except OSError:
         return []
     found = []
@@ -299,7 +302,7 @@ def gather(logs: Path, run: str, since: float) -> None:
 def read_jobs(logs: Path, run: str) -> tuple[BuildFolder, ...]:
     """What was kept of a run; nothing if it was not gathered."""
     try:
-        data = (logs / run / _JOBS).read_bytes()
+        data = read_plain(logs / run / _JOBS, _MOST_BYTES)
         return decode(data, tuple[BuildFolder, ...])
     except (OSError, msgspec.DecodeError):
         return ()

@@ -30,6 +30,7 @@ from torchsmith.facts.files import shipped
 from torchsmith.foreign import MalformedError, decode
 from torchsmith.host.models import Host
 from torchsmith.inputs import check_file
+from torchsmith.owners import read_plain
 from torchsmith.plan.attest import Attest, Origin
 from torchsmith.plan.build import in_place, make_plan, with_keys
 from torchsmith.plan.images import with_image_options
@@ -192,7 +193,7 @@ def _remembering(store: Store) -> Callable[[str], bool]:
 
     def ask(url: str) -> bool:
         try:
-            known = decode(file.read_bytes(), dict[str, tuple[float, bool]])
+            known = decode(read_plain(file, 1 << 20), dict[str, tuple[float, bool]])
         except (OSError, MalformedError):
             known = {}
         when, answered = known.get(url, (0.0, False))

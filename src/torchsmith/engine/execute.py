@@ -28,6 +28,7 @@ from torchsmith.engine.store import OUTPUTS, Entry, MissingOutputError, Store, f
 from torchsmith.engine.view import Degree, Reach, command, degree, write_view
 from torchsmith.engine.work import WorkFolder, plain_name
 from torchsmith.errors import DiskFullError, HostError, InterruptedRunError, ProofFailed, StepFailed
+from torchsmith.owners import read_plain
 from torchsmith.package.keys import keys_folder
 from torchsmith.plan.attest import (
     HISTORY,
@@ -98,7 +99,7 @@ def build_date(step: Step, fetches: Mapping[str, Step], store: Store, work: Work
         return EARLIEST
     note = store.root / "dates" / fetch.key
     with contextlib.suppress(OSError, ValueError):
-        return int(note.read_text(encoding="ascii"))
+        return int(read_plain(note, 100))
     entry = store.get(fetch.key, work.path, fetch.variant)
     if entry is None or not entry.outputs:
         return EARLIEST

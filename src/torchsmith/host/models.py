@@ -163,7 +163,12 @@ class Host(_Model):
 
 # What people read, and no program.
 _PROSE = frozenset(("board", "cpu_name", "detail", "kernel", "name"))
-_FORM = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069$`\"'\\]*")
+# Quoted where it is written, such a value would still be read by what runs $CC or $CXX through a
+# shell, as make does, and a word after a space could be an option of the compiler's.
+_FORM = re.compile(
+    r"(?!-)(?:[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069$`\"'\\|&;<>(){}*?!#\s]"
+    r"| (?!-))*"
+)
 _LONGEST = 4096
 
 

@@ -227,7 +227,9 @@ def _in_conda(path: Path) -> Iterator[tuple[str, IO[bytes], int]]:
         for name in inner:
             with (
                 archive.open(name) as packed,
-                zstandard.ZstdDecompressor().stream_reader(packed) as plain,
+                zstandard.ZstdDecompressor().stream_reader(
+                    packed, read_across_frames=True
+                ) as plain,
             ):
                 yield from _tarred(cast("IO[bytes]", plain), path)
 

@@ -22,7 +22,7 @@ from torchsmith.foreign import decode
 from torchsmith.package.keys import PublicKey, signer
 from torchsmith.plan.attest import attestations
 from torchsmith.sources.tree import file_hash
-from torchsmith.verify.report import Report, beside
+from torchsmith.verify.report import Report, beside, content_beside
 
 if TYPE_CHECKING:
     from securesystemslib.dsse import Envelope
@@ -126,7 +126,8 @@ def _open(path: Path) -> tuple[Envelope, ...]:
         found = tuple(Envelope.from_dict(json.loads(line)) for line in lines if line.strip())
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
         raise broken from None
-    if not found:
+    names = [name for envelope in found for name in envelope.signatures]
+    if not found or not all(isinstance(name, str) for name in names):
         raise broken
     return found
 
@@ -410,7 +411,7 @@ def report_signer(
     Whoever signed how it was made signed the report of that build, too.
     """
     try:
-        found = hashlib.sha256(beside(artifact).read_bytes()).hexdigest()
+        found = hashlib.sha256(content_beside(artifact)).hexdigest()
     except OSError:
         return ""
     if made is not None and byproducts(made.claim).get(beside(artifact).name) == found:

@@ -28,7 +28,7 @@ from torchsmith.package.materials import outside
 from torchsmith.verify.binary import Library, version_key
 from torchsmith.verify.fatbin import order
 from torchsmith.verify.linkage import baseline, newest
-from torchsmith.verify.report import Report, beside, from_json, summary
+from torchsmith.verify.report import Report, content_beside, from_json, summary
 
 # The oldest that PEP 600 has for machines other than x86.
 _FIRST_ELSEWHERE = "2.17"
@@ -186,7 +186,7 @@ def lowest_tag(libraries: Sequence[Library], machine: str) -> str:
 
 def _verification(path: Path, sha256: str, signed: Signed | None) -> Verification | None:
     try:
-        report: Report = from_json(beside(path).read_bytes())
+        report: Report = from_json(content_beside(path))
     except (OSError, msgspec.MsgspecError):
         return None
     try:

@@ -36,7 +36,7 @@ from torchsmith.package.envelope import (
 )
 from torchsmith.package.keys import PublicKey
 from torchsmith.sources.tree import file_hash
-from torchsmith.verify.report import beside, from_json
+from torchsmith.verify.report import content_beside, from_json
 
 _MOST_BYTES = 1 << 20
 # https://host/trusted/../other/x is fetched from other.
@@ -148,7 +148,7 @@ def _report(
     if not entry.report:
         return
     try:
-        rating = from_json(beside(artifact).read_bytes()).rating
+        rating = from_json(content_beside(artifact)).rating
     except (OSError, msgspec.MsgspecError):
         rating = "fail"
     if rating == "fail" or not report_signer(artifact, keys, digest, signed):

@@ -20,7 +20,7 @@ from torchsmith.ship.addresses import CHANNEL, is_loopback
 from torchsmith.ship.channel import published_packages
 from torchsmith.ship.index import SIMPLE, published_files
 from torchsmith.ship.publish import Places
-from torchsmith.verify.report import beside, from_json
+from torchsmith.verify.report import content_beside, from_json
 
 _CUDA = re.compile(r"(?:cu|cuda)(\d+)\.?(\d)(?!\d)")
 _CODE = re.compile(r"(sm|compute)_?(\d+)(\d)([af]?)")
@@ -217,7 +217,7 @@ def _cuda(label: str) -> str:
 def _archs(path: Path, label: str) -> tuple[str, ...]:
     """The compute capabilities of a file: as its report says, else as its label does."""
     try:
-        archs = from_json(beside(path).read_bytes()).archs
+        archs = from_json(content_beside(path)).archs
     except (OSError, msgspec.MsgspecError):
         archs = ()
     text = " ".join(archs) if archs else label

@@ -168,27 +168,31 @@ def _read_through(path: Path) -> dict[str, bytes]:
     """Unpack everything, to know that it can be; keep the two small files that are wanted."""
     if path.name.endswith(".tar.bz2"):
         with bz2.open(path) as stream:
-            return _wanted(path, cast("IO[bytes]", stream))
+            return _wanted(path, cast("IO[bytes]", stream), {})
     import zstandard
 
-    found: dict[str, bytes] = {}
+    found: dict[str, dict[str, bytes]] = {}
+    # Both are unpacked into one folder.
+    seen: dict[str, tarfile.TarInfo] = {}
     with zipfile.ZipFile(path) as archive:
         for part in ("info", "pkg"):
             name = f"{part}-{stem(path.name)}.tar.zst"
-            if name not in archive.namelist():
-                raise _bad(path, f"it has no {name}")
+            named = [item for item in archive.namelist() if item.startswith(f"{part}-")]
+            if named != [name]:
+                raise _bad(path, f"it has {', '.join(named) or 'nothing'} where {name} should be")
             with archive.open(name) as compressed:
-                reader = zstandard.ZstdDecompressor().stream_reader(compressed, closefd=False)
+                reader = zstandard.ZstdDecompressor().stream_reader(
+                    compressed, closefd=False, read_across_frames=True
+                )
                 with reader as stream:
-                    found |= _wanted(path, cast("IO[bytes]", stream))
+                    found[part] = _wanted(path, cast("IO[bytes]", stream), seen)
                 # To its very end, where zip's own checksum is compared.
                 exhaust(compressed)
-    return found
+    return found["info"]
 
 
-def _wanted(path: Path, packed: IO[bytes]) -> dict[str, bytes]:
+def _wanted(path: Path, packed: IO[bytes], seen: dict[str, tarfile.TarInfo]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    seen: dict[str, tarfile.TarInfo] = {}
     most = most_bytes(path.stat().st_size)
     stream = cast("IO[bytes]", Metered(packed, most, BombError()))
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=Member) as tar:
@@ -209,9 +213,10 @@ def _check_member(path: Path, member: tarfile.TarInfo, seen: dict[str, tarfile.T
     """Refuse what an installer could be led out of its folder with, or stopped by."""
     name = posixpath.normpath(member.name)
     above = [name[: found.start()] for found in re.finditer("/", name)]
-    if escapes(member.name) or any(item in seen and seen[item].issym() for item in above):
+    if escapes(member.name) or any(item in seen and not seen[item].isdir() for item in above):
         raise _bad(path, f"{member.name!r} leaves the folder it is unpacked in")
-    if (name == "." and not member.isdir()) or re.search(r"[\x00-\x1f\x7f]", name):
+    odd = re.search(r"[\x00-\x1f\x7f]", name) or max(map(len, name.split("/"))) > 255
+    if (name == "." and not member.isdir()) or odd:
         # A line of info/files, and of what a client prints, is one name.
         raise _bad(path, f"it has a file without a name that can be written: {member.name!r}")
     if name in seen and not (member.isdir() and seen[name].isdir()):

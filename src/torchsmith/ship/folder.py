@@ -31,7 +31,8 @@ CHUNK = 1 << 20
 
 def escapes(name: str) -> bool:
     """Whether a name leads out of the folder an archive is unpacked in."""
-    return name.startswith("/") or ".." in name.split("/")
+    # On Windows a backslash divides, too.
+    return name.startswith("/") or ".." in re.split(r"[/\\]", name)
 
 
 FolderKind = Literal["index", "channel"]

@@ -73,8 +73,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 def _check_name(name: str) -> str:
     path = PurePosixPath(name)
-    if not name or path.is_absolute() or ".." in path.parts or str(path) != name or "\0" in name:
-        raise SourceError(f"{name!r} cannot be the name of a file in a bundle")
+    odd = not path.parts or path.is_absolute() or ".." in path.parts or str(path) != name
+    if odd or "\0" in name or any(len(part.encode()) > 255 for part in path.parts):
+        raise SourceError(f"{name[:80]!r} cannot be the name of a file in a bundle")
     return name
 
 
@@ -166,10 +167,11 @@ def read_manifest(bundle: Path) -> Manifest:
             tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|", tarinfo=Member) as tar,
         ):
             member = tar.next()
-            if member is None or member.name != _MANIFEST or member.size > _MANIFEST_BYTES:
+            file = tar.extractfile(member) if member is not None and member.isreg() else None
+            if member is None or member.name != _MANIFEST or file is None:
                 raise ValueError("it does not begin with a manifest")
-            file = tar.extractfile(member)
-            assert file is not None
+            if member.size > _MANIFEST_BYTES:
+                raise ValueError("its manifest is too large")
             content = file.read()
         if (found := decode(content, _Format).format) != FORMAT:
             raise ValueError(f"its format is {found}, this torchsmith reads {FORMAT}")

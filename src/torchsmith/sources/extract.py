@@ -341,7 +341,7 @@ def extract(
         emptied(destination)
         # bz2 calls broken data an OSError without a number, zipfile seeks to places before the
         # file; any other is the disk's.
-        if error.errno not in (None, errno.EINVAL):
+        if error.errno not in (None, errno.EINVAL, errno.ENAMETOOLONG):
             raise
         raise SourceError(f"{name} cannot be unpacked: {error}") from None
     except BaseException:

@@ -33,6 +33,7 @@ from torchsmith.sources.tree import (
     file_hash,
     quiet,
     tree_hash,
+    walk,
 )
 from torchsmith.tasks import run_task
 
@@ -136,6 +137,8 @@ def fetch(
         cache.mkdir(parents=True, exist_ok=True)
         try:
             fetched = _dispatch(choice, destination, cache, progress)
+            if fetched.kind != "git":
+                _leave_git_out(destination)
             if choice.files and choice.files != (".",):
                 _keep(destination, choice.files)
                 evidence = {**fetched.evidence, "tree": tree_hash(destination)}
@@ -150,6 +153,19 @@ def fetch(
             f"the source could not be written: {error.strerror or error}{where}",
             "Check the room left on the disk and the rights on the folder.",
         ) from error
+
+
+def _leave_git_out(tree: Path) -> None:
+    """Remove git's own folders from a tree that git did not bring.
+
+    No hash vouches for them, they would say which commit it is of, and their settings name programs
+    that git runs.
+    """
+    for path in [found for found in walk(tree, frozenset()) if found.name.lower() == ".git"]:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def archive_of(choice: SourceChoice, cache: Path, project: Path) -> Path:

@@ -38,6 +38,9 @@ _SETTINGS = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.askPass=",
+    "core.alternateRefsCommand=",
+    "log.showSignature=false",
+    "gpg.program=false",
     "submodule.recurse=false",
     # Housekeeping in the background would outlive us and hold the folder.
     "gc.auto=0",

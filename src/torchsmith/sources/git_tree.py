@@ -29,8 +29,9 @@ _ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 class GitProof(Struct, frozen=True):
     """What it takes besides the files: commits by the folder they are in, "" for the tree itself.
 
-    `links` are submodules that were left empty. `crlf` are files git gave other line ends than are
-    in the repository: of these only the line ends are not vouched for.
+    `links` are submodules that .gitmodules does not name, which are left empty. `crlf` are files
+    git gave other line ends than are in the repository: of these only the line ends are not
+    vouched for.
     """
 
     commits: dict[str, str]
@@ -81,6 +82,11 @@ class _Checker:
             if path in self.proof.commits:
                 return b"160000", self.commit(path, depth + 1)
             if path in self.proof.links and not any(full.iterdir()):
+                if self.is_named(path):
+                    raise SourceError(
+                        f"the submodule {path!r} was left out of the source",
+                        "Somebody removed it: copy it again from where it was made.",
+                    )
                 link = self.proof.links[path]
                 return (b"160000", link) if _ID.fullmatch(link) else None
             made = self.tree_id(path, depth + 1)
@@ -91,6 +97,22 @@ class _Checker:
         return b"100755" if mode & stat.S_IXUSR else b"100644", object_id(
             "blob", content, self.like
         )
+
+    def is_named(self, path: str) -> bool:
+        """Whether the repository says where a submodule comes from: then it is brought."""
+        above = [at for at in self.proof.commits if not at or path.startswith(f"{at}/")]
+        at = max(above, key=len, default="")
+        listed = self.root / at / ".gitmodules"
+        if listed.is_symlink() or not listed.is_file():
+            return False
+        names = set()
+        for line in map(str.strip, listed.read_text("utf-8", "surrogateescape").splitlines()):
+            key, _, value = line.partition("=")
+            if key.strip().lower() == "path":
+                names.add(value.strip().strip('"').rstrip("/"))
+            elif line.startswith("[submodule "):
+                names.add(line.partition('"')[2].rpartition('"')[0])
+        return path.removeprefix(f"{at}/" if at else "") in names
 
     def commit(self, at: str, depth: int = 0) -> str:
         """The id of the commit a folder is at; refused if its tree is another."""

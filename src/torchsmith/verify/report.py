@@ -11,6 +11,9 @@ from msgspec import Struct
 from torchsmith.checks import Check, Rating, check_lines, worst
 from torchsmith.files import write_result
 from torchsmith.foreign import decode
+from torchsmith.inputs import read_file
+
+_MOST_BYTES = 64 << 20
 
 
 class Report(Struct, frozen=True):
@@ -95,6 +98,14 @@ def summary(report: Report) -> str:
 def beside(artifact: Path) -> Path:
     """Where the report on a wheel is kept."""
     return artifact.with_name(f"{artifact.name}.verify.json")
+
+
+def content_beside(artifact: Path) -> bytes:
+    """The report kept beside a wheel; `OSError` if there is none, or no file that a report is."""
+    try:
+        return read_file(beside(artifact), _MOST_BYTES)
+    except ValueError as error:
+        raise OSError(str(error)) from None
 
 
 def keep(report: Report, path: Path) -> None:

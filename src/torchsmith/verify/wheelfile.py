@@ -118,8 +118,9 @@ def read_wheel(path: Path) -> Wheel:
             check_zip(archive, path.stat().st_size)
             infos = [info for info in archive.infolist() if not info.is_dir()]
             counts = Counter(info.filename for info in infos)
-            escaping = [info.filename for info in infos if _escapes(info)]
+            escaping = [info.filename for info in archive.infolist() if _escapes(info)]
             escaping += [name for name, count in counts.items() if count > 1]
+            escaping += sorted(counts.keys() & _folders(archive))
             seen = {} if escaping else _contents(path, infos)
             texts = _texts(archive, seen)
     except Exception as error:
@@ -136,7 +137,7 @@ def read_wheel(path: Path) -> Wheel:
             "file names",
             not escaping,
             found=few(escaping) or "all stay below the folder they are installed in",
-            wanted="no absolute path, no .., no link, none twice",
+            wanted="no absolute path, no . or .., no link, no control character, none twice",
             cure="do not install this file",
         ),
     ]
@@ -166,10 +167,18 @@ def _with(wheel: Wheel, checks: list[Check]) -> Wheel:
 
 
 def _escapes(info: zipfile.ZipInfo) -> bool:
-    parts = info.filename.split("/")
+    parts = info.filename.removesuffix("/").split("/")
     link = stat.S_ISLNK(info.external_attr >> 16)
-    odd = "\\" in info.filename or ":" in parts[0] or "\0" in info.filename
-    return link or odd or info.filename.startswith("/") or ".." in parts
+    odd = "\\" in info.filename or ":" in parts[0] or not info.filename.isprintable()
+    # Installers write a/./b and a//b over a/b.
+    return link or odd or any(part in ("", ".", "..") or len(part) > 255 for part in parts)
+
+
+def _folders(archive: zipfile.ZipFile) -> set[str]:
+    """Every folder that the names of members lie in, or are."""
+    return {
+        name[: found.start()] for name in archive.namelist() for found in re.finditer("/", name)
+    }
 
 
 class _Member(Struct, frozen=True):
@@ -249,7 +258,9 @@ def _described(
     if complete:
         metadata = HeaderParser().parsestr(inside["METADATA"])
         requires = tuple(metadata.get_all("Requires-Dist") or ())
-        checks += [*_same(wheel, folders[0], metadata.get("Name", ""), metadata.get("Version", ""))]
+        # Which of two names counts depends on who reads them.
+        name, version = (", ".join(metadata.get_all(key, [])) for key in ("Name", "Version"))
+        checks += [*_same(wheel, folders[0], name, version)]
         checks += [_tags(wheel, HeaderParser().parsestr(inside["WHEEL"]).get_all("Tag") or [])]
         checks.append(_record(inside["RECORD"], seen, folders[0]))
     checks += _extensions(wheel, libraries)

@@ -20,7 +20,7 @@ from torchsmith.facts.ranges import version_range
 from torchsmith.package.inspection import Inspection, inspect
 from torchsmith.ship.catalogue import Asked, Published, asked_in, catalogue, search
 from torchsmith.verify.fits import Subject, Verdict, judge_releases, read_subject
-from torchsmith.verify.report import beside, from_json
+from torchsmith.verify.report import content_beside, from_json
 from torchsmith.web.pages import page, part
 from torchsmith.web.portal import portal_of
 
@@ -118,7 +118,7 @@ def _seen(path: Path, size: int, changed: int) -> Inspection:
 
 def _checks(path: Path) -> tuple[Check, ...]:
     try:
-        return from_json(beside(path).read_bytes()).checks
+        return from_json(content_beside(path)).checks
     except (OSError, msgspec.MsgspecError):
         return ()
 

@@ -20,7 +20,7 @@ from torchsmith.engine.store import Store
 from torchsmith.engine.tail import new_lines
 from torchsmith.errors import StepFailed
 from torchsmith.foreign import Table, read_json, table
-from torchsmith.verify.report import beside, from_json
+from torchsmith.verify.report import content_beside, from_json
 
 # In the folder of a farm: its recipe, and a folder for each variant, in it one for each attempt.
 RECIPE = "recipe.toml"
@@ -153,7 +153,7 @@ class Attempt:
         checks = 0
         for path in self.artifacts:
             try:
-                report = from_json(beside(path).read_bytes())
+                report = from_json(content_beside(path))
             except OSError:
                 # Not everything that is built has a report: an archive's is its wheel's.
                 continue

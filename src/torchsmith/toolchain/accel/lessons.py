@@ -86,16 +86,17 @@ class Lessons:
 def read_lessons(path: Path) -> Lessons:
     """The lessons of a file; a line that makes no sense, cut off say, teaches nothing."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # A pipe would be waited for.
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     except OSError:
         return Lessons()
     apart: set[frozenset[str]] = set()
     alone: set[str] = set()
     once: set[str] = set()
-    for line in lines:
+    for line in text.splitlines():
         try:
             lesson = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         match lesson:
             case {"apart": [str(one), str(other)]} if one != other:
