@@ -55,7 +55,9 @@ def test_the_folders_of_the_interpreter_are_not_linked_in() -> None:
     resolution = with_mkl("off")
     compilers = {resolution.compiler.cc, resolution.compiler.cxx}
     for line in linked(dict(build_env(resolution))):
-        assert line in {f"{compiler} -shared" for compiler in compilers}
+        words = line.split()
+        assert (words[0], words[1]) in {(compiler, "-shared") for compiler in compilers}
+        assert set(words[2:]) <= {"-Wl,-Bsymbolic-functions"}
 
 
 def test_companions_have_debugging_information_only_where_it_is_asked_for() -> None:
@@ -81,7 +83,7 @@ def test_companions_have_debugging_information_only_where_it_is_asked_for() -> N
 def test_a_gcc_beside_the_distribution_s_own_links_with_its_libraries(
     named: str, flags: str | None
 ) -> None:
-    resolution = with_mkl("off")
+    resolution = replace(with_mkl("off"), profile="debug")
     numbered = replace(resolution, compiler=replace(resolution.compiler, cxx=named))
     assert dict(build_env(numbered)).get("LDFLAGS") == flags
     own = replace(numbered, env=(*numbered.env, ("LDFLAGS", "-Wl,-z,now")))
@@ -89,7 +91,18 @@ def test_a_gcc_beside_the_distribution_s_own_links_with_its_libraries(
 
 
 def test_mkls_archives_bring_no_executable_stack() -> None:
-    assert dict(build_env(with_mkl("static")))["LDFLAGS"] == "-Wl,-z,noexecstack"
+    assert dict(build_env(with_mkl("static")))["LDFLAGS"].split()[0] == "-Wl,-z,noexecstack"
+
+
+def test_a_torch_built_here_calls_its_own_functions_directly() -> None:
+    built = with_mkl("off")
+    assert dict(build_env(built))["LDFLAGS"] == "-Wl,-Bsymbolic-functions"
+    for other in (
+        replace(built, profile="debug"),
+        replace(built, torch="1.13.1"),
+        resolved("vision-quickstart"),
+    ):
+        assert "LDFLAGS" not in dict(build_env(other))
 
 
 def with_mkl(mode: str) -> Resolution:
