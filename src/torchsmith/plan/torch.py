@@ -354,8 +354,9 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
         # Objects in MKL's archives do not state that they need no executable stack, so the linker
         # asks for one, and glibc from 2.41 on loads no such library.
         linking.append("-Wl,-z,noexecstack")
-    tried = resolution.use == "source" and release(resolution.torch) >= release("2.0")
-    if tried and resolution.profile != "debug":
+    built = resolution.use == "source" and release(resolution.torch) >= release("2.0")
+    # Not tried with CUDA, whose runtime knows kernels by the addresses of functions.
+    if built and resolution.cuda is None and resolution.profile != "debug":
         # A library's calls of its own functions go straight there, not through a table that other
         # libraries may change: small operations of 2.6.0 take a tenth less time (docs/bench.md).
         # Ubuntu links every package so: https://wiki.ubuntu.com/ToolChain/CompilerFlags
