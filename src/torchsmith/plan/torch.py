@@ -358,7 +358,7 @@ def build_env(resolution: Resolution) -> tuple[tuple[str, str], ...]:
     # Not tried with CUDA, whose runtime knows kernels by the addresses of functions.
     if built and resolution.cuda is None and resolution.profile != "debug":
         # A library's calls of its own functions go straight there, not through a table that other
-        # libraries may change: small operations of 2.6.0 take a tenth less time (docs/bench.md).
+        # libraries may change: small operations of 2.6.0 run 1.09 times as fast (docs/bench.md).
         # Ubuntu links every package so: https://wiki.ubuntu.com/ToolChain/CompilerFlags
         linking.append("-Wl,-Bsymbolic-functions")
     if linking:
